@@ -1,0 +1,70 @@
+"""The command line: one file a command; stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import sys
+
+COMMANDS = {
+    "run": "start a script on every device of this machine or of a Slurm allocation",
+    "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
+}
+
+HELP = """usage: echelon COMMAND …
+
+From one GPU to a whole supercomputer.
+
+commands:
+{commands}
+
+options:
+  -h, --help     show this
+  --version      show the version
+
+example:
+  echelon run -n 4 train.py --epochs 3
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP.format(commands="\n".join(f"  {name:<14} {what}" for name, what in COMMANDS.items())), end="")
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        from echelon import __version__
+
+        print(f"echelon {__version__}")
+        return 0
+    return _dispatch(arguments[0], arguments[1:])
+
+
+def _dispatch(name: str, arguments: list[str]) -> int:
+    from echelon.errors import EchelonError, UsageError
+
+    try:
+        if name == "run":
+            from echelon.cli import run
+
+            return run.main(arguments)
+        if name == "exec":
+            from echelon.cli import exec as exec_command
+
+            return exec_command.main(arguments)
+        raise UsageError(f"there is no command {name!r}", hint=_nearest_commands(name))
+    except EchelonError as error:
+        print(f"echelon: error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _nearest_commands(name: str) -> str:
+    import difflib
+
+    if name.endswith(".py"):
+        return f"echelon run {name}"
+    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}?" if near else f"the commands are {', '.join(COMMANDS)}"

@@ -1,0 +1,1 @@
+"""Carry a plan out: run directory, agents, supervisor, what the user sees."""

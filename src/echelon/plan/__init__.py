@@ -1,0 +1,5 @@
+"""From what is asked for to what will be done, with the reason for each decision; nothing here acts."""
+
+from echelon.plan.resolve import Surroundings, resolve
+
+__all__ = ["Surroundings", "resolve"]

@@ -1,0 +1,1 @@
+"""What a script says of itself: found and read on the submitting side, never run."""

@@ -1,0 +1,168 @@
+"""The options of `echelon run` as rows, torchrun's among them, and the one scanner that reads them.
+
+The scanner stops at the script, so that nothing after it is ever interpreted: it reaches the script byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option: its spellings, whether a value follows, and what it means here."""
+
+    names: tuple[str, ...]
+    value: str = ""
+    """What the help calls the value; empty for a flag."""
+    help: str = ""
+    no_meaning: str = ""
+    """For torchrun's options that have none here: why."""
+
+    @property
+    def key(self) -> str:
+        return self.names[-1].lstrip("-").replace("-", "_")
+
+
+_WE_MEET = "echelon finds the nodes by itself"
+_OWN_LOGS = "every rank has its own log in the run directory"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("-n", "--nproc-per-node"), value="N", help="ranks per node: a number, gpu, cpu or auto (default: the visible devices, or 1)"),
+    Option(names=("--nnodes",), value="N", help="nodes of the allocation to use, or MIN:MAX (default: all)"),
+    Option(names=("--launch",), value="HOW", help="warm: import once a node and fork; exec: a process each; tasks: a Slurm task each"),
+    Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
+    Option(names=("--share-devices",), help="more ranks than devices are meant"),
+    Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
+    Option(names=("--run-dir",), value="DIR", help="the directory of this run (default: a new one in echelon-runs/)"),
+    Option(names=("--show",), value="RANKS", help="whose output is live here: 0 (default), 0,3, 4-7, all or none"),
+    Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
+    Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
+    Option(names=("--dry-run",), help="print what would run and stop"),
+    Option(names=("--json",), help="with --dry-run: as JSON"),
+    Option(names=("-m", "--module"), help="SCRIPT is a module, as after python -m"),
+    Option(names=("--no-python",), help="SCRIPT is any program, as after --"),
+    Option(names=("-h", "--help"), help="show this"),
+    Option(names=("--node-rank",), value="K", help="this node's number, where each node is started by hand"),
+    Option(names=("--master-addr",), value="HOST", help="where nodes started by hand meet"),
+    Option(names=("--master-port",), value="PORT", help="and the port"),
+    Option(names=("--rdzv-endpoint",), value="HOST:PORT", help="the same in one word"),
+    Option(names=("--rdzv-id",), value="ID", help="what ranks see as TORCHELASTIC_RUN_ID"),
+    Option(names=("--virtual-local-rank",), help="the same as --visible own"),
+    Option(names=("-t", "--tee"), value="N", help="torchrun's way to say --show all"),
+    Option(names=("--standalone",), no_meaning=_WE_MEET),
+    Option(names=("--rdzv-backend",), value="NAME", no_meaning=_WE_MEET),
+    Option(names=("--rdzv-conf",), value="K=V,…", no_meaning=_WE_MEET),
+    Option(names=("--local-addr",), value="HOST", no_meaning=_WE_MEET),
+    Option(names=("--monitor-interval",), value="S", no_meaning="a rank's end is noticed at once"),
+    Option(names=("--start-method",), value="NAME", no_meaning="see --launch"),
+    Option(names=("--role",), value="NAME", no_meaning="all ranks have the same role"),
+    Option(names=("--use-env",), no_meaning="LOCAL_RANK is always in the environment"),
+    Option(names=("--run-path",), no_meaning="the script is always run as python runs it"),
+    Option(names=("--log-dir",), value="DIR", no_meaning=_OWN_LOGS),
+    Option(names=("-r", "--redirects"), value="N", no_meaning=_OWN_LOGS),
+    Option(names=("--local-ranks-filter",), value="RANKS", no_meaning="see --show"),
+    Option(names=("--duplicate-stdout-filters",), value="TEXT", no_meaning=_OWN_LOGS),
+    Option(names=("--duplicate-stderr-filters",), value="TEXT", no_meaning=_OWN_LOGS),
+    Option(names=("--logs-specs",), value="NAME", no_meaning=_OWN_LOGS),
+    Option(names=("--event-log-handler",), value="NAME", no_meaning="events are in events.jsonl of the run directory"),
+    Option(names=("--numa-binding",), value="HOW", no_meaning="ranks are not bound to cores yet by this option"),
+    Option(names=("--signals-to-handle",), value="NAMES", no_meaning="SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 always reach the ranks"),
+    Option(names=("--shutdown-timeout",), value="S", no_meaning="see the grace periods in docs/run.md"),
+)  # fmt: skip
+
+_BY_NAME = {name: option for option in OPTIONS for name in option.names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """A command line taken apart."""
+
+    values: dict[str, list[str]]
+    """Option key → its values in order; a flag has one empty value each time."""
+    rest: tuple[str, ...]
+    """The script or program and its arguments."""
+    is_program: bool
+    """Whether -- stood before the rest."""
+
+
+def scan(arguments: Sequence[str]) -> Scanned:
+    """Read options up to the script; raise UsageError for one that does not exist."""
+    values: dict[str, list[str]] = {}
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        if word == "--":
+            return Scanned(values=values, rest=tuple(arguments[position + 1 :]), is_program=True)
+        if not word.startswith("-") or word == "-":
+            break
+        name, has_value, value = _split(word)
+        option = _BY_NAME.get(name) or _unknown(name)
+        position += 1
+        if option.value and not has_value:
+            if position == len(arguments):
+                raise UsageError(f"{name} needs a value", hint=f"echelon run {name} {option.value} …")
+            value = arguments[position]
+            position += 1
+        elif has_value and not option.value:
+            raise UsageError(f"{name} takes no value, and {value!r} was given", hint=f"echelon run {name} …")
+        values.setdefault(option.key, []).append(value)
+    return Scanned(values=values, rest=tuple(arguments[position:]), is_program=False)
+
+
+def _split(word: str) -> tuple[str, bool, str]:
+    """Take --name=value and -n4 apart; underscores in a long name are dashes."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        return name.replace("_", "-"), bool(equals), value
+    short = word[:2]
+    if len(word) > 2 and short in _BY_NAME and _BY_NAME[short].value:
+        return short, True, word[2:].removeprefix("=")
+    return word, False, ""
+
+
+def _unknown(name: str) -> Option:
+    starts = [known for known in _BY_NAME if known.startswith(name) and name.startswith("--")]
+    if len(starts) == 1:
+        return _BY_NAME[starts[0]]  # argparse, and so torchrun, lets people shorten
+    near = starts or _nearest(name)
+    raise UsageError(
+        f"there is no option {name}",
+        hint=f"did you mean {' or '.join(near)}?" if near else "echelon run --help lists them; the script's own come after it",
+    )
+
+
+def _nearest(name: str) -> list[str]:
+    import difflib
+
+    def likeness(known: str) -> float:
+        whole = difflib.SequenceMatcher(None, name, known).ratio()
+        return max(whole, difflib.SequenceMatcher(None, name, known[: len(name) + 1]).ratio())
+
+    ranked = sorted((likeness(known), known) for known in _BY_NAME if known.startswith("--"))
+    return [known for ratio, known in reversed(ranked[-2:]) if ratio > 0.6]
+
+
+def help_text() -> str:
+    """Return the help: what has a meaning first, then what is accepted for torchrun's sake."""
+    lines = ["usage: echelon run [options] SCRIPT [args…]", "       echelon run [options] -m MODULE [args…]",
+             "       echelon run [options] -- PROGRAM [args…]", "",
+             "Start a script on every device of this machine, or of the Slurm allocation one stands in.", "", "options:"]  # fmt: skip
+    for option in OPTIONS:
+        if not option.no_meaning:
+            left = ", ".join(option.names) + (f" {option.value}" if option.value else "")
+            lines.append(f"  {left:<28} {option.help}" if len(left) < 28 else f"  {left}\n{'':31}{option.help}")
+    accepted = ", ".join(option.names[-1] for option in OPTIONS if option.no_meaning)
+    lines += ["", "accepted so that torchrun's command lines work verbatim, without meaning here:"]
+    lines += _wrapped(accepted)
+    lines += ["", "example:", "  echelon run -n 4 --env OMP_NUM_THREADS=8 train.py --epochs 3", ""]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -1,0 +1,180 @@
+"""`echelon run`: one script becomes every rank, here and on a Slurm allocation."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from echelon.cli.options import OPTIONS, Scanned, help_text, scan
+from echelon.errors import UsageError
+from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
+
+MAX_RANKS = 1 << 20
+
+
+def main(arguments: list[str]) -> int:
+    """Run a job, or with --dry-run print the plan."""
+    scanned = scan(arguments)
+    if "help" in scanned.values:
+        print(help_text(), end="")
+        return 0
+    job = read_job(scanned)
+    from echelon.launch.prepare import prepare
+
+    plan = prepare(job)
+    if "dry_run" in scanned.values:
+        print_plan(plan, as_json="json" in scanned.values)
+        return 0
+    _name_accepted(scanned)
+    from echelon.host import Host
+    from echelon.launch.start import start
+
+    return start(plan, Host())
+
+
+def read_job(scanned: Scanned) -> Job:
+    """Return the job that a command line asks for."""
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    least, most = _nodes(values.get("nnodes", ""))
+    return Job(
+        command=_command(scanned),
+        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "")),
+        min_nodes=least,
+        num_nodes=most,
+        launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
+        visible="own" if "virtual_local_rank" in values else _one_of("--visible", values.get("visible", "all"), ("all", "own")),
+        share_devices="share_devices" in values,
+        environ=tuple(_pair(text) for text in scanned.values.get("env", ())),
+        run_directory=values.get("run_dir", ""),
+        name=values.get("rdzv_id", "none"),
+        show=_show(values),
+        timeout_seconds=_duration(values.get("timeout", "0")),
+        max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
+        node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
+        rendezvous=_rendezvous(values),
+    )  # fmt: skip
+
+
+def _command(scanned: Scanned) -> Command:
+    is_program = scanned.is_program or "no_python" in scanned.values
+    if not scanned.rest:
+        raise UsageError("no script was given", hint="echelon run -n 2 train.py")
+    target, *arguments = scanned.rest
+    kind = "program" if is_program else "module" if "module" in scanned.values else "script"
+    return Command(kind=kind, target=target, arguments=tuple(arguments))
+
+
+def _whole(name: str, text: str, *, least: int) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text) or not least <= int(text) <= MAX_RANKS:
+        raise UsageError(f"{name} {text}: a whole number of at least {least} is wanted", hint=f"{name} {max(least, 1)}")
+    return int(text)
+
+
+def _ranks_per_node(text: str) -> int:
+    if text in ("", "auto"):
+        return ONE_PER_DEVICE
+    if text == "cpu":
+        from echelon.environment import threads
+
+        return threads.num_cores()
+    if text in ("gpu", "xpu"):
+        return ONE_PER_DEVICE
+    if not re.fullmatch(r"[+-]?\d+", text) or not 1 <= int(text) <= MAX_RANKS:
+        raise UsageError(
+            f"-n {text}: ranks per node are a whole number of at least 1, or gpu, cpu or auto", hint="echelon run -n 2 …"
+        )
+    return int(text)
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    """Read N, or torchrun's elastic MIN:MAX."""
+    if not text:
+        return ALL_NODES, ALL_NODES
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
+    if not 1 <= least <= most <= MAX_RANKS:
+        raise UsageError(f"--nnodes {text}: a number of at least 1 is wanted, or MIN:MAX", hint="echelon run --nnodes 2 …")
+    return least, most
+
+
+def _one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise UsageError(f"{name} {text}: the choices are {', '.join(choices)}", hint=f"echelon run {name} {choices[0]} …")
+    return text
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--env {text}: a name, = and a value are wanted", hint=f"echelon run --env {name or 'NAME'}=VALUE …")
+    return name, value
+
+
+def _show(values: dict[str, str]) -> frozenset[int] | None:
+    text = values.get("show", "all" if values.get("tee", "0") not in ("0", "") else "0")
+    if text == "all":
+        return None
+    if text == "none":
+        return frozenset()
+    shown: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match or int(match.group(2) or match.group(1)) > MAX_RANKS:
+            raise UsageError(f"--show {text}: ranks are wanted, or all, or none", hint="echelon run --show 0,4-7 …")
+        shown.update(range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1))
+    return frozenset(shown)
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
+    if not match or match.group(2) not in _UNITS:
+        raise UsageError(f"--timeout {text}: seconds are wanted, or a number with m, h or d", hint="echelon run --timeout 90m …")
+    return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _rendezvous(values: dict[str, str]) -> str:
+    if "rdzv_endpoint" in values:
+        endpoint = values["rdzv_endpoint"]
+        return endpoint if ":" in endpoint else f"{endpoint}:29400"  # torchrun's default port
+    if "master_addr" in values or "master_port" in values:
+        return f"{values.get('master_addr', '127.0.0.1')}:{values.get('master_port', '29500')}"
+    return ""
+
+
+def _name_accepted(scanned: Scanned) -> None:
+    """Name, once, what was accepted for torchrun's sake."""
+    by_why: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        if option.no_meaning and option.key in scanned.values:
+            by_why.setdefault(option.no_meaning, []).append(option.names[-1])
+    if by_why:
+        parts = [f"{' '.join(names)} ({why})" for why, names in by_why.items()]
+        print(f"echelon: without meaning here: {'; '.join(parts)}", file=sys.stderr)
+
+
+def print_plan(plan: Plan, *, as_json: bool) -> None:
+    """Print what would run, on standard output."""
+    from echelon.launch.agents import command
+    from echelon.launch.run_directory import plan_fields
+
+    archive = f"{plan.run_directory}/node.pyz"
+    if as_json:
+        print(json.dumps({"format": 1, **plan_fields(plan), "agents": list(command(plan, archive))}, indent=1))
+        return
+    import shlex
+
+    width = max(len(reason.what) for reason in plan.reasons)
+    for reason in plan.reasons:
+        print(f"{reason.what:<{width}}  {reason.value}  ({reason.why})")
+    for label, text in (
+        ("on", ", ".join(plan.nodes) or "the nodes that meet at " + plan.rendezvous),
+        ("imports", ", ".join(plan.preload) or "nothing ahead"),
+        ("run dir", plan.run_directory),
+        ("agents", shlex.join(command(plan, archive))),
+        ("ranks", shlex.join(plan.argv)),
+    ):
+        print(f"{label:<{width}}  {text}")

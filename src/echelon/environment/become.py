@@ -1,0 +1,221 @@
+"""`echelon exec`: take the place among the ranks that the launcher gave, then become the program."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from echelon.environment import devices, frameworks, surroundings, threads
+from echelon.environment.errors import WrongEnvironmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from echelon.environment.place import Place
+
+_USAGE = "echelon exec [--visible own|all] PROGRAM [arguments ...]"
+
+_HELP = f"""usage: {_USAGE}
+
+Start PROGRAM as one rank: read which rank this is from what started it (srun, mpirun,
+mpiexec, torchrun; otherwise it is the only one), set the variables that torch, DeepSpeed,
+Accelerate, Lightning, Horovod and JAX read, and become PROGRAM.
+
+options:
+  --visible all   the rank sees the devices that it sees now (default)
+  --visible own   the rank sees the device of its local rank alone, as device 0;
+                  LOCAL_RANK is then 0, and ECHELON_LOCAL_RANK keeps the local rank
+  --help          show this text
+
+What is set already stays: MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS. Only RANK,
+WORLD_SIZE and their like are set anew where they contradict the launcher.
+
+example: srun --ntasks-per-node=8 --gpus-per-node=8 echelon exec python train.py
+"""
+
+_VISIBLE = ("own", "all")
+_OPTIONS = ("--visible", "--help")
+
+
+class UsageError(WrongEnvironmentError):
+    """Say what is wrong with the command line, or with the program that it names."""
+
+
+class Order(NamedTuple):
+    """Hold what the command line asks for."""
+
+    visible: str
+    program: list[str]
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """Become the program of the command line, or end with exit code 2 and the reason."""
+    try:
+        order = read(argv)
+        surrounding = surroundings.find(environ)
+        place = surrounding.place(environ)
+        if place.rank == 0:
+            _warn(environ, place, surrounding)
+        _become(order.program, rank_environment(environ, visible=order.visible))
+    except WrongEnvironmentError as error:
+        sys.stderr.write(f"echelon: error: {error.message}\nhint: {error.hint}\n")
+        raise SystemExit(2) from None
+
+
+def read(argv: Sequence[str]) -> Order:
+    """Return what the command line asks for; options end at the program's name."""
+    words = list(argv)
+    visible = "all"
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option in ("--help", "-h"):
+            sys.stdout.write(_HELP)
+            raise SystemExit(0)
+        if option == "--":
+            break
+        if option != "--visible":
+            raise _unknown(option)
+        if not equals:
+            value = words.pop(0) if words else ""
+        if value not in _VISIBLE:
+            raise UsageError(
+                f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py"
+            )
+        visible = value
+    if not words:
+        raise UsageError("there is no program to become", f"{_USAGE}, such as: echelon exec python train.py")
+    return Order(visible, words)
+
+
+def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: str = "/") -> dict[str, str]:
+    """Return the environment of the rank that the launcher's variables speak of."""
+    surrounding = surroundings.find(environ)
+    place = surrounding.place(environ)
+    variables = frameworks.rank_variables(place, run_id=surrounding.run_id(environ))
+    if isinstance(surrounding, surroundings.Inherited):
+        environment = {**variables, **environ}
+    else:
+        environment = frameworks.merged(environ, variables)
+    if place.local_world_size > 1 and "OMP_NUM_THREADS" not in environ:
+        environment["OMP_NUM_THREADS"] = str(_num_threads(environ, place, root))
+    if visible == "own":
+        changes = devices.only(environ, place.local_rank, root)
+    elif place.local_world_size > 1 and place.local_rank and len(devices.visible(environ, root)) == 1:
+        # Slurm gave each task a device of its own: its number is 0, and any other one is an invalid device.
+        changes = {**devices.first_device(place.local_rank)}
+    else:
+        changes = {}
+    environment.update((name, value) for name, value in changes.items() if value is not None)
+    return {name: value for name, value in environment.items() if changes.get(name, "") is not None}
+
+
+def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
+    """Return the cores of this rank, whether it is bound to them or shares them with its neighbours."""
+    mine = threads.num_cores(root)
+    on_node = environ.get("SLURM_CPUS_ON_NODE", "")
+    shared = int(on_node) if on_node.isdigit() else (os.cpu_count() or mine)
+    return max(1, min(mine, threads.omp_num_threads(shared, place.local_world_size)))
+
+
+def _warn(environ: Mapping[str, str], place: Place, surrounding: surroundings.Surrounding) -> None:
+    """Name the variables of an older world that are set anew, once for all ranks."""
+    actual = {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
+    wrong = [name for name in actual if environ.get(name, actual[name]) != actual[name]]
+    if wrong:
+        said = " and ".join(f"{name}={environ[name]}" for name in wrong)
+        sys.stderr.write(
+            f"echelon: warning: {said} in the environment contradict {surrounding.name}, for which "
+            f"this is rank {place.rank} of {place.world_size}; they are set anew in every rank\n"
+            f"hint: unset {' '.join(wrong)}\n"
+        )
+
+
+def _become(program: list[str], environment: Mapping[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores these two at its start, and the program would inherit that: `… | head` never ended.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(program[0], program, environment)
+    except OSError as error:
+        raise _refused(program, environment, error) from error
+
+
+def _refused(program: list[str], environment: Mapping[str, str], error: OSError) -> UsageError:
+    """Return why the program cannot be started."""
+    name = program[0]
+    path = _find(name, environment)
+    if not path:
+        return _not_found(name, environment)
+    if os.path.isdir(path):
+        return UsageError(f"{path} is a folder, not a program", _suggestion(program))
+    if error.errno == errno.ENOENT:
+        return UsageError(
+            f"{path} asks for an interpreter that is not there: {_first_line(path)}",
+            f"correct its first line, or name the interpreter: echelon exec python {name}",
+        )
+    if error.errno == errno.ENOEXEC:
+        return UsageError(
+            f"{path} is no program of this machine, and does not begin with #!", f"echelon exec bash {name}"
+        )
+    if error.errno == errno.EACCES:
+        return UsageError(f"{path} is not executable", _suggestion(program))
+    return UsageError(
+        f"{path} cannot be started: {error.strerror}",
+        "one argument or variable may hold 128 KiB, all together a quarter of `ulimit -s`"
+        if error.errno == errno.E2BIG
+        else f"try it without echelon: {name}",
+    )
+
+
+def _find(name: str, environment: Mapping[str, str]) -> str:
+    """Return the first file that the name may mean, executable ones first."""
+    folders = [""] if os.sep in name else os.get_exec_path(environment)
+    found = [path for path in (os.path.join(folder, name) for folder in folders) if os.path.exists(path)]
+    runnable = [path for path in found if os.access(path, os.X_OK) and not os.path.isdir(path)]
+    return (runnable or found or [""])[0]
+
+
+def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:
+    folders = [os.path.dirname(name)] if os.sep in name else os.get_exec_path(environment)
+    if os.path.exists(name):
+        interpreter = "python " if name.endswith(".py") else "./"
+        return UsageError(f"{name} is on none of the folders of PATH", f"echelon exec {interpreter}{name}")
+    import difflib  # costs 3 ms, and only who mistyped pays it
+
+    names = {entry for folder in folders for entry in _entries(folder)}
+    near = difflib.get_close_matches(os.path.basename(name), sorted(names), n=3)
+    where = f"in {folders[0]}" if os.sep in name else f"in the folders of PATH={environment.get('PATH', '')}"
+    return UsageError(
+        f"there is no program {name}",
+        f"did you mean {' or '.join(near)}?" if near else f"nothing {where} has a similar name",
+    )
+
+
+def _unknown(option: str) -> UsageError:
+    import difflib
+
+    near = difflib.get_close_matches(option, _OPTIONS, n=1) or [f"one of {', '.join(_OPTIONS)}"]
+    return UsageError(f"there is no option {option}", f"did you mean {near[0]}? usage: {_USAGE}")
+
+
+def _suggestion(program: list[str]) -> str:
+    name = program[0]
+    return f"echelon exec python {name}" if name.endswith(".py") else f"chmod +x {name}"
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _first_line(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline(200).strip()

@@ -1,0 +1,132 @@
+"""Which devices a process sees, and how it sees one of them only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from echelon.environment.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
+
+
+def visible(environ: Mapping[str, str], root: str = "/") -> list[str]:
+    """Return the identifiers of the devices that a process with this environment sees, in its order.
+
+    A filter variable is taken at its word where no device files can be seen (a container may hide
+    them); where they can, what is not there is left out, as the drivers do.
+    """
+    if _is_nvidia(environ, root):
+        return _filtered(environ.get("CUDA_VISIBLE_DEVICES"), _nvidia(root))
+    seen = _filtered(environ.get("ROCR_VISIBLE_DEVICES"), _amd(root))
+    # HIP counts in what ROCr leaves over, and reads CUDA's name where its own is not set.
+    filter_text = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
+    return _filtered(filter_text, seen)
+
+
+def only(environ: Mapping[str, str], local_rank: int, root: str = "/") -> dict[str, str | None]:
+    """Return the variables by which a rank sees its own device alone; None means to remove one.
+
+    Where each task was given one device of its own already, that is the one, whatever the local rank.
+    """
+    devices = visible(environ, root)
+    if not devices:
+        return {}
+    if len(devices) > 1 and local_rank >= len(devices):
+        raise DeviceError(
+            f"local rank {local_rank} has no device of its own: "
+            f"{len(devices)} devices are visible ({','.join(devices)})",
+            f"start at most {len(devices)} ranks on this node, or let each see all: --visible all",
+        )
+    device = devices[local_rank] if len(devices) > 1 else devices[0]
+    variables: dict[str, str | None] = {**first_device(local_rank)}
+    if _is_nvidia(environ, root):
+        variables["CUDA_VISIBLE_DEVICES"] = device
+    else:
+        # Two filters on top of each other count differently: ROCr's alone is the lowest and holds for all.
+        variables["ROCR_VISIBLE_DEVICES"] = device
+        variables.update(dict.fromkeys(("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")))
+    return variables
+
+
+def first_device(local_rank: int) -> dict[str, str]:
+    """Return the variables of a rank that sees one device: its number there is 0."""
+    return {"LOCAL_RANK": "0", "JAX_LOCAL_DEVICE_IDS": "0", "ECHELON_LOCAL_RANK": str(local_rank)}
+
+
+def _is_nvidia(environ: Mapping[str, str], root: str) -> bool:
+    """Tell whose filter variables count here."""
+    nvidia, amd = bool(_nvidia(root)), bool(_amd(root))
+    if nvidia != amd:
+        return nvidia
+    # Both: a processor's own graphics is a KFD node beside an NVIDIA card. None: no device file to be seen.
+    amd_is_meant = "ROCR_VISIBLE_DEVICES" in environ or "HIP_VISIBLE_DEVICES" in environ
+    return "CUDA_VISIBLE_DEVICES" in environ or not amd_is_meant
+
+
+def _filtered(text: str | None, seen: list[str]) -> list[str]:
+    """Return what a filter variable leaves of the devices; without any seen, what it names."""
+    if text is None:
+        return seen
+    chosen: list[str] = []
+    for word in (word.strip() for word in text.split(",")):
+        if word.startswith(("GPU-", "MIG-")):
+            chosen.append(word)
+        elif word.isascii() and word.isdigit() and (not seen or int(word) < len(seen)):
+            chosen.append(seen[int(word)] if seen else str(int(word)))
+        else:
+            break  # the drivers stop at the first one that is not there; -1 and an empty text are such
+    return chosen if len(set(chosen)) == len(chosen) else []  # CUDA shows none if one is named twice
+
+
+def _nvidia(root: str) -> list[str]:
+    folder = os.path.join(root, "dev")
+    names = [name for name in _names(folder) if name.startswith("nvidia") and name[6:].isdigit()]
+    count = sum(_is_character_device(os.path.join(folder, name)) for name in names)
+    if count == 0:
+        # Before the first use after boot there may be no device files yet, but the driver knows its cards.
+        count = len(_names(os.path.join(root, "proc/driver/nvidia/gpus")))
+    return [str(index) for index in range(count)]
+
+
+def _is_character_device(path: str) -> bool:
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _amd(root: str) -> list[str]:
+    folder = os.path.join(root, _KFD_NODES)
+    nodes = sorted((name for name in _names(folder) if name.isdigit()), key=int)
+    devices = [node for node in nodes if _is_device(os.path.join(folder, node))]
+    return [str(index) for index in range(len(devices))]
+
+
+def _is_device(node: str) -> bool:
+    """Tell whether a KFD node is a device; one that the cgroup hides reads as empty or not at all."""
+    lines = _text(os.path.join(node, "properties")).splitlines()
+    counts = [int(line.split()[1]) for line in lines if line.startswith("simd_count ")]
+    has_number = _text(os.path.join(node, "gpu_id"), missing="unknown").strip() not in ("", "0")
+    return has_number and any(counts)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _text(path: str, missing: str = "") -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return missing
+    except OSError:
+        return ""

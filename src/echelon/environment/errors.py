@@ -1,0 +1,36 @@
+"""The errors of this room: each carries the repair that stands below its message.
+
+WrongEnvironmentError
+ ├─ HostlistError      a list of nodes or task counts that nobody can read
+ ├─ SurroundingError   the place of this process among the ranks cannot be known
+ └─ DeviceError        the device that a rank asks for is not there
+"""
+
+
+class WrongEnvironmentError(ValueError):
+    """Say what is wrong with the environment and how to repair it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class HostlistError(WrongEnvironmentError):
+    """Name the text and the position at which it stops being a list."""
+
+    def __init__(self, text: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"{text!r} is no list of Slurm: {reason} at position {position}",
+            "a list looks like node[1-4,7],login1; task counts look like 4(x2),8",
+        )
+        self.text = text
+        self.position = position
+
+
+class SurroundingError(WrongEnvironmentError):
+    """Say which variables of a launcher are missing or disagree."""
+
+
+class DeviceError(WrongEnvironmentError):
+    """Say which device was asked for and which ones are there."""

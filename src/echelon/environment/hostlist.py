@@ -1,0 +1,117 @@
+"""Slurm's compact lists: node names (`nid[005000-005003,5010]`) and task counts (`4(x2),8`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from echelon.environment.errors import HostlistError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SEPARATORS = ", \t\n"  # the ones that Slurm's own hostlist_create splits at
+
+
+def expand(text: str) -> list[str]:
+    """Return the node names of a list in the order of `scontrol show hostnames`."""
+    names: list[str] = []
+    for start, end in _items(text):
+        products = [""]
+        for alternatives in _alternatives(text, start, end):
+            products = [name + piece for name in products for piece in alternatives]
+        names += products
+    return names
+
+
+def first(text: str) -> str:
+    """Return the first node name of a list without writing out the others."""
+    spans = _items(text)
+    if not spans:
+        raise HostlistError(text, 0, "there is no node")
+    start, end = spans[0]
+    return "".join(alternatives[0] for alternatives in _alternatives(text, start, end, limit=1))
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return one number per node from Slurm's `4(x2),8`."""
+    counts: list[int] = []
+    position = 0
+    for word in text.split(",") if text else ():
+        number, repeated, times = word.partition("(x")
+        if repeated and not times.endswith(")"):
+            raise HostlistError(text, position + len(word), "the repetition is not closed")
+        times = times[:-1] if repeated else "1"
+        if not (_is_number(number) and _is_number(times)):
+            raise HostlistError(text, position, f"{word!r} is no count")
+        counts += [int(number)] * int(times)
+        position += len(word) + 1
+    return counts
+
+
+def compress_counts(counts: Sequence[int]) -> str:
+    """Write one number per node the way Slurm does."""
+    runs: list[list[int]] = []
+    for count in counts:
+        if runs and runs[-1][0] == count:
+            runs[-1][1] += 1
+        else:
+            runs.append([count, 1])
+    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
+
+
+def _items(text: str) -> list[tuple[int, int]]:
+    """Return the spans between separators that stand outside of brackets."""
+    spans: list[tuple[int, int]] = []
+    start, opened = 0, -1
+    for position, char in enumerate(text):
+        if char == "[":
+            if opened >= 0:
+                raise HostlistError(text, position, "a bracket opens inside of a bracket")
+            opened = position
+        elif char == "]":
+            if opened < 0:
+                raise HostlistError(text, position, "a bracket closes that was never opened")
+            opened = -1
+        elif opened < 0 and char in _SEPARATORS:
+            spans.append((start, position))
+            start = position + 1
+    if opened >= 0:
+        raise HostlistError(text, opened, "a bracket opens that is never closed")
+    spans.append((start, len(text)))
+    return [span for span in spans if span[0] < span[1]]
+
+
+def _alternatives(text: str, start: int, end: int, limit: int | None = None) -> list[list[str]]:
+    """Return what may stand at each piece of one item: one literal, or the numbers of a bracket."""
+    pieces: list[list[str]] = []
+    while start < end:
+        opening = text.find("[", start, end)
+        literal_end = end if opening < 0 else opening
+        if start < literal_end:
+            pieces.append([text[start:literal_end]])
+        if opening < 0:
+            break
+        closing = text.index("]", opening)
+        pieces.append(_numbers(text, opening + 1, closing, limit))
+        start = closing + 1
+    return pieces
+
+
+def _numbers(text: str, start: int, end: int, limit: int | None) -> list[str]:
+    """Return the numbers between two brackets, padded like the lower end of their range."""
+    numbers: list[str] = []
+    for word in text[start:end].split(","):
+        low, dash, high = word.partition("-")
+        high = high if dash else low
+        if not (_is_number(low) and _is_number(high)):
+            raise HostlistError(text, start, f"{word!r} is no number and no range of numbers")
+        if int(high) < int(low):
+            raise HostlistError(text, start, f"the range {word!r} ends before it begins")
+        last = int(high) if limit is None else min(int(high), int(low) + limit - 1)
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), last + 1)]
+        start += len(word) + 1
+    return numbers
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

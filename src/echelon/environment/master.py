@@ -1,0 +1,59 @@
+"""Where rank 0 is found: the address and the port that all ranks agree on without talking."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from echelon.environment.errors import SurroundingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ONE_NODE = "127.0.0.1"
+
+# Linux gives outgoing connections the ports 32768-60999: nothing connects away a port below them.
+_FIRST_PORT = 20000
+_NUM_PORTS = 10000
+
+
+def port(environ: Mapping[str, str], job: int, step: int = 0) -> int:
+    """Return the user's MASTER_PORT, or one that every rank of a job and step derives alike."""
+    text = environ.get("MASTER_PORT", "")
+    if not text:
+        # Even numbers only, so that the port above stays free for a second server of rank 0.
+        return _FIRST_PORT + 2 * ((job + 1009 * step) % (_NUM_PORTS // 2))
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise SurroundingError(
+            f"MASTER_PORT={text!r} is no port: a number from 1 to 65535 is needed",
+            "unset MASTER_PORT",
+        )
+    return int(text)
+
+
+def number_of(text: str) -> int:
+    """Turn the name of a job into a number that is the same in every process."""
+    number = 0xCBF29CE484222325  # FNV-1a; Python's own hash differs from process to process
+    for byte in text.encode("utf-8", "surrogateescape"):
+        number = ((number ^ byte) * 0x100000001B3) % (1 << 64)
+    return number
+
+
+def is_here(host: str) -> bool:
+    """Tell whether a host name or address belongs to the node that this process runs on."""
+    if host.split(".")[0] == os.uname().nodename.split(".")[0]:
+        return True
+    import socket  # only rank 0 of an MPI job over several nodes comes here
+
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)
+            except OSError:
+                continue
+            return True
+    return False

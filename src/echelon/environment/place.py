@@ -1,0 +1,17 @@
+"""The place of one rank among all ranks."""
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Hold where a rank stands and where rank 0 is found."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    master_addr: str
+    """Host name or address of the node on which rank 0 runs."""
+    master_port: int

@@ -1,0 +1,367 @@
+"""What started this process, and which rank that makes it: one small class per launcher."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from echelon.environment import hostlist, master, variables
+from echelon.environment.errors import SurroundingError
+from echelon.environment.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Step ids from here on name no srun step: batch script 4294967291, salloc's shell 4294967290, extern ...92.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+# What an MPI library takes for its own identity, should it find it in its environment.
+_MPI_IDENTITY = (
+    "OMPI_COMM_WORLD_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "PMIX_", "PRTE_", "PMI_", "PMI2_", "PALS_",
+    "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_",
+)  # fmt: skip
+
+
+class Started(NamedTuple):
+    """Hold what every launcher says of a process that it started."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+
+class Surrounding:
+    """Answer for one kind of launcher whether it started this process, and as which rank."""
+
+    name = ""
+
+    def present(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether this launcher started the process."""
+        raise NotImplementedError
+
+    def started(self, environ: Mapping[str, str]) -> Started:
+        """Return what the launcher says of the process."""
+        raise NotImplementedError
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        """Return the place of the process, or say what is missing to know it."""
+        raise NotImplementedError
+
+    def run_id(self, environ: Mapping[str, str]) -> str:
+        """Return a name of the run that is the same in all its ranks."""
+        raise NotImplementedError
+
+
+class Inherited(Surrounding):
+    """Believe RANK and WORLD_SIZE where torchrun, DeepSpeed, Accelerate or echelon itself set them."""
+
+    name = "the environment"
+
+    def present(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether RANK and WORLD_SIZE speak of this process and not of an older one."""
+        if not ("RANK" in environ and "WORLD_SIZE" in environ):
+            return False
+        task = next((launcher for launcher in _STARTERS if launcher.present(environ)), None)
+        return task is None or self._speaks_of(environ, task.started(environ))
+
+    def _speaks_of(self, environ: Mapping[str, str], task: Started) -> bool:
+        """Tell whether RANK and WORLD_SIZE were set for this task and not for the batch script."""
+        # A batch script's `export RANK=0 WORLD_SIZE=1` reaches every task alike and must not win here.
+        if any(name not in environ for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")):
+            return False
+        rank, world_size = variables.number(environ, "RANK"), variables.number(environ, "WORLD_SIZE")
+        if (rank, world_size) == (task.rank, task.world_size):
+            return True
+        # One task per node, and a second launcher that made several ranks out of it.
+        return task.local_world_size == 1 and (
+            world_size > task.world_size
+            or (world_size == task.world_size and "TORCHELASTIC_RUN_ID" in environ)
+        )
+
+    def started(self, environ: Mapping[str, str]) -> Started:
+        """Return what torchrun or DeepSpeed wrote; one node is assumed only where it is certain."""
+        rank, world_size = variables.number(environ, "RANK"), variables.number(environ, "WORLD_SIZE")
+        if world_size == 1:
+            return Started(rank, 1, 0, 1)
+        if "LOCAL_RANK" not in environ:
+            raise SurroundingError(
+                f"RANK={rank} and WORLD_SIZE={world_size} are set, but LOCAL_RANK is not",
+                "export LOCAL_RANK and LOCAL_WORLD_SIZE as well, or: unset RANK WORLD_SIZE",
+            )
+        local_world_size = variables.optional(environ, "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
+        if local_world_size is None:
+            if environ.get("MASTER_ADDR", "localhost") not in ("localhost", "127.0.0.1", "::1"):
+                raise SurroundingError(
+                    f"RANK={rank} of WORLD_SIZE={world_size} is set, but LOCAL_WORLD_SIZE is not",
+                    "export LOCAL_WORLD_SIZE=<ranks on this node>, or: unset RANK WORLD_SIZE",
+                )
+            local_world_size = world_size
+        return Started(rank, world_size, variables.number(environ, "LOCAL_RANK"), local_world_size)
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        """Return the place that the environment names, completed where it can be."""
+        started = self.started(environ)
+        node_rank = variables.optional(environ, "GROUP_RANK", "NODE_RANK", "CROSS_RANK")
+        num_nodes = variables.optional(environ, "GROUP_WORLD_SIZE", "CROSS_SIZE")
+        if node_rank is None or num_nodes is None:
+            node_rank, num_nodes = _filled(started, self.name)
+        address = environ.get("MASTER_ADDR") or (master.ONE_NODE if num_nodes == 1 else "")
+        if not address:
+            raise _no_address(self.name, num_nodes)
+        # 29500: what Accelerate, DeepSpeed and torchrun's static rendezvous take without MASTER_PORT.
+        port = master.port(environ, 0) if environ.get("MASTER_PORT") else 29500
+        return Place(*started, node_rank, num_nodes, address, port)
+
+    def run_id(self, environ: Mapping[str, str]) -> str:
+        """Return torchrun's id of the run."""
+        return environ.get("TORCHELASTIC_RUN_ID", "none")
+
+
+class OpenMpi(Surrounding):
+    """Read what mpirun of Open MPI says: 4 and older (ORTE), 5 and newer (PRRTE)."""
+
+    name = "Open MPI"
+
+    def present(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether mpirun set the world of this process; srun leaves that to MPI_Init."""
+        return "OMPI_COMM_WORLD_RANK" in environ and "OMPI_COMM_WORLD_SIZE" in environ
+
+    def started(self, environ: Mapping[str, str]) -> Started:
+        """Return the four numbers that Open MPI documents."""
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+        return Started(*(variables.number(environ, f"OMPI_COMM_WORLD_{name}") for name in names))
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        """Return the place; rank 0 is looked for where mpirun itself runs."""
+        started = self.started(environ)
+        node_rank, num_nodes = _filled(started, self.name)
+        address = _address(environ, self.name, started, num_nodes, self._launcher_host(environ))
+        port = master.port(environ, master.number_of(self.run_id(environ)))
+        return Place(*started, node_rank, num_nodes, address, port)
+
+    def run_id(self, environ: Mapping[str, str]) -> str:
+        """Return the job's name inside of mpirun."""
+        return environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_orte_ess_jobid") or "mpirun"
+
+    def _launcher_host(self, environ: Mapping[str, str]) -> str:
+        # 1531576320.0;tcp://10.96.0.1,10.148.0.1:34911   or   1314521088.0;tcp6://[fe80::b9b,2620::2]:43370
+        for contact in environ.get("OMPI_MCA_orte_hnp_uri", "").split(";")[1:]:
+            scheme, _, where = contact.partition("://")
+            if scheme in ("tcp", "tcp6"):
+                return where.rpartition(":")[0].strip("[]").split(",")[0]
+        # prterun-node18-12345@1
+        words = environ.get("PMIX_NAMESPACE", "").partition("@")[0].split("-")
+        return "-".join(words[1:-1]) if words[0] == "prterun" and len(words) > 2 else ""
+
+
+class Mpich(Surrounding):
+    """Read what mpiexec of MPICH, Intel MPI and MVAPICH says (Hydra)."""
+
+    name = "mpiexec"
+
+    def present(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether Hydra started the process: Slurm's own PMI never sets MPI_LOCALRANKID."""
+        return "PMI_RANK" in environ and "PMI_SIZE" in environ and "MPI_LOCALRANKID" in environ
+
+    def started(self, environ: Mapping[str, str]) -> Started:
+        """Return what PMI and the launcher's own names for the local ranks say."""
+        rank, world_size = variables.number(environ, "PMI_RANK"), variables.number(environ, "PMI_SIZE")
+        if world_size == 1:
+            return Started(rank, 1, 0, 1)
+        local_rank = variables.optional(
+            environ, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MV2_COMM_WORLD_LOCAL_RANK"
+        )
+        local_world_size = variables.optional(
+            environ, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"
+        )
+        if local_rank is None or local_world_size is None:
+            raise SurroundingError(
+                f"PMI_RANK={rank} of PMI_SIZE={world_size} is set, but no local rank and size",
+                "export MPI_LOCALRANKID=<rank on its node> MPI_LOCALNRANKS=<ranks on the node> in each rank",
+            )
+        return Started(rank, world_size, local_rank, local_world_size)
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        """Return the place; the first node of a Slurm allocation is where rank 0 is looked for."""
+        started = self.started(environ)
+        node_rank, num_nodes = _filled(started, self.name)
+        nodelist = environ.get("SLURM_JOB_NODELIST", "")
+        candidate = hostlist.first(nodelist) if nodelist else ""
+        address = _address(environ, self.name, started, num_nodes, candidate)
+        port = master.port(environ, master.number_of(self.run_id(environ)))
+        return Place(*started, node_rank, num_nodes, address, port)
+
+    def run_id(self, environ: Mapping[str, str]) -> str:
+        """Return the job's name, or the user's number where mpiexec gives none."""
+        for name in ("PALS_APID", "PMI_JOBID", "SLURM_JOB_ID"):
+            if environ.get(name):
+                return environ[name]
+        return f"mpiexec-{os.getuid()}"
+
+
+class Pmi(Mpich):
+    """Read what anybody else says who speaks PMI: Cray PALS, or a server without a name."""
+
+    name = "PMI"
+
+    def present(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether any PMI server is there."""
+        return "PMI_RANK" in environ and "PMI_SIZE" in environ
+
+
+class SlurmStep(Surrounding):
+    """Read what srun says to its tasks; batch scripts have a SLURM_PROCID too, but no numbered step."""
+
+    name = "Slurm"
+
+    def present(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether this is a task of a numbered step."""
+        step = _step(environ)
+        return "SLURM_PROCID" in environ and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
+
+    def started(self, environ: Mapping[str, str]) -> Started:
+        """Return the numbers of the task, checked against the step's list of counts."""
+        rank = variables.number(environ, "SLURM_PROCID")
+        local_rank = variables.number(environ, "SLURM_LOCALID")
+        world_size = variables.number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+        name = variables.present(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+        counts = hostlist.expand_counts(environ[name])
+        node_rank = variables.number(environ, "SLURM_NODEID")
+        if sum(counts) != world_size or node_rank >= len(counts) or local_rank >= counts[node_rank]:
+            raise SurroundingError(
+                f"Slurm's variables disagree: {name}={environ[name]} sums up to {sum(counts)} tasks on "
+                f"{len(counts)} nodes, but this is task {rank} of {world_size}, "
+                f"local task {local_rank} on node {node_rank}",
+                "start the ranks with one srun, and without --export options that set SLURM_ variables",
+            )
+        return Started(rank, world_size, local_rank, counts[node_rank])
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        """Return the task's place; rank 0 runs on the first node of the step."""
+        started = self.started(environ)
+        node_rank = variables.number(environ, "SLURM_NODEID")
+        num_nodes = variables.number(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+        address = environ.get("MASTER_ADDR") or (master.ONE_NODE if num_nodes == 1 else "")
+        if not address:
+            address = self._first_node(environ)
+            if started.rank == 0 and node_rank != 0 and not _is_arbitrary(environ):
+                raise SurroundingError(
+                    f"rank 0 runs on node {node_rank} of the step ({environ.get('SLURMD_NODENAME', '?')}), "
+                    f"but the other ranks look for it on node 0 ({address})",
+                    "in the batch script: export MASTER_ADDR=<the node of task 0>",
+                )
+        job = variables.number(environ, "SLURM_JOB_ID", "SLURM_JOBID")
+        port = master.port(environ, job, int(_step(environ)))
+        return Place(*started, node_rank, num_nodes, address, port)
+
+    def run_id(self, environ: Mapping[str, str]) -> str:
+        """Return job and step the way Slurm writes them."""
+        return f"{environ[variables.present(environ, 'SLURM_JOB_ID', 'SLURM_JOBID')]}.{_step(environ)}"
+
+    def _first_node(self, environ: Mapping[str, str]) -> str:
+        if not _is_arbitrary(environ):
+            names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+            return hostlist.first(environ[variables.present(environ, *names)])
+        # With --distribution=arbitrary Slurm sorts the node list; only the user's order has task 0 first.
+        if environ.get("SLURM_ARBITRARY_NODELIST"):
+            return hostlist.first(environ["SLURM_ARBITRARY_NODELIST"])
+        path = environ.get("SLURM_HOSTFILE", "")
+        try:
+            with open(path, encoding="utf-8") as lines:
+                return hostlist.first(lines.readline().partition("*")[0])
+        except (OSError, ValueError) as error:
+            raise SurroundingError(
+                f"with --distribution=arbitrary the node of rank 0 stands first in SLURM_HOSTFILE={path!r}, "
+                f"which cannot be read here ({error})",
+                "in the batch script: export MASTER_ADDR=<first line of the host file>",
+            ) from error
+
+
+class Alone(Surrounding):
+    """Be the only rank, because nobody started several."""
+
+    name = "nobody"
+
+    def present(self, _environ: Mapping[str, str]) -> bool:
+        """Be there always: this one comes last."""
+        return True
+
+    def started(self, _environ: Mapping[str, str]) -> Started:
+        """Return the only rank."""
+        return Started(0, 1, 0, 1)
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        """Return the only place, with a port that two such processes at once do not share."""
+        address = environ.get("MASTER_ADDR") or master.ONE_NODE
+        return Place(0, 1, 0, 1, 0, 1, address, master.port(environ, os.getpid()))
+
+    def run_id(self, _environ: Mapping[str, str]) -> str:
+        """Return torchrun's word for a run without a name."""
+        return "none"
+
+
+# mpirun and mpiexec come before Slurm: inside of an allocation their daemons are Slurm's tasks, and the
+# ranks inherit the SLURM_PROCID of their daemon. Slurm comes before PMI: srun sets PMI_RANK as well, and
+# only Slurm knows the nodes.
+_STARTERS: tuple[Surrounding, ...] = (OpenMpi(), Mpich(), SlurmStep(), Pmi())
+
+# What is already said wins; being alone is what remains.
+ORDER: tuple[Surrounding, ...] = (Inherited(), *_STARTERS, Alone())
+
+
+def find(environ: Mapping[str, str]) -> Surrounding:
+    """Return the first surrounding that recognises itself in the environment."""
+    return next(surrounding for surrounding in ORDER if surrounding.present(environ))
+
+
+def mpi_identity(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that would make a rank take its agent's place in an MPI world."""
+    return [name for name in environ if name.startswith(_MPI_IDENTITY)]
+
+
+def _step(environ: Mapping[str, str]) -> str:
+    return environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+
+
+def _is_arbitrary(environ: Mapping[str, str]) -> bool:
+    return environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
+
+
+def _filled(started: Started, launcher: str) -> tuple[int, int]:
+    """Return node rank and number of nodes, for launchers that fill node after node and do not say."""
+    rank, world_size, local_rank, local_world_size = started
+    if local_world_size == world_size:
+        return 0, 1
+    if local_world_size == 0 or world_size % local_world_size or rank % local_world_size != local_rank:
+        raise SurroundingError(
+            f"{launcher} does not say on which node a rank runs, and rank {rank} of {world_size} cannot be "
+            f"local rank {local_rank} of {local_world_size} if the nodes are filled one after the other",
+            "mpirun --map-by ppr:<ranks per node>:node --rank-by slot …, or mpiexec -ppn <ranks per node> …",
+        )
+    return rank // local_world_size, world_size // local_world_size
+
+
+def _address(
+    environ: Mapping[str, str], launcher: str, started: Started, num_nodes: int, candidate: str
+) -> str:
+    """Return the user's address, or a candidate; rank 0 itself refuses one that is not its own node."""
+    if environ.get("MASTER_ADDR"):
+        return environ["MASTER_ADDR"]
+    if num_nodes == 1:
+        return master.ONE_NODE
+    if not candidate:
+        raise _no_address(launcher, num_nodes)
+    if started.rank == 0 and not master.is_here(candidate):
+        raise SurroundingError(
+            f"rank 0 runs on {os.uname().nodename}, but the other ranks look for it on {candidate}",
+            f"export MASTER_ADDR={os.uname().nodename}, and pass it on: mpirun -x MASTER_ADDR …",
+        )
+    return candidate
+
+
+def _no_address(launcher: str, num_nodes: int) -> SurroundingError:
+    return SurroundingError(
+        f"MASTER_ADDR is not set, and {launcher} does not say which of the {num_nodes} nodes rank 0 runs on",
+        "export MASTER_ADDR=<host name of the first node>, and pass it on (mpirun -x MASTER_ADDR)",
+    )

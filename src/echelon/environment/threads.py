@@ -1,0 +1,66 @@
+"""How many cores a process may use, and how many threads each of several ranks gets of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def cores() -> list[int]:
+    """Return the cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def num_cores(root: str = "/") -> int:
+    """Return how many cores' worth of time this process may use: its cores, or its cgroup's quota."""
+    return min([len(cores()), *_quotas(root)])
+
+
+def omp_num_threads(num_cores: int, local_world_size: int) -> int:
+    """Return the threads of one rank where the ranks of a node share the cores."""
+    return max(1, num_cores // max(1, local_world_size))
+
+
+def _quotas(root: str) -> list[int]:
+    """Return the CPU quotas of this process's cgroups, as whole cores and at least one."""
+    quotas = []
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+        # 0::/user.slice/job_7   (v2)   or   4:cpu,cpuacct:/slurm/uid_1/job_7   (v1)
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            quotas += _quotas_up(os.path.join(root, "sys/fs/cgroup"), path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            quotas += _quotas_up(os.path.join(root, "sys/fs/cgroup", "cpu"), path, _quota_v1)
+    return [max(1, int(quota)) for quota in quotas if quota > 0]
+
+
+def _quotas_up(mount: str, path: str, quota: Callable[[str], float]) -> list[float]:
+    """Return the quotas of a cgroup and of all above it: each one limits the process."""
+    words = [word for word in path.split("/") if word]
+    # Inside of a container the path may not be there: its own cgroup is then the mount, at depth 0.
+    return [quota(os.path.join(mount, *words[:depth])) for depth in range(len(words) + 1)]
+
+
+def _quota_v2(folder: str) -> float:
+    # cpu.max: "200000 100000", or "max 100000" without a limit
+    words = _read(os.path.join(folder, "cpu.max")).split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else 0.0
+
+
+def _quota_v1(folder: str) -> float:
+    # cpu.cfs_quota_us: "200000", or "-1" without a limit
+    quota = _read(os.path.join(folder, "cpu.cfs_quota_us")).strip()
+    period = _read(os.path.join(folder, "cpu.cfs_period_us")).strip()
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else 0.0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,35 @@
+"""Read variables that a launcher must have set, and name the one that it did not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from echelon.environment.errors import SurroundingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def present(environ: Mapping[str, str], *names: str) -> str:
+    """Return the first of the names that has a value."""
+    for name in names:
+        if environ.get(name):
+            return name
+    raise SurroundingError(
+        f"{' or '.join(names)} is not set, although other variables of the same launcher are",
+        "let the launcher's variables through: srun --export=ALL, env without -i",
+    )
+
+
+def number(environ: Mapping[str, str], *names: str) -> int:
+    """Return the first of the variables that has a value, which must be a number."""
+    name = present(environ, *names)
+    if not (environ[name].isascii() and environ[name].isdigit()):
+        raise SurroundingError(f"{name}={environ[name]!r} is no number", f"unset {name}")
+    return int(environ[name])
+
+
+def optional(environ: Mapping[str, str], *names: str) -> int | None:
+    """Return the first of the variables that has a value as a number, if there is one."""
+    found = [name for name in names if environ.get(name)]
+    return number(environ, found[0]) if found else None

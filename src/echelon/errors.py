@@ -1,0 +1,27 @@
+"""Every error that echelon raises on purpose.
+
+EchelonError                 something failed that is not the user's input (exit code 1)
+├── UsageError               the input is wrong and nothing was started (exit code 2)
+└── RunError                 a run could not be started or carried on
+"""
+
+
+class EchelonError(Exception):
+    """Say what failed; `hint` is a repair that can be pasted."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(EchelonError):
+    """The command line, a file it names or the environment is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class RunError(EchelonError):
+    """A run could not be started, or broke in a way that is not a rank's own failure."""

@@ -1,0 +1,77 @@
+"""Processes, files and time of the machine one stands on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from echelon.errors import EchelonError
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+class ToolMissing(EchelonError):
+    """A program of the system is not installed here."""
+
+
+class ToolSlow(EchelonError):
+    """A program of the system did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a program ended and what it wrote."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Host:
+    """The real machine."""
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return os.environ
+
+    def now(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+    def ask(self, argv: Sequence[str], *, timeout_seconds: float) -> Finished:
+        """Run a program to its end; raise ToolMissing or ToolSlow."""
+        import subprocess  # 10 ms that most commands never need
+
+        try:
+            done = subprocess.run(
+                list(argv), capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL, check=False
+            )
+        except FileNotFoundError:
+            raise ToolMissing(f"{argv[0]} is not installed here") from None
+        except subprocess.TimeoutExpired:
+            raise ToolSlow(f"{argv[0]} did not answer within {timeout_seconds:g} s") from None
+        return Finished(
+            exit_code=done.returncode,
+            stdout=os.fsdecode(done.stdout),
+            stderr=os.fsdecode(done.stderr),
+        )
+
+    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own; what it writes comes through one pipe."""
+        import subprocess
+
+        try:
+            return subprocess.Popen(
+                list(argv),
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise ToolMissing(f"{argv[0]} is not installed here") from None

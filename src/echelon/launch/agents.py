@@ -1,0 +1,82 @@
+"""Start the agents: one child on this machine, or one Slurm step over the nodes."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from echelon.host import Host
+from echelon.spec import Plan
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+def command(plan: Plan, archive: str) -> tuple[str, ...]:
+    """Return the command line that starts all agents of a plan; -I and -S keep the user's site out of them."""
+    agent = (plan.argv[0] if plan.is_python else sys.executable, "-I", "-S", archive, "agent", plan.run_directory)
+    if plan.where == "slurm":
+        return (*plan.step, *agent)
+    return (*agent, "0" if plan.where == "here" else str(plan.node_rank))
+
+
+class Agents:
+    """The process whose life is that of all agents: an agent itself, or srun."""
+
+    def __init__(self, process: subprocess.Popen[bytes], on_end: Callable[[int, str], None]) -> None:
+        self._process = process
+        self._on_end = on_end
+        self._selector: selectors.BaseSelector | None = None
+        self._said = bytearray()
+
+    @classmethod
+    def start(cls, plan: Plan, archive: str, host: Host, on_end: Callable[[int, str], None]) -> Agents:
+        """Start the agents; raise ToolMissing when the program that does it is not here."""
+        from echelon.slurm.step import step_environment
+
+        environ = step_environment(host.environ) if plan.where == "slurm" else dict(host.environ)
+        return cls(host.start(command(plan, archive), environ=environ), on_end)
+
+    @property
+    def said(self) -> str:
+        """What it wrote: agents write nothing unless they fail, srun reports its errors here."""
+        return bytes(self._said).decode("utf-8", "replace")
+
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Hear what it says, and that it has ended."""
+        stream = self._process.stdout
+        if stream is not None:
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, selectors.EVENT_READ, self._hear)
+            self._selector = selector
+
+    def _hear(self) -> None:
+        stream = self._process.stdout
+        if stream is None:
+            return
+        data = stream.read()
+        if data is None:
+            return
+        self._said += data
+        del self._said[: -(1 << 16)]
+        if not data:
+            if self._selector is not None:
+                self._selector.unregister(stream)
+                self._selector = None
+            self._on_end(self._process.wait(), self.said)
+
+    def end(self, *, seconds: float) -> None:
+        """Wait for it to end by itself, then make it."""
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            if number:
+                self._process.send_signal(number)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                if self._process.poll() is not None:
+                    return
+                time.sleep(0.005)

@@ -1,0 +1,91 @@
+"""What the user sees: ranks' output as it comes, one progress line that vanishes, and one line at the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+Write = Callable[[int, bytes], None]
+STDOUT, STDERR = 1, 2
+
+
+class ConsoleClosed(Exception):
+    """Nobody reads what we print any more."""
+
+
+class Console:
+    """Writes bytes as they are; ranks are named only when several are shown."""
+
+    def __init__(self, *, names_ranks: bool, is_terminal: bool) -> None:
+        self._names_ranks = names_ranks
+        self._is_terminal = is_terminal
+        self._progress = ""
+        self._progress_time = 0.0
+        self._partial: dict[tuple[int, str], bytes] = {}
+
+    def rank_output(self, rank: int, stream: str, data: bytes) -> None:
+        """Show what a rank wrote, whole lines at a time when lines of several ranks could mix."""
+        target = STDERR if stream == "stderr" else STDOUT
+        if not self._names_ranks:
+            self.clear()
+            _write(target, data)
+            return
+        *lines, rest = (self._partial.pop((rank, stream), b"") + data).split(b"\n")
+        if rest:
+            self._partial[rank, stream] = rest
+        if lines:
+            self.clear()
+            prefix = b"[%d] " % rank
+            _write(target, b"".join(prefix + line + b"\n" for line in lines))
+
+    def finish_output(self) -> None:
+        """Show the last lines that have no end."""
+        for (rank, stream), rest in sorted(self._partial.items()):
+            self.clear()
+            _write(STDERR if stream == "stderr" else STDOUT, b"[%d] " % rank + rest + b"\n")
+        self._partial.clear()
+
+    def progress(self, text: str) -> None:
+        """Show how far the start is, on a terminal only."""
+        if self._is_terminal and text != self._progress:
+            _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode())
+            self._progress = text
+            self._progress_time = time.monotonic()
+
+    def clear(self) -> None:
+        """Take the progress line away."""
+        if self._progress:
+            _write(STDERR, b"\r\x1b[2K")
+            self._progress = ""
+
+    def say(self, text: str) -> None:
+        """Print a line of our own on standard error."""
+        self.clear()
+        _write(STDERR, f"echelon: {text}\n".encode("utf-8", "surrogateescape"))
+
+    def say_lines(self, lines: list[str]) -> None:
+        self.clear()
+        _write(STDERR, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            time.sleep(0.01)  # a terminal shared with a program that made it non-blocking
+        except OSError as error:
+            if descriptor == STDERR:
+                return
+            raise ConsoleClosed(str(error)) from None
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people read it: 4.2 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,178 @@
+"""The agents of a run as the supervisor sees them: who has come, who is who, who is gone."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from echelon.errors import RunError
+from echelon.launch.layout import Seat, Share, seat_of
+from echelon.node import PROTOCOL
+from echelon.node.channel import Channel, Closed, Message, keep_alive, nonce, proof, proves
+
+STRANGER_LINE_BYTES = 1 << 16  # nobody unproven may make us keep more than this
+
+
+@dataclass(slots=True)
+class Member:
+    """One agent that has proved that it holds the run's secret."""
+
+    channel: Channel
+    seat: Seat
+    clock_offset: float
+    address: str
+    why_exec: str = ""
+    share: Share | None = None
+    ports: list[int] = field(default_factory=list)
+    is_stopped: bool = False
+
+
+class Crew:
+    """Accepts agents and hands their messages on."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        selector: selectors.BaseSelector,
+        *,
+        on_join: Callable[[Member], None],
+        on_message: Callable[[Member, Message], None],
+        on_loss: Callable[[Member, str], None],
+        on_refusal: Callable[[str], None],
+    ) -> None:
+        self._secret = secret
+        self._selector = selector
+        self._on_join = on_join
+        self._on_message = on_message
+        self._on_loss = on_loss
+        self._on_refusal = on_refusal
+        self.members: dict[int, Member] = {}
+        self._listener = listener
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter([self.members[index] for index in sorted(self.members)])
+
+    def tell_all(self, kind: str, **fields: object) -> None:
+        for member in self:
+            self.tell(member, kind, **fields)
+
+    def tell(self, member: Member, kind: str, **fields: object) -> None:
+        """Send a message; what the socket does not take now goes out as soon as it does."""
+        member.channel.send(kind, **fields)
+        if member.channel.has_unsent:
+            self._watch_writing(member)
+
+    def _watch_writing(self, member: Member) -> None:
+        def hear_or_flush() -> None:
+            member.channel.flush()
+            if not member.channel.has_unsent:
+                self._selector.modify(member.channel, selectors.EVENT_READ, lambda: self._hear(member))
+            self._hear(member)
+
+        if member.channel.socket.fileno() >= 0:
+            self._selector.modify(
+                member.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, hear_or_flush
+            )
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError:
+            return
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            keep_alive(sock)
+        channel = Channel(sock, max_line_bytes=STRANGER_LINE_BYTES)
+        challenge = nonce()
+        self._selector.register(
+            channel, selectors.EVENT_READ, lambda: self._hear_stranger(channel, challenge, str(address[0]))
+        )
+        channel.send("challenge", version=PROTOCOL, nonce=challenge)
+
+    def _hear_stranger(self, channel: Channel, challenge: str, address: str) -> None:
+        try:
+            messages = channel.receive()
+        except Closed:
+            self._drop(channel)
+            return
+        if not messages:
+            return
+        hello = messages[0]
+        answer = challenge + str(hello.get("nonce"))
+        if hello["kind"] != "hello" or not proves(self._secret, "agent", answer, hello.get("proof")):
+            self._drop(channel)
+            return
+        if hello.get("version") != PROTOCOL:
+            why = (
+                f"the agent on {hello.get('node')} speaks version {hello.get('version')} of the protocol, "
+                f"this supervisor version {PROTOCOL}: install the same echelon on every node"
+            )
+            channel.send("refused", why=why)
+            self._drop(channel)
+            self._on_refusal(why)
+            return
+        channel.max_line_bytes = 64 << 20
+        channel.send("welcome", proof=proof(self._secret, "supervisor", str(hello["nonce"]) + challenge))
+        self._join(channel, hello, address)
+
+    def _join(self, channel: Channel, hello: Message, address: str) -> None:
+        seat = self._seat(hello)
+        if seat.index in self.members:
+            self._on_refusal(f"two agents say that they are number {seat.index}: {seat.node} is the second")
+            self._drop(channel)
+            return
+        offset = float(hello["time"]) - time.time()
+        member = Member(channel, seat, offset, address, why_exec=str(hello.get("why_exec", "")))
+        self.members[seat.index] = member
+        self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
+        self._on_join(member)
+
+    def _seat(self, hello: Message) -> Seat:
+        if int(hello["index"]) >= 0:
+            return seat_of(hello)
+        free = next(n for n in range(len(self.members) + 1) if n not in self.members)
+        return seat_of({**hello, "index": free, "node_rank": free})
+
+    def _hear(self, member: Member) -> None:
+        if self.members.get(member.seat.index) is not member:
+            return
+        try:
+            messages = member.channel.receive()
+        except Closed as error:
+            self._drop(member.channel)
+            del self.members[member.seat.index]
+            self._on_loss(member, str(error))
+            return
+        for message in messages:
+            self._on_message(member, message)
+
+    def _drop(self, channel: Channel) -> None:
+        self._selector.unregister(channel)
+        channel.close()
+
+    def flush(self, *, seconds: float) -> None:
+        """Give the last messages time to leave."""
+        deadline = time.monotonic() + seconds
+        while any(member.channel.has_unsent for member in self) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            for member in self:
+                member.channel.flush()
+
+    def close(self) -> None:
+        self._listener.close()
+        for member in self:
+            member.channel.close()
+
+
+def listen(address: str, port: int = 0) -> socket.socket:
+    """Open the port that agents connect to; it answers nobody who does not hold the run's secret."""
+    try:
+        listener = socket.create_server((address, port), backlog=4096, reuse_port=False)
+    except OSError as error:
+        raise RunError(f"cannot listen on {address or '*'}:{port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener

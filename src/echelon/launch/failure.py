@@ -1,0 +1,161 @@
+"""Find the first failure among many, and its cause."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from echelon.node.channel import Message
+
+USER_ERROR = "error in the script"
+OUT_OF_MEMORY = "out of memory"
+COLLECTIVE_TIMEOUT = "collective timeout"
+CONNECTION_LOST = "connection to another rank lost"
+PORT_CLASH = "port already in use"
+IMPORT_FAILURE = "import failed"
+KILLED = "killed by a signal"
+CANNOT_START = "cannot be started"
+LOST_NODE = "lost node"
+LOST_AGENT = "agent ended"
+LOST_WARM = "warm process ended"
+SLURM = "ended by Slurm"
+TIME_LIMIT = "time limit"
+INTERRUPTED = "interrupted"
+MADE_EXIT = "ended with exit code"
+
+# The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
+_TEXTS: tuple[tuple[str, str], ...] = (
+    (OUT_OF_MEMORY, r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|MemoryError|DefaultCPUAllocator: can't allocate"),
+    (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
+    (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
+    (
+        COLLECTIVE_TIMEOUT,
+        r"[Ww]atchdog caught collective operation timeout|Timed out waiting \d+ms|DistStoreError: Timed out|"
+        r"Application timeout caused pair closure|wait timeout after \d+ms|Timeout waiting for key",
+    ),
+    (
+        CONNECTION_LOST,
+        r"Connection (closed|reset) by peer|Connection reset|Broken pipe|DistNetworkError|"
+        r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed",
+    ),
+)
+_TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)", re.MULTILINE)  # torch adds the rank
+_SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run or an attempt ended otherwise than well."""
+
+    cause: str
+    detail: str = ""
+    exit_code: int = 1
+    rank: int = -1
+    node: str = ""
+    local_rank: int = -1
+    time: float = 0.0
+    tail: str = ""
+    log: str = ""
+
+    @property
+    def is_symptom(self) -> bool:
+        """Say whether another rank's failure explains this one."""
+        return self.cause in _SYMPTOMS
+
+
+def of_rank(exit_message: Message, *, node: str, local_rank: int, clock_offset: float, log: str) -> Failure:
+    """Read an agent's report of a rank that failed."""
+    status = int(exit_message["status"])
+    cause, detail = _cause(status, exit_message)
+    return Failure(
+        cause=cause,
+        detail=detail,
+        exit_code=128 - status if status < 0 else status,
+        rank=int(exit_message["rank"]),
+        node=node,
+        local_rank=local_rank,
+        time=float(exit_message["time"]) - clock_offset,
+        tail=str(exit_message["tail"]),
+        log=log,
+    )
+
+
+def _cause(status: int, message: Message) -> tuple[str, str]:
+    if message.get("why"):
+        return CANNOT_START, str(message["why"])
+    if status == -signal.SIGKILL and message.get("oom_kills"):
+        return OUT_OF_MEMORY, "the kernel killed it for using more memory than the job has"
+    from_text = _cause_from_text(str(message["tail"]))
+    if status < 0:
+        name = _signal_name(-status)
+        if from_text and -status == signal.SIGABRT:
+            return from_text, name
+        return KILLED, f"{name}{_SIGNAL_HINTS.get(-status, '')}"
+    if from_text:
+        return from_text, ""
+    if _TRACEBACK.search(str(message["tail"])):
+        return USER_ERROR, ""
+    return f"{MADE_EXIT} {status}", ""
+
+
+_SIGNAL_HINTS = {
+    int(signal.SIGKILL): ", sent from outside: by a person, or by the kernel when memory ran out",
+    int(signal.SIGSEGV): ", an invalid memory access in native code",
+    int(signal.SIGBUS): ", often a full /dev/shm",
+    int(signal.SIGABRT): ", native code gave up",
+}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _cause_from_text(tail: str) -> str:
+    last = "\n".join(_last_words(tail)) if _TRACEBACK.search(tail) else tail
+    for cause, pattern in _TEXTS:
+        if re.search(pattern, last, re.MULTILINE):
+            return cause
+    return ""
+
+
+def first(failures: Sequence[Failure], *, stopped_at: float) -> Failure:
+    """Return the failure that explains the others.
+
+    A rank that died of our own stop signal after `stopped_at` explains nothing; a lost connection or a timeout is
+    another rank's failure seen from afar; of the rest the earliest wins.
+    """
+
+    def rank_of(failure: Failure) -> tuple[bool, bool, float]:
+        stopped_by_us = failure.time >= stopped_at and failure.exit_code in (143, 137) and failure.cause == KILLED
+        return stopped_by_us, failure.is_symptom, failure.time
+
+    return min(failures, key=rank_of)
+
+
+def describe(failure: Failure, *, device: str) -> list[str]:
+    """Return the lines that a user sees, once, instead of every rank's own."""
+    where = failure.node
+    if failure.rank >= 0:
+        place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
+        where = f"rank {failure.rank} on {failure.node} ({place})"
+    what = failure.cause + (f": {failure.detail}" if failure.detail else "")
+    lines = [f"{where} failed first: {what}" if where else what]
+    tail = _last_words(failure.tail)
+    lines += ["  │ " + line for line in tail]
+    if failure.log:
+        lines.append(f"  log: {failure.log}")
+    return lines
+
+
+def _last_words(tail: str, *, most: int = 30) -> list[str]:
+    """Return the traceback if there is one, else the last few lines."""
+    lines = [line.rstrip("\r") for line in tail.rstrip("\n").split("\n")] if tail.strip() else []
+    starts = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
+    if not starts:
+        return lines[-8:]
+    return [re.sub(r"^\[rank\d+\]: ?", "", line) for line in lines[starts[-1] :][-most:]]

@@ -1,0 +1,98 @@
+"""Decide which agent starts which ranks, once all of them have said what their nodes offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+from echelon.node.channel import Message
+from echelon.spec import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """An agent as it described itself."""
+
+    index: int
+    node: str
+    node_rank: int
+    first_local_rank: int
+    num_ranks: int
+    num_devices: int
+    num_cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The ranks of one agent."""
+
+    index: int
+    node: str
+    node_rank: int
+    num_nodes: int
+    first_rank: int
+    num_ranks: int
+    local_world_size: int
+    world_size: int
+
+    def message(self) -> Message:
+        """Return what the agent must be told of it."""
+        names = ("node_rank", "num_nodes", "first_rank", "local_world_size", "world_size")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + self.num_ranks)
+
+
+def seat_of(message: Message) -> Seat:
+    """Read an agent's hello."""
+    names = ("index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
+    return Seat(**{name: message[name] for name in names})
+
+
+def divide(seats: Sequence[Seat]) -> list[Share]:
+    """Number the ranks node by node, in the order of the agents; shares come in that order too."""
+    ordered = sorted(seats, key=lambda seat: seat.index)
+    per_node: dict[int, int] = {}
+    for seat in ordered:
+        per_node[seat.node_rank] = per_node.get(seat.node_rank, 0) + seat.num_ranks
+    world_size = sum(per_node.values())
+    shares = []
+    first_rank = 0
+    for seat in ordered:
+        shares.append(
+            Share(
+                index=seat.index,
+                node=seat.node,
+                node_rank=seat.node_rank,
+                num_nodes=len(per_node),
+                first_rank=first_rank,
+                num_ranks=seat.num_ranks,
+                local_world_size=per_node[seat.node_rank],
+                world_size=world_size,
+            )
+        )
+        first_rank += seat.num_ranks
+    return shares
+
+
+def ranks_per_node(shares: Sequence[Share]) -> list[int]:
+    """Return the number of ranks on each node, by node rank."""
+    counts = {share.node_rank: share.local_world_size for share in shares}
+    return [counts[node_rank] for node_rank in sorted(counts)]
+
+
+def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
+    """Raise UsageError when a node has fewer devices than ranks and nobody said that this is meant."""
+    if plan.share_devices:
+        return
+    for seat in seats:
+        wanted = plan.ranks_per_node
+        if 0 < seat.num_devices < wanted:
+            raise UsageError(
+                f"{wanted} ranks per node were asked for, but {seat.node} has {seat.num_devices} "
+                f"device{'s' if seat.num_devices > 1 else ''}",
+                hint=f"echelon run -n {seat.num_devices} …   or, if ranks shall share devices: --share-devices",
+            )

@@ -1,0 +1,98 @@
+"""The one directory of a run, on the shared file system, readable by the user only."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict
+from typing import IO, Any
+
+from echelon.errors import UsageError
+from echelon.spec import Plan
+
+FORMAT = 1  # of plan.json, events.jsonl and report.json
+
+
+class RunDirectory:
+    """Created for one run and locked while its supervisor lives."""
+
+    def __init__(self, path: str, events: IO[str]) -> None:
+        self.path = path
+        self._events = events
+
+    @classmethod
+    def create(cls, plan: Plan) -> RunDirectory:
+        """Make the directory and take its lock; raise UsageError when that is not possible."""
+        path = plan.run_directory
+        _refuse_if_used(path)
+        try:
+            os.makedirs(os.path.join(path, "logs"), mode=0o700, exist_ok=True)
+            os.chmod(path, 0o700)
+            events = open(os.path.join(path, "events.jsonl"), "a", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise UsageError(
+                f"the run directory {path} cannot be written: {error.strerror}",
+                hint="choose another: echelon run --run-dir DIRECTORY …",
+            ) from None
+        fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        directory = cls(path, events)
+        directory.write_json("plan.json", {"format": FORMAT, **plan_fields(plan)})
+        return directory
+
+    def file(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def logs(self, attempt: int) -> str:
+        """Return the folder of an attempt's rank logs."""
+        return self.file("logs", f"attempt-{attempt}")
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        with open(self.file(name), "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
+            file.write("\n")
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Append one event; the supervisor is the only writer."""
+        self._events.write(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n")
+        self._events.flush()
+
+    def close(self) -> None:
+        self._events.close()
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON can hold it."""
+    fields = asdict(plan)
+    fields["show"] = "all" if plan.show is None else sorted(plan.show)
+    return fields
+
+
+def _refuse_if_used(path: str) -> None:
+    try:
+        events = open(os.path.join(path, "events.jsonl"), encoding="utf-8")  # noqa: SIM115
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(
+            f"the run directory {path} cannot be used: {error.strerror}",
+            hint="choose another: echelon run --run-dir DIRECTORY …",
+        ) from None
+    with events:
+        try:
+            fcntl.flock(events, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            state = "already holds a run, which is over"
+        except OSError:
+            state = "is in use by a run that is still going on"
+    raise UsageError(
+        f"the run directory {path} {state}",
+        hint=f"choose another: echelon run --run-dir {path}-2 …",
+    )
+
+
+def new_path(base: str, label: str, now: float, run_id: str) -> str:
+    """Return the path of a new run directory, which sorts by time and says what runs."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    word = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in label)[:40]
+    return os.path.join(base, f"{stamp}-{word}-{run_id[:4]}")

@@ -1,0 +1,188 @@
+"""From a plan to an exit code: write the run directory, start the agents, supervise, report."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import sys
+import time
+
+from echelon.errors import RunError, UsageError
+from echelon.host import Host
+from echelon.launch import failure, package
+from echelon.launch.agents import Agents
+from echelon.launch.console import Console, duration
+from echelon.launch.crew import listen
+from echelon.launch.failure import Failure
+from echelon.launch.run_directory import RunDirectory
+from echelon.launch.supervisor import Supervisor
+from echelon.node import order as node_order
+from echelon.spec import Plan
+
+CONNECT_SECONDS = 60.0
+LOCAL_END_SECONDS = 3.0
+STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
+
+
+def start(plan: Plan, host: Host) -> int:
+    """Carry a plan out and return the exit code that a shell user expects."""
+    directory = RunDirectory.create(plan)
+    began = time.monotonic()
+    try:
+        archive = directory.file("node.pyz")
+        package.write(archive)
+        listener = _listener(plan)
+        secret = os.urandom(32)
+        node_order.write(_order(plan, listener, secret), directory.path)
+        console = Console(names_ranks=plan.show is None or len(plan.show) > 1, is_terminal=sys.stderr.isatty())
+        supervisor = Supervisor(plan, directory, listener, secret, console)
+        agents = Agents.start(plan, archive, host, lambda code, said: _agents_ended(supervisor, plan, code, said))
+        _allow_many_files()
+        agents.watch(supervisor.selector)
+        exit_code = 1
+        try:
+            outcome = supervisor.run()
+            exit_code = outcome.exit_code if outcome is not None else 0
+        finally:
+            supervisor.close(exit_code)
+            agents.end(seconds=STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS)
+            console.finish_output()
+            console.clear()
+        outcome = _with_slurm_verdict(outcome, plan, host)
+        _report(plan, directory, supervisor, outcome, time.monotonic() - began)
+        return exit_code
+    finally:
+        directory.close()
+
+
+def _listener(plan: Plan) -> socket.socket:
+    if plan.where == "here":
+        return listen("127.0.0.1")
+    if plan.where == "meet":
+        return listen("", int(plan.rendezvous.rpartition(":")[2]))
+    return listen("")
+
+
+def _order(plan: Plan, listener: socket.socket, secret: bytes) -> node_order.Order:
+    port = listener.getsockname()[1]
+    hosts = ["127.0.0.1"] if plan.where != "slurm" else _own_addresses()
+    return node_order.Order(
+        run_id=plan.run_id,
+        addresses=[(host, port) for host in hosts],
+        argv=list(plan.argv),
+        is_python=plan.is_python,
+        preload=list(plan.preload),
+        folder=plan.folder,
+        launch=plan.launch,
+        visible=plan.visible,
+        ranks_per_node=plan.ranks_per_node,
+        environ=dict(plan.environ),
+        max_restarts=plan.max_restarts,
+        connect_seconds=CONNECT_SECONDS,
+        secret=secret,
+    )
+
+
+def _own_addresses() -> list[str]:
+    """Return every name and address under which other nodes may reach this one, the likeliest first."""
+    name = socket.gethostname()
+    found = [name]
+    try:
+        found += [str(info[4][0]) for info in socket.getaddrinfo(name, None, socket.AF_INET)]
+    except OSError:
+        pass  # the numeric addresses of the interfaces follow
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: asks the kernel which address faces the network
+            found.append(probe.getsockname()[0])
+        except OSError:
+            pass  # no route out, as on an isolated test machine
+    return list(dict.fromkeys([*found, "127.0.0.1"]))
+
+
+def _allow_many_files() -> None:
+    """Raise the limit for a thousand agents, after the children were started with the user's own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
+
+
+def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str) -> None:
+    """Handle the end of the agent, or of srun, before the run was over."""
+    if supervisor.is_over:
+        return
+    said = said.strip()
+    has_begun = supervisor.attempt.is_running
+    what = "srun" if plan.where == "slurm" else "the agent"
+    if has_begun:
+        supervisor.lose_all(f"{what} ended with exit code {exit_code}" + (f": {_first_line(said)}" if said else ""))
+        return
+    supervisor.error = _start_error(plan, what, exit_code, said)
+    supervisor.is_over = True
+
+
+def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
+    python = plan.argv[0] if plan.is_python else sys.executable
+    if re.search(r"execve\(\).*No such file|No such file or directory", said):
+        nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
+        return UsageError(
+            f"there is no {python} on {', '.join(nodes)}",
+            hint="install Python where every node sees it, and start echelon with that Python",
+        )
+    return RunError(f"the agents could not be started: {what} ended with exit code {exit_code}\n{said}".rstrip())
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _with_slurm_verdict(outcome: Failure | None, plan: Plan, host: Host) -> Failure | None:
+    """Ask Slurm why, when nodes or agents went away or a signal came that no person here has sent."""
+    if outcome is None or plan.where != "slurm":
+        return outcome
+    if outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM, failure.KILLED):
+        return outcome
+    from dataclasses import replace
+
+    from echelon.slurm.verdict import why_ended
+
+    verdict = why_ended(host)
+    if not verdict:
+        return outcome
+    cause = failure.LOST_NODE if verdict.is_node_failure else failure.SLURM
+    return replace(outcome, cause=cause, detail=verdict.text)
+
+
+def _report(
+    plan: Plan, directory: RunDirectory, supervisor: Supervisor, outcome: Failure | None, seconds: float
+) -> None:
+    console = supervisor.console
+    exit_code = outcome.exit_code if outcome is not None else 0
+    if outcome is not None:
+        console.say_lines(["echelon: " + line if n == 0 else line for n, line in enumerate(_explain(plan, outcome))])
+    for node, why in supervisor.cold_nodes().items():
+        console.say(f"note: {node} started each rank by itself, not by fork: {why}")
+    num_ranks = supervisor.num_ranks
+    ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
+    nodes = f" on {plan.num_nodes} nodes" if plan.num_nodes > 1 else ""
+    logs = os.path.relpath(directory.logs(supervisor.attempt.number))
+    logs = logs if not logs.startswith("..") else directory.logs(supervisor.attempt.number)
+    console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
+    fields = {"cause": outcome.cause, "detail": outcome.detail, "rank": outcome.rank, "node": outcome.node} if outcome else {}
+    directory.write_json(
+        "report.json",
+        {"format": 1, "exit_code": exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,
+         "attempts": supervisor.attempt.number + 1, "restarts": supervisor.num_restarts, **fields},
+    )  # fmt: skip
+    directory.event("end", exit_code=exit_code, **fields)
+
+
+def _explain(plan: Plan, outcome: Failure) -> list[str]:
+    if outcome.cause == failure.INTERRUPTED:
+        return [f"stopped by {outcome.detail}"]
+    if outcome.cause in (failure.SLURM, failure.TIME_LIMIT):
+        return [f"{outcome.cause}: {outcome.detail}"]
+    has_devices = plan.devices_per_node > 0
+    return failure.describe(outcome, device=str(outcome.local_rank) if has_devices else "")

@@ -1,0 +1,377 @@
+"""The supervisor: one per run. It gathers the agents, starts attempts, and decides how the run ends."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from echelon.errors import EchelonError, UsageError
+from echelon.launch import failure, layout
+from echelon.launch.console import Console, ConsoleClosed
+from echelon.launch.crew import Crew, Member
+from echelon.launch.failure import Failure
+from echelon.launch.run_directory import RunDirectory
+from echelon.launch.signals import Signals
+from echelon.node.channel import Message
+from echelon.spec import Plan
+
+FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, everything has ended within 2 s
+INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
+TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a checkpoint
+ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
+MAX_PORT_CLASHES = 3
+NEVER = float("inf")
+
+
+@dataclass
+class Attempt:
+    """One start of all ranks."""
+
+    number: int
+    began: float = 0.0
+    alive: set[int] = field(default_factory=set)
+    num_started: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    is_running: bool = False
+    stopped_at: float = NEVER
+
+
+class Supervisor:
+    """A loop over the agents' messages, signals and deadlines; `outcome` is set when the run is over."""
+
+    def __init__(
+        self, plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, console: Console
+    ) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.console = console
+        self.selector = selectors.DefaultSelector()
+        self.crew = Crew(
+            listener,
+            secret,
+            self.selector,
+            on_join=self._join,
+            on_message=self._hear,
+            on_loss=self._lose,
+            on_refusal=lambda why: self._give_up(UsageError(why)),
+        )
+        self.signals = Signals(self.selector, self._receive_signal)
+        self.attempt = Attempt(0)
+        self.num_restarts = 0
+        self.num_port_clashes = 0
+        self.imported: set[int] = set()
+        self.stop_signal = 0
+        self.num_interrupts = 0
+        self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
+        self.escalation = NEVER
+        self.answer_deadline = NEVER
+        self.outcome: Failure | None = None
+        self.is_over = False
+        self.error: EchelonError | None = None
+
+    @property
+    def num_agents(self) -> int:
+        per_node = self.plan.ranks_per_node if self.plan.launch == "tasks" else 1
+        return self.plan.num_nodes * per_node
+
+    @property
+    def num_ranks(self) -> int:
+        return sum(member.share.num_ranks for member in self.crew if member.share is not None)
+
+    def cold_nodes(self) -> dict[str, str]:
+        """Return why nodes that were to fork their ranks did not."""
+        if self.plan.launch != "warm":
+            return {}
+        return {member.seat.node: member.why_exec for member in self.crew if member.why_exec}
+
+    def run(self) -> Failure | None:
+        """Serve until the run is over; return the failure that explains it, or None when all went well."""
+        while not self.is_over:
+            self._show_progress()
+            now = time.monotonic()
+            wait = min(self.timeout, self.escalation, self.answer_deadline) - now
+            for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
+                if key.fd in self.selector.get_map() and not self.is_over:
+                    self._call(key.data)
+            self._meet_deadlines()
+        if self.error is not None:
+            raise self.error
+        return self.outcome
+
+    def _call(self, handler: Callable[[], None]) -> None:
+        try:
+            handler()
+        except ConsoleClosed:
+            self._receive_signal(signal.SIGPIPE)
+
+    def close(self, exit_code: int) -> None:
+        """Dismiss the agents and give the signals back."""
+        self.crew.tell_all("end", exit_code=exit_code)
+        self.crew.flush(seconds=5.0)
+        self.crew.close()
+        self.signals.close()
+
+    # Gathering
+
+    def _join(self, member: Member) -> None:
+        seat = member.seat
+        self.directory.event(
+            "agent", index=seat.index, node=seat.node, cores=seat.num_cores, devices=seat.num_devices
+        )
+        if len(self.crew.members) < self.num_agents:
+            return
+        seats = [each.seat for each in self.crew]
+        try:
+            layout.refuse_too_many_ranks(self.plan, seats)
+        except UsageError as error:
+            self._give_up(error)
+            return
+        for each, share in zip(self.crew, layout.divide(seats), strict=True):
+            each.share = share
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Ask every node for free ports: the first for the master's, all for one per rank."""
+        for member in self.crew:
+            member.ports = []
+            member.is_stopped = False
+            self.crew.tell(member, "ports", attempt=self.attempt.number, count=member.seat.num_ranks + 1)
+
+    def _hear_ports(self, member: Member, message: Message) -> None:
+        member.ports = list(message["ports"])
+        if all(each.ports for each in self.crew) and not self.attempt.is_running and not self.stop_signal:
+            self._start()
+
+    def _start(self) -> None:
+        members = list(self.crew)
+        shares = [member.share for member in members if member.share is not None]
+        host = self._master_host(members[0])
+        workers = [f"{self._host_of(m)}:{p}" for m in members for p in m.ports[1:]]
+        attempt = self.attempt
+        attempt.began, attempt.is_running = time.time(), True
+        attempt.alive = {rank for share in shares for rank in share.ranks}
+        self.directory.event("attempt", number=attempt.number, ranks=len(attempt.alive), master=host)
+        for member, share in zip(members, shares, strict=True):
+            self.crew.tell(
+                member,
+                "start",
+                attempt=attempt.number,
+                restart=self.num_restarts,
+                name=self.plan.name,
+                master_addr=host,
+                master_port=members[0].ports[0],
+                workers=workers,
+                log_directory=self.directory.logs(attempt.number),
+                ranks_per_node=layout.ranks_per_node(shares),
+                show="all" if self.plan.show is None else sorted(self.plan.show),
+                **share.message(),
+            )
+
+    def _master_host(self, first: Member) -> str:
+        if self.plan.num_nodes == 1:
+            return "127.0.0.1"
+        if self.plan.where == "meet" and self.plan.rendezvous:
+            return self.plan.rendezvous.rpartition(":")[0]
+        return self._host_of(first)
+
+    def _host_of(self, member: Member) -> str:
+        if self.plan.num_nodes == 1:
+            return "127.0.0.1"
+        try:
+            socket.getaddrinfo(member.seat.node, None)
+        except OSError:
+            return member.address  # a node name that only Slurm knows
+        return member.seat.node
+
+    # What agents say
+
+    def _hear(self, member: Member, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "output":
+            data = message["data"].encode("utf-8", "surrogateescape")
+            self.console.rank_output(message["rank"], message["stream"], data)
+        elif kind == "ports":
+            self._hear_ports(member, message)
+        elif kind == "imported":
+            self.imported.add(member.seat.index)
+            member.why_exec = message["why_exec"]
+            self.directory.event("imported", node=member.seat.node, **_without_kind(message))
+        elif kind == "started":
+            self.attempt.num_started += 1
+            self.directory.event("started", node=member.seat.node, **_without_kind(message))
+        elif kind == "exit":
+            self._hear_exit(member, message)
+        elif kind == "signalled":
+            self._hear_signalled(member, message["number"])
+        elif kind == "lost":
+            lost = Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.seat.node, time=time.time())
+            self._fail(lost)
+        elif kind == "stopped":
+            self._hear_stopped(member)
+
+    def _hear_exit(self, member: Member, message: Message) -> None:
+        rank, attempt = message["rank"], self.attempt
+        attempt.alive.discard(rank)
+        self.directory.event("exit", node=member.seat.node, **{k: v for k, v in message.items() if k not in _BULKY})
+        if message["log_problem"]:
+            self.console.say(f"warning: the log of rank {rank} is incomplete: {message['log_problem']}")
+        if message["status"] != 0 and member.share is not None:
+            self._fail(
+                failure.of_rank(
+                    message,
+                    node=member.seat.node,
+                    local_rank=member.seat.first_local_rank + rank - member.share.first_rank,
+                    clock_offset=member.clock_offset,
+                    log=self.directory.file("logs", f"attempt-{attempt.number}", f"rank-{rank}.log"),
+                )
+            )
+        if not attempt.alive:
+            self._stop(FAILURE_GRACE_SECONDS * 2)
+
+    def _hear_signalled(self, member: Member, number: int) -> None:
+        self.directory.event("signalled", node=member.seat.node, number=number)
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.stop_signal:
+            self.stop_signal = number
+            self.escalation = time.monotonic() + TERMINATE_SECONDS
+
+    def _hear_stopped(self, member: Member) -> None:
+        member.is_stopped = True
+        if all(each.is_stopped for each in self.crew):
+            self._end_attempt()
+
+    def _lose(self, member: Member, why: str) -> None:
+        self.directory.event("agent lost", index=member.seat.index, node=member.seat.node, why=why)
+        if self.is_over:
+            return
+        if member.share is not None:
+            self.attempt.alive -= set(member.share.ranks)
+        if not member.is_stopped:
+            lost = Failure(
+                cause=failure.LOST_AGENT, detail=f"the agent on {member.seat.node} is gone ({why})",
+                node=member.seat.node, time=time.time(),
+            )  # fmt: skip
+            self._fail(lost)
+        if not self.crew.members:
+            self._end_attempt()
+
+    def lose_all(self, why: str) -> None:
+        """Take note that the process behind all agents has ended before the run has."""
+        if not self.is_over:
+            self._fail(Failure(cause=failure.LOST_AGENT, detail=why, time=time.time()))
+            if not self.crew.members:
+                self._end_attempt()
+
+    # Ending
+
+    def _fail(self, reason: Failure) -> None:
+        self.attempt.failures.append(reason)
+        if not self.stop_signal:
+            self._stop(FAILURE_GRACE_SECONDS)
+
+    def _stop(self, grace_seconds: float) -> None:
+        deadline = time.monotonic() + grace_seconds + ANSWER_SECONDS
+        if self.attempt.stopped_at != NEVER and deadline >= self.answer_deadline:
+            return
+        self.attempt.stopped_at = min(self.attempt.stopped_at, time.time())
+        self.answer_deadline = deadline
+        for member in self.crew:
+            if not member.is_stopped:
+                self.crew.tell(member, "stop", attempt=self.attempt.number, grace_seconds=grace_seconds)
+
+    def _receive_signal(self, number: int) -> None:
+        self.directory.event("signal", number=number)
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            self.crew.tell_all("signal", number=number)
+            return
+        first = not self.stop_signal
+        self.stop_signal = self.stop_signal or number
+        self.num_interrupts += number == signal.SIGINT
+        if not self.attempt.is_running:
+            self._stop(0.0)
+            self._end_attempt()
+        elif number == signal.SIGINT and self.num_interrupts == 1:
+            self.console.say("stopping; Ctrl-C again kills at once")
+            self.crew.tell_all("signal", number=number)
+            self.escalation = time.monotonic() + INTERRUPT_SECONDS
+        elif number == signal.SIGTERM and first:
+            self.crew.tell_all("signal", number=number)
+            self.escalation = time.monotonic() + TERMINATE_SECONDS
+        else:
+            self._stop(0.0 if number == signal.SIGINT else FAILURE_GRACE_SECONDS)
+
+    def _meet_deadlines(self) -> None:
+        now = time.monotonic()
+        if now >= self.timeout:
+            self.timeout = NEVER
+            limit = f"--timeout {self.plan.timeout_seconds:g} s has passed"
+            self._fail(Failure(cause=failure.TIME_LIMIT, detail=limit, exit_code=124, time=0.0))
+            if not self.attempt.is_running:
+                self._end_attempt()
+        if now >= self.escalation:
+            self.escalation = NEVER
+            self._stop(FAILURE_GRACE_SECONDS)
+        if now >= self.answer_deadline and not self.is_over:
+            self._end_attempt()
+
+    def _end_attempt(self) -> None:
+        """Every rank of the attempt has ended on every node that is still there."""
+        if self.is_over:
+            return
+        self.answer_deadline = NEVER
+        failures = self.attempt.failures
+        reason = failure.first(failures, stopped_at=self.attempt.stopped_at) if failures else None
+        if self.stop_signal and (reason is not None or not self.attempt.is_running):
+            name = signal.Signals(self.stop_signal).name
+            reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.stop_signal)
+        if reason is not None and self._may_start_again(reason):
+            self._start_again(reason)
+            return
+        self.outcome = reason
+        self.is_over = True
+
+    def _may_start_again(self, reason: Failure) -> bool:
+        if len(self.crew.members) < self.num_agents or reason.cause in (failure.INTERRUPTED, failure.TIME_LIMIT):
+            return False
+        if reason.cause == failure.PORT_CLASH and self.num_port_clashes < MAX_PORT_CLASHES:
+            self.num_port_clashes += 1
+            return True
+        if self.num_restarts < self.plan.max_restarts:
+            self.num_restarts += 1
+            return True
+        return False
+
+    def _start_again(self, reason: Failure) -> None:
+        """Begin a new attempt: a new world with a port of its own."""
+        self.console.finish_output()
+        self.console.say("; ".join(failure.describe(reason, device="")[:1]) + "; starting all ranks again")
+        self.directory.event("restart", cause=reason.cause, rank=reason.rank)
+        self.attempt = Attempt(self.attempt.number + 1)
+        self._prepare()
+
+    def _give_up(self, error: EchelonError) -> None:
+        self.error = error
+        self.is_over = True
+
+    def _show_progress(self) -> None:
+        attempt = self.attempt
+        num_ranks = len(attempt.alive) or 0
+        if attempt.is_running and attempt.num_started >= num_ranks:
+            self.console.clear()
+            return
+        nodes = f"{len(self.crew.members)}/{self.num_agents} nodes up" if self.num_agents > 1 else "starting"
+        waiting = self.plan.launch == "warm" and len(self.imported) < self.num_agents
+        names = ", ".join(dict.fromkeys(name.partition(".")[0].partition(":")[0] for name in self.plan.preload))
+        imports = f" · importing {names}" if waiting and names else ""
+        ranks = f" · {attempt.num_started}/{num_ranks} ranks started" if attempt.is_running else ""
+        self.console.progress(nodes + imports + ranks)
+
+
+_BULKY = frozenset({"kind", "tail"})
+
+
+def _without_kind(message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != "kind"}

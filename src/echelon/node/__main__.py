@@ -1,0 +1,41 @@
+"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]` and `python3 node.pyz exec PROGRAM [args…]`."""
+
+import os
+import sys
+from typing import List
+
+
+def main(argv: List[str]) -> int:
+    """Become an agent, or a program with every framework's environment."""
+    if argv[:1] == ["exec"]:
+        from echelon.environment import become
+
+        become.main(argv[1:], os.environ)
+    if argv[:1] == ["agent"] and len(argv) in (2, 3):
+        return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
+    sys.stderr.write("usage: python3 node.pyz agent RUN_DIRECTORY [INDEX]\n       python3 node.pyz exec PROGRAM …\n")
+    return 2
+
+
+def _agent(run_directory: str, index: int) -> int:
+    from . import order, seat
+    from .agent import Agent
+    from .connect import ConnectError, connect
+
+    instructions = order.read(run_directory)
+    place = seat.find(instructions, index, os.environ)
+    archive = os.path.abspath(sys.argv[0])
+    agent = Agent(instructions, place, archive=archive, run_directory=run_directory)
+    try:
+        channel = connect(
+            instructions.addresses, instructions.secret, agent.facts(), seconds=instructions.connect_seconds
+        )
+    except ConnectError as error:
+        sys.stderr.write("echelon: agent on %s: %s\n" % (place.node, error))
+        agent.leave()
+        return 1
+    return agent.run(channel)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,349 @@
+"""The agent: one per node. It starts the ranks, listens to them, ends them, and tells the supervisor."""
+
+import os
+import selectors
+import signal
+import time
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from echelon.environment import threads
+from . import guard, ports, sweep
+from .channel import Channel, Closed, Message
+from .order import Order
+from .output import RankOutput
+from .ranks import Attempt, Rank
+from .seat import Seat
+from .spawn import CannotStart
+from .starter import Starter, new_rank, place_of
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+FLUSH_SECONDS = 1.0
+ORPHAN_GRACE_SECONDS = 1.0
+
+
+class Agent:
+    """One node's part of a run: a loop over the supervisor, the warm process and the ranks' pipes."""
+
+    def __init__(self, order: Order, seat: Seat, *, archive: str, run_directory: str) -> None:
+        self.order = order
+        self.seat = seat
+        self.mark = "%s.%d" % (order.run_id, seat.index)
+        self.guard = guard.start(self.mark)
+        self.selector = selectors.DefaultSelector()
+        self.channel: Optional[Channel] = None
+        self.attempt: Optional[Attempt] = None
+        self.postponed: Optional[Message] = None
+        self.shown: "frozenset[int] | None" = frozenset()
+        self.exit_code: Optional[int] = None
+        self.next_flush = 0.0
+        self.paused: List[Tuple[RankOutput, int]] = []
+        self.starter = Starter(order, seat, _environment(order, seat, self.mark, run_directory), run_directory)
+        self._catch_signals()
+        self.imports = RankOutput(
+            os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank), self._forward(0)
+        )
+        stdout, stderr = self.imports.open_pipes()
+        self.starter.warm_up(archive, stdout, stderr)
+        os.close(stdout)
+        os.close(stderr)
+
+    def facts(self) -> Dict[str, Any]:
+        """Return what the supervisor is told in the agent's hello."""
+        return {**self.seat.facts(), "why_exec": self.starter.why_exec, "time": time.time()}
+
+    def run(self, channel: Channel) -> int:
+        """Serve the supervisor until it says that the run is over; return the run's exit code."""
+        self.channel = channel
+        self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
+        self._listen_to(self.imports)
+        if self.starter.warm is not None:
+            self.selector.register(self.starter.warm.socket, selectors.EVENT_READ, self._hear_warm)
+        while self.exit_code is None:
+            self._turn()
+        self.leave()
+        return self.exit_code
+
+    def _turn(self) -> None:
+        patience = self._advance()
+        self._adjust_interest()
+        for key, _events in self.selector.select(patience):
+            if key.fd in self.selector.get_map():  # an earlier event of this turn may have closed it
+                key.data()
+        self._flush_logs()
+
+    def _advance(self) -> float:
+        """Carry a stop forward; return how long the loop may wait for the next event."""
+        attempt = self.attempt
+        wanted = attempt.advance() if attempt is not None else None
+        if attempt is not None and attempt.is_over:
+            self._silence(attempt)
+            self.attempt = None
+            self._tell("stopped", attempt=attempt.number)
+            if self.channel is None:
+                self.exit_code = 1
+            return 0.0
+        return FLUSH_SECONDS if wanted is None else wanted
+
+    # What the supervisor says
+
+    def _hear_supervisor(self) -> None:
+        if self.channel is None:
+            return
+        self.channel.flush()
+        try:
+            messages = self.channel.receive()
+        except Closed:
+            self._lose_supervisor()
+            return
+        for message in messages:
+            self._obey(message)
+
+    def _obey(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "ports":
+            self._tell("ports", attempt=message["attempt"], ports=ports.free_ports(message["count"]))
+        elif kind == "start":
+            self._start(message)
+        elif kind == "signal" and self.attempt is not None:
+            self.attempt.signal(message["number"])
+        elif kind == "stop":
+            self._stop(message["grace_seconds"], message["attempt"])
+        elif kind == "end":
+            self.exit_code = message["exit_code"]
+
+    def _lose_supervisor(self) -> None:
+        if self.channel is not None:
+            self.selector.unregister(self.channel)
+            self.channel = None
+        if self.attempt is None:
+            self.exit_code = 1
+        else:
+            self.attempt.stop(grace_seconds=ORPHAN_GRACE_SECONDS)
+
+    def _stop(self, grace_seconds: float, number: int) -> None:
+        self.postponed = None
+        if self.attempt is None:
+            self._tell("stopped", attempt=number)
+        else:
+            self.attempt.stop(grace_seconds=grace_seconds)
+
+    # Ranks
+
+    def _start(self, message: Message) -> None:
+        if self.starter.is_waiting:
+            self.postponed = message
+            return
+        self.postponed = None
+        self.shown = None if message["show"] == "all" else frozenset(message["show"])
+        os.makedirs(message["log_directory"], exist_ok=True)
+        self.attempt = Attempt(message["attempt"], self.mark, self._spared)
+        for offset in range(self.seat.num_ranks):
+            place = place_of(message, self.seat, offset)
+            rank = new_rank(place, message["log_directory"], self._forward(place.rank))
+            self.attempt.ranks.append(rank)
+            try:
+                self.starter.start(rank, self.starter.variables(place, message))
+            except CannotStart as error:
+                rank.status = 127
+                self._tell("exit", **_exit_report(self.attempt, rank, str(error)))
+                continue
+            self._listen_to(rank.output)
+            if rank.pid:
+                self._was_started(rank)
+
+    def _was_started(self, rank: Rank) -> None:
+        self.guard.watch([rank.pid])
+        attempt = self.attempt
+        if attempt is not None:
+            self._tell("started", attempt=attempt.number, rank=rank.rank, pid=rank.pid)
+            if attempt.is_stopping:
+                attempt.stop(grace_seconds=0.0)
+
+    def _was_ended(self, pid: int, status: int) -> None:
+        rank = self.attempt.by_pid().get(pid) if self.attempt is not None else None
+        if rank is None or self.attempt is None:
+            return
+        rank.status = status
+        self._hear_all(rank.output)
+        rank.output.flush()
+        self._tell("exit", **_exit_report(self.attempt, rank, ""))
+
+    def _spared(self) -> Tuple[int, ...]:
+        return (os.getpid(), self.guard.pid, self.starter.warm.pid if self.starter.warm is not None else 0)
+
+    # The warm process
+
+    def _hear_warm(self) -> None:
+        warm = self.starter.warm
+        if warm is None:
+            return
+        message = warm.receive()
+        if message is None:
+            self._lose_warm()
+        elif message["kind"] == "ready":
+            if message["why_not"]:
+                self._end_warm(message["why_not"])
+            self._tell("imported", seconds=message["seconds"], why_exec=self.starter.why_exec)
+            if self.postponed is not None:
+                self._start(self.postponed)
+        elif message["kind"] == "forked" and self.attempt is not None:
+            rank = next(rank for rank in self.attempt.ranks if rank.local_rank == message["local_rank"])
+            rank.pid = message["pid"]
+            self._was_started(rank)
+        elif message["kind"] == "unforked" and self.attempt is not None:
+            rank = next(rank for rank in self.attempt.ranks if rank.local_rank == message["local_rank"])
+            rank.status = 127
+            self._tell("exit", **_exit_report(self.attempt, rank, "cannot fork: " + message["why"]))
+        elif message["kind"] == "exit":
+            self._was_ended(message["pid"], message["status"])
+
+    def _lose_warm(self) -> None:
+        was_importing = self.starter.is_waiting
+        self._end_warm("the process that imports ended before it was done")
+        if was_importing:
+            self._tell("imported", seconds=0.0, why_exec=self.starter.why_exec)
+            if self.postponed is not None:
+                self._start(self.postponed)
+        elif self.attempt is not None:
+            self._tell("lost", what="warm process", why="the process that forked the ranks was killed")
+            for rank in self.attempt.ranks:
+                rank.status = rank.status if rank.status is not None else -signal.SIGKILL  # nobody can wait for these any more; the sweep ends them
+            self.attempt.stop(grace_seconds=0.0)
+
+    def _end_warm(self, why: str) -> None:
+        if self.starter.warm is not None:
+            self.selector.unregister(self.starter.warm.socket)
+            self.starter.give_up_fork(why)
+
+    # Output
+
+    def _forward(self, rank: int) -> Callable[[str, bytes], None]:
+        def forward(stream: str, data: bytes) -> None:
+            if self.shown is None or rank in self.shown:
+                self._tell("output", rank=rank, stream=stream, data=data.decode("utf-8", "surrogateescape"))
+
+        return forward
+
+    def _listen_to(self, output: RankOutput) -> None:
+        for pipe in output.pipes:
+            self.selector.register(pipe, selectors.EVENT_READ, partial(self._hear_rank, output, pipe))
+
+    def _hear_rank(self, output: RankOutput, pipe: int) -> None:
+        if self.channel is not None and self.channel.is_stalled:
+            self.selector.unregister(pipe)  # the rank waits in write(), as it would before a full pipe of its own
+            self.paused.append((output, pipe))
+            return
+        output.read(pipe)
+        if pipe not in output.pipes:
+            self.selector.unregister(pipe)
+
+    def _hear_all(self, output: RankOutput) -> None:
+        for pipe in list(output.pipes):
+            while output.read(pipe):
+                pass
+            if pipe not in output.pipes:
+                self._forget(pipe)
+
+    def _resume(self) -> None:
+        paused, self.paused = self.paused, []
+        for output, pipe in paused:
+            if pipe in output.pipes:
+                self.selector.register(pipe, selectors.EVENT_READ, partial(self._hear_rank, output, pipe))
+
+    def _forget(self, pipe: int) -> None:
+        if pipe in self.selector.get_map():
+            self.selector.unregister(pipe)
+        self.paused = [entry for entry in self.paused if entry[1] != pipe]
+
+    def _silence(self, attempt: Attempt) -> None:
+        for rank in attempt.ranks:
+            self._hear_all(rank.output)
+            for pipe in rank.output.pipes:
+                self._forget(pipe)
+        attempt.close()
+
+    def _flush_logs(self) -> None:
+        if time.monotonic() >= self.next_flush:
+            self.next_flush = time.monotonic() + FLUSH_SECONDS
+            for rank in self.attempt.ranks if self.attempt is not None else ():
+                rank.output.flush()
+
+    # The loop's own needs
+
+    def _adjust_interest(self) -> None:
+        """Wait for the supervisor to take what is unsent; hear the ranks again once it has."""
+        if self.channel is None:
+            return
+        if self.paused and not self.channel.is_stalled:
+            self._resume()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.channel.has_unsent else 0)
+        self.selector.modify(self.channel, events, self._hear_supervisor)
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        if self.channel is not None:
+            self.channel.send(kind, **fields)
+
+    def _catch_signals(self) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in (*FORWARDED, signal.SIGCHLD):
+            signal.signal(number, lambda _number, _frame: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.selector.register(reading, selectors.EVENT_READ, lambda: self._hear_signals(reading))
+
+    def _hear_signals(self, pipe: int) -> None:
+        for number in os.read(pipe, 4096):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number != signal.SIGCONT:
+                self._tell("signalled", number=number)
+                if self.attempt is not None:
+                    self.attempt.signal(number)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.guard.pid and self.exit_code is None:
+                self.guard = guard.start(self.mark)
+                self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
+            self._was_ended(pid, os.waitstatus_to_exitcode(status))
+
+    def leave(self) -> None:
+        """End what this agent started for itself."""
+        self.starter.close()
+        if self.starter.warm is not None:
+            sweep.send(self.starter.warm.pid, signal.SIGKILL)
+        self.imports.close()
+        self.guard.dismiss()
+
+
+def _environment(order: Order, seat: Seat, mark: str, run_directory: str) -> Dict[str, str]:
+    environ = dict(os.environ)
+    environ.update(order.environ)
+    environ[sweep.MARK] = mark
+    environ["ECHELON_RUN_ID"] = order.run_id
+    environ["ECHELON_RUN_DIR"] = run_directory
+    num_threads = threads.omp_num_threads(seat.num_cores, seat.local_world_size)
+    environ.setdefault("OMP_NUM_THREADS", str(num_threads))
+    return environ
+
+
+def _exit_report(attempt: Attempt, rank: Rank, why: str) -> Dict[str, Any]:
+    failed = rank.status != 0
+    return {
+        "attempt": attempt.number,
+        "rank": rank.rank,
+        "status": rank.status,
+        "why": why,
+        "time": rank.output.error_time if failed and rank.output.error_time else time.time(),
+        "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
+        "log_problem": rank.output.log_problem,
+    }

@@ -1,0 +1,119 @@
+"""One end of a connection that carries one JSON object a line."""
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+from typing import Any, Dict, List
+
+Message = Dict[str, Any]
+
+MAX_LINE_BYTES = 64 << 20
+STALL_BYTES = 1 << 20  # above this much unsent text, the sender stops taking in more
+
+
+class Closed(Exception):
+    """The other end is gone."""
+
+
+class Channel:
+    """Send and receive messages over a stream socket without ever blocking."""
+
+    def __init__(self, sock: socket.socket, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self.max_line_bytes = max_line_bytes
+        self._unread = bytearray()
+        self._unsent = bytearray()
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Queue one message and send as much as the socket takes now."""
+        self._unsent += json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the socket takes it."""
+        while self._unsent:
+            try:
+                sent = self.socket.send(self._unsent[: 1 << 20])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self._unsent.clear()  # the reading side will find the connection closed
+                return
+            del self._unsent[:sent]
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Say whether so much is unsent that the sender should wait."""
+        return len(self._unsent) > STALL_BYTES
+
+    def receive(self) -> List[Message]:
+        """Return the messages that have arrived; raise Closed when the other end is gone."""
+        is_open = self._read()
+        *lines, rest = bytes(self._unread).split(b"\n") if b"\n" in self._unread else [bytes(self._unread)]
+        self._unread = bytearray(rest)
+        if len(rest) > self.max_line_bytes:
+            raise Closed("a line is longer than %d bytes" % self.max_line_bytes)
+        if not lines and not is_open:
+            raise Closed("the connection was closed")
+        return [parse(line) for line in lines]
+
+    def _read(self) -> bool:
+        while len(self._unread) <= self.max_line_bytes:
+            try:
+                data = self.socket.recv(1 << 18)
+            except (BlockingIOError, InterruptedError):
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._unread += data
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def parse(line: bytes) -> Message:
+    """Return the message of one line; raise Closed when it is none, for then the other end is not ours."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        raise Closed("not a message: %r" % line[:80]) from None
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise Closed("not a message: %r" % line[:80])
+    return message
+
+
+def nonce() -> str:
+    """Return a fresh random challenge."""
+    return os.urandom(16).hex()
+
+
+def proof(secret: bytes, role: str, challenge: str) -> str:
+    """Return what only a holder of the run's secret can answer to a challenge."""
+    return hmac.new(secret, (role + ":" + challenge).encode(), hashlib.sha256).hexdigest()
+
+
+def proves(secret: bytes, role: str, challenge: str, answer: object) -> bool:
+    """Say whether the answer to a challenge shows knowledge of the secret."""
+    return isinstance(answer, str) and hmac.compare_digest(proof(secret, role, challenge), answer)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Let the kernel notice within about 15 s that the other machine is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,44 @@
+"""What an agent is told before it starts: read from the run directory, so that imports begin at once."""
+
+import json
+import os
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+
+class Order(NamedTuple):
+    """The part of plan.json that agents need."""
+
+    run_id: str
+    addresses: List[Tuple[str, int]]  # where the supervisor listens
+    argv: List[str]  # what each rank runs: [python, script, args…] or [program, args…]
+    is_python: bool
+    preload: List[str]
+    folder: str  # what Python will put first on sys.path
+    launch: str  # "warm", "exec" or "tasks"
+    visible: str  # "all" or "own"
+    ranks_per_node: int  # 0: one per visible device
+    environ: Dict[str, str]
+    max_restarts: int
+    connect_seconds: float
+    secret: bytes
+
+
+def read(run_directory: str) -> Order:
+    """Read the order and the secret of a run."""
+    with open(os.path.join(run_directory, "order.json"), encoding="utf-8") as file:
+        fields: Dict[str, Any] = json.load(file)
+    with open(os.path.join(run_directory, "secret"), "rb") as secret:
+        fields["secret"] = bytes.fromhex(secret.read().decode())
+    fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
+    return Order(**fields)
+
+
+def write(order: Order, run_directory: str) -> None:
+    """Write the order and the secret, the secret readable by the user alone."""
+    fields = order._asdict()
+    secret: bytes = fields.pop("secret")
+    with open(os.path.join(run_directory, "order.json"), "w", encoding="utf-8") as file:
+        json.dump(fields, file, indent=1)
+    descriptor = os.open(os.path.join(run_directory, "secret"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret.hex())

@@ -1,0 +1,86 @@
+"""What a rank writes: into its log file, and to whoever is shown it, without ever losing a byte."""
+
+import errno
+import os
+import time
+from typing import Callable, Dict
+
+LOG_BUFFER_BYTES = 1 << 16
+TAIL_BYTES = 1 << 14
+
+Forward = Callable[[str, bytes], None]
+
+
+class RankOutput:
+    """The two pipes of one rank and its log file, which gets both streams in the order they arrive."""
+
+    def __init__(self, log_path: str, forward: "Forward | None") -> None:
+        self._log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._buffer = bytearray()
+        self._forward = forward
+        self.pipes: Dict[int, str] = {}  # reading end → "stdout" or "stderr"
+        self.tail = bytearray()
+        self.error_time = 0.0
+        self.log_problem = ""
+
+    def open_pipes(self) -> "tuple[int, int]":
+        """Create both pipes; return their writing ends, for stdout and stderr."""
+        writing = []
+        for stream in ("stdout", "stderr"):
+            reading, end = os.pipe()
+            os.set_blocking(reading, False)
+            self.pipes[reading] = stream
+            writing.append(end)
+        return writing[0], writing[1]
+
+    def read(self, pipe: int) -> bool:
+        """Take in what a pipe holds, one portion; return whether there may be more."""
+        try:
+            data = os.read(pipe, 1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.close_pipe(pipe)
+            return False
+        stream = self.pipes[pipe]
+        self._keep(stream, data)
+        if self._forward is not None:
+            self._forward(stream, data)
+        return True
+
+    def _keep(self, stream: str, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) >= LOG_BUFFER_BYTES:
+            self.flush()
+        self.tail += data
+        del self.tail[:-TAIL_BYTES]
+        if stream == "stderr" and b"Traceback (most recent call last)" in data:
+            # the exception comes long before the exit when torch takes a second to shut down
+            self.error_time = time.time()
+
+    def flush(self) -> None:
+        """Write the buffered part of the log."""
+        while self._buffer:
+            try:
+                written = os.write(self._log, self._buffer)
+            except OSError as error:
+                self.log_problem = "%s: %s" % (errno.errorcode.get(error.errno or 0, "?"), error.strerror)
+                self._buffer.clear()  # a full disk must not end the training
+                return
+            del self._buffer[:written]
+
+    def close_pipe(self, pipe: int) -> None:
+        self.pipes.pop(pipe, None)
+        os.close(pipe)
+
+    def close(self) -> None:
+        """Take in the rest, write the log out and close everything."""
+        for pipe in list(self.pipes):
+            while pipe in self.pipes and self.read(pipe):
+                pass
+            if pipe in self.pipes:
+                self.close_pipe(pipe)
+        self.flush()
+        os.close(self._log)

@@ -1,0 +1,134 @@
+"""Import what the script will import, and find out whether a fork is still safe afterwards."""
+
+import gc
+import importlib
+import os
+import sys
+import time
+from typing import Any, Dict, List, Sequence
+
+RANK_NAMES = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "TF_CONFIG",
+})  # fmt: skip
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and leaves the driver alone
+DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+
+
+def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
+    """Import the modules of the order; report how long it took and why a fork would not be safe, if so."""
+    start = time.monotonic()
+    num_modules = len(sys.modules)
+    adds_nvml_check = NVML_CHECK not in os.environ
+    os.environ.setdefault(NVML_CHECK, "1")
+    gc.disable()  # an import only adds objects: collecting between them is a tenth of the time of `import torch`
+    watch = _EnvironmentWatch()
+    try:
+        failed = import_all(order["preload"], order["folder"])
+    finally:
+        watch.end()
+        gc.enable()
+        if adds_nvml_check:
+            del os.environ[NVML_CHECK]
+    return {
+        "why_not": "; ".join(reasons_against_fork(watch.readers)),
+        "failed": failed,
+        "num_modules": len(sys.modules) - num_modules,
+        "seconds": time.monotonic() - start,
+    }
+
+
+def import_all(names: Sequence[str], folder: str) -> List[str]:
+    """Import each name ("a.b", or "a.b:c" for `from a.b import c`); return those that cannot be imported.
+
+    The script's folder is searched first, as it will be later, so that what it shadows is shadowed here too.
+    """
+    failed = []
+    sys.path.insert(0, folder)
+    try:
+        for name in names:
+            module, _, attribute = name.partition(":")
+            try:
+                found = importlib.import_module(module)
+                if attribute and not hasattr(found, attribute):
+                    importlib.import_module(module + "." + attribute)
+            except BaseException:  # noqa: BLE001  # whatever it is, the rank will meet it itself and show it
+                failed.append(name)
+    finally:
+        sys.path.remove(folder)
+        sys.path_importer_cache.pop(folder, None)
+    return failed
+
+
+class _EnvironmentWatch:
+    """Notice modules that read their rank while they are imported: before the fork they read the wrong one."""
+
+    def __init__(self) -> None:
+        self.readers: List[str] = []
+        self._kind = type(os.environ)
+        self._original = self._kind.__getitem__
+        readers, original = self.readers, self._original
+
+        def watched(environ: Any, key: str) -> str:
+            if key in RANK_NAMES:
+                readers.append("%s reads %s when it is imported" % (_reader(), key))
+            return original(environ, key)
+
+        self._kind.__getitem__ = watched  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        self._kind.__getitem__ = self._original  # type: ignore[method-assign]
+
+
+def _reader() -> str:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "a module"))
+
+
+def reasons_against_fork(readers: Sequence[str]) -> List[str]:
+    """Return why this process must not be forked; an empty list means that it may."""
+    reasons = list(dict.fromkeys(readers))
+    if _num_threads() > 1:
+        _fork_once()  # OpenBLAS and others end their threads in a fork handler and start them again when needed
+        if _num_threads() > 1:
+            reasons.append("an import started threads that stay: %s" % ", ".join(sorted(set(_thread_names()))))
+    reasons += ["an import opened %s" % path for path in sorted(set(_open_device_files()))]
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        reasons.append("an import initialised the device driver")
+    return reasons
+
+
+def _num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _thread_names() -> List[str]:
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            with open("/proc/self/task/%s/comm" % task) as file:
+                names.append(file.read().strip())
+    return names
+
+
+def _fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _open_device_files() -> List[str]:
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink("/proc/self/fd/" + descriptor)
+        except OSError:
+            continue
+        if path.startswith(DEVICE_FILES):
+            found.append(path)
+    return found

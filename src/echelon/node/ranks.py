@@ -1,0 +1,103 @@
+"""The ranks of one attempt on this node: started, listened to, signalled, ended."""
+
+import os
+import signal
+import time
+from typing import Callable, Dict, Iterable, List, Optional
+
+from . import sweep
+from .output import RankOutput
+
+
+class Rank:
+    """One process of the user's program."""
+
+    def __init__(self, *, rank: int, local_rank: int, output: RankOutput) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.output = output
+        self.pid = 0
+        self.status: Optional[int] = None  # exit code, or minus the signal that ended it
+
+    @property
+    def is_unborn(self) -> bool:
+        """Say whether its fork has been ordered but not reported yet."""
+        return self.pid == 0 and self.status is None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.pid > 0 and self.status is None
+
+
+class Attempt:
+    """All ranks of this node in one attempt, until nothing of them is left."""
+
+    def __init__(self, number: int, mark: str, spare: Callable[[], Iterable[int]]) -> None:
+        self.number = number
+        self.ranks: List[Rank] = []
+        self._mark = mark
+        self._spare = spare
+        self._kill_time: Optional[float] = None
+        self._leftovers_told = False
+        self.is_stopping = False
+        self.is_over = False
+
+    @property
+    def sessions(self) -> List[int]:
+        return [rank.pid for rank in self.ranks if rank.pid > 0]
+
+    @property
+    def alive(self) -> List[Rank]:
+        return [rank for rank in self.ranks if rank.is_alive]
+
+    def by_pid(self) -> Dict[int, Rank]:
+        return {rank.pid: rank for rank in self.ranks if rank.is_alive}
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the ranks themselves: their workers are theirs to tell."""
+        for rank in self.alive:
+            sweep.send(rank.pid, number)
+
+    def stop(self, *, grace_seconds: float) -> None:
+        """Ask the ranks to end; whoever is still there after the grace is killed."""
+        self.is_stopping = True
+        deadline = time.monotonic() + grace_seconds
+        self._kill_time = deadline if self._kill_time is None else min(self._kill_time, deadline)
+        self.signal(signal.SIGTERM)
+
+    def advance(self) -> Optional[float]:
+        """Carry a stop forward; return in how many seconds it wants to be called again, if at all."""
+        if not self.is_stopping or self.is_over:
+            return None
+        now = time.monotonic()
+        is_late = self._kill_time is not None and now >= self._kill_time
+        if any(rank.is_unborn for rank in self.ranks):
+            return 0.05
+        if self.alive:
+            if is_late:
+                self._kill_groups()
+            return 0.05 if is_late else max(0.0, (self._kill_time or now) - now)
+        return self._end_leftovers(is_late=is_late)
+
+    def _kill_groups(self) -> None:
+        for rank in self.alive:
+            try:
+                os.killpg(rank.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                sweep.send(rank.pid, signal.SIGKILL)
+
+    def _end_leftovers(self, *, is_late: bool) -> Optional[float]:
+        left = sweep.leftovers(self._mark, set(self.sessions), set(self._spare()))
+        if not left:
+            self.is_over = True
+            return None
+        number = signal.SIGKILL if is_late else signal.SIGTERM
+        if is_late or not self._leftovers_told:
+            for pid in left:
+                sweep.send(pid, number)
+            self._leftovers_told = True
+        return 0.05
+
+    def close(self) -> None:
+        for rank in self.ranks:
+            rank.output.close()

@@ -1,0 +1,41 @@
+"""Start a rank as a process of its own: where a fork is not safe, or the program is not Python."""
+
+import os
+import signal
+from typing import Dict, List, Optional
+
+
+class CannotStart(Exception):
+    """The program cannot be executed on this node."""
+
+
+def spawn(argv: List[str], environ: Dict[str, str], stdout: int, stderr: int) -> int:
+    """Start a program in a session of its own with nothing to read; return its process id."""
+    all_signals = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+    try:
+        return os.posix_spawnp(
+            argv[0],
+            argv,
+            environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, stdout, 1),
+                (os.POSIX_SPAWN_DUP2, stderr, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=all_signals,
+        )
+    except OSError as error:
+        raise CannotStart("%s: %s" % (argv[0], error.strerror)) from None
+
+
+def merged(environ: Dict[str, str], changes: Dict[str, Optional[str]]) -> Dict[str, str]:
+    """Return the environment with the changes made; None removes a name."""
+    result = dict(environ)
+    for name, value in changes.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = value
+    return result

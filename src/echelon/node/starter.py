@@ -1,0 +1,119 @@
+"""Give every rank of this node its environment and start it, by fork from the warm process or by exec."""
+
+import os
+from typing import Any, Callable, Dict, List, Optional
+
+from echelon.environment import devices, frameworks, slurm_task
+from echelon.environment.place import Place
+from . import warm_process
+from .order import Order
+from .output import RankOutput
+from .ranks import Rank
+from .seat import Seat
+from .spawn import CannotStart, merged, spawn
+from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
+
+Variables = Dict[str, Optional[str]]
+
+
+class Starter:
+    """Knows how ranks are started on this node, and why not by fork if so."""
+
+    def __init__(self, order: Order, seat: Seat, environ: Dict[str, str], run_directory: str) -> None:
+        self.order = order
+        self.seat = seat
+        self.environ = environ
+        self.run_directory = run_directory
+        self.warm: Optional[WarmProcess] = None
+        self.why_exec = "" if order.launch == "warm" else "asked for"
+
+    def warm_up(self, archive: str, stdout: int, stderr: int) -> None:
+        """Start importing at once, while the other agents are still on their way."""
+        if self.order.launch != "warm":
+            return
+        self.why_exec = warm_process.reason_against(self.order.argv)
+        if self.why_exec:
+            return
+        try:
+            self.warm = WarmProcess(self.order.argv, self.environ, archive, stdout, stderr)
+        except CannotStart as error:
+            self.why_exec = str(error)  # starting the ranks will fail alike, and is reported then
+            return
+        self.warm.prepare(self.order.preload, self.order.folder)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Say whether the imports are still going on, so that ranks cannot be started yet."""
+        return self.warm is not None and self.warm.state == STARTING
+
+    def start(self, rank: Rank, variables: Variables) -> None:
+        """Start one rank; raise CannotStart. By fork its process id comes later, in a message."""
+        stdout, stderr = rank.output.open_pipes()
+        try:
+            if self.warm is not None and self.warm.state == READY:
+                self.warm.fork(rank.local_rank, variables, stdout, stderr)
+            else:
+                rank.pid = spawn(self.order.argv, self._exec_environment(variables), stdout, stderr)
+        finally:
+            os.close(stdout)
+            os.close(stderr)
+
+    def _exec_environment(self, variables: Variables) -> Dict[str, str]:
+        environ = merged(self.environ, variables)
+        if self.order.is_python:
+            environ.setdefault("PYTHONUNBUFFERED", "1")  # rank 0 is read live
+        return environ
+
+    def give_up_fork(self, why: str) -> None:
+        """From now on ranks are started by exec."""
+        if self.warm is not None:
+            self.warm.close()
+            self.warm.state = UNUSABLE
+        self.warm = None
+        self.why_exec = why
+
+    def variables(self, place: Place, message: Dict[str, Any]) -> Variables:
+        """Return what makes this rank's environment differ from the node's."""
+        error_file = os.path.join(message["log_directory"], "rank-%d.error.json" % place.rank)
+        result: Variables = dict(
+            frameworks.rank_variables(
+                place,
+                run_id=message["name"],
+                attempt=message["restart"],
+                max_restarts=self.order.max_restarts,
+                workers=message["workers"],
+                error_file=error_file,
+            )
+        )
+        result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
+        if self.order.visible == "own":
+            result.update(devices.only(self.environ, place.local_rank))
+        result.update(self.order.environ)
+        return result
+
+    def close(self) -> None:
+        if self.warm is not None:
+            self.warm.close()
+
+
+def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
+    """Return the place of this node's rank number `offset` in the attempt that the message describes."""
+    return Place(
+        rank=message["first_rank"] + offset,
+        world_size=message["world_size"],
+        local_rank=seat.first_local_rank + offset,
+        local_world_size=message["local_world_size"],
+        node_rank=message["node_rank"],
+        num_nodes=message["num_nodes"],
+        master_addr=message["master_addr"],
+        master_port=message["master_port"],
+    )
+
+
+def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
+    """Return a rank with its log file, not yet started."""
+    output = RankOutput(os.path.join(log_directory, "rank-%d.log" % place.rank), forward)
+    return Rank(rank=place.rank, local_rank=place.local_rank, output=output)
+
+
+__all__: List[str] = ["CannotStart", "Starter", "new_rank", "place_of"]

@@ -1,0 +1,114 @@
+"""The warm process: imports once, checks that a fork is safe, and forks every rank of this node.
+
+It lives in the user's interpreter, inside the start of the user's script (see start_hook.py).
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, Dict, List, Tuple
+
+from . import link, preload
+
+# Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
+HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
+
+
+def serve(descriptor: int) -> None:
+    """Import, then fork ranks whenever the agent asks; return in the ranks, never in the warm process."""
+    agent = socket.socket(fileno=descriptor)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    order = link.receive(agent)
+    if order is None:
+        os._exit(0)
+    report = preload.prepare(order[0])
+    link.send(agent, {"kind": "ready", **report})
+    gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
+    wakeup = _watch_children()
+    while True:
+        readable, _, _ = select.select([agent, wakeup[0]], [], [])
+        if wakeup[0] in readable:
+            _report_exits(agent, wakeup[0])
+        if agent in readable:
+            order = link.receive(agent)
+            if order is None:
+                os._exit(0)
+            message, descriptors = order
+            if _fork(agent, message, descriptors):
+                _become_rank(agent, wakeup, mask, message, descriptors)
+                return
+
+
+def _watch_children() -> Tuple[int, int]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    return reading, writing
+
+
+def _report_exits(agent: socket.socket, wakeup: int) -> None:
+    try:
+        os.read(wakeup, 4096)
+    except BlockingIOError:
+        pass
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        link.send(agent, {"kind": "exit", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _fork(agent: socket.socket, message: Dict[str, Any], descriptors: List[int]) -> bool:
+    """Fork one rank; return True in the rank."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        link.send(agent, {"kind": "unforked", "local_rank": message["local_rank"], "why": str(error)})
+        pid = -1
+    if pid == 0:
+        return True
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if pid > 0:
+        link.send(agent, {"kind": "forked", "local_rank": message["local_rank"], "pid": pid})
+    return False
+
+
+def _become_rank(
+    agent: socket.socket,
+    wakeup: Tuple[int, int],
+    mask: Any,
+    message: Dict[str, Any],
+    descriptors: List[int],
+) -> None:
+    os.setsid()
+    agent.close()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for end in wakeup:
+        os.close(end)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for standard, descriptor in enumerate((nothing, *descriptors)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
+    for name, value in message["environ"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()  # under plain python every process starts from entropy of its own
+    gc.unfreeze()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,73 @@
+"""The agent's side of the warm process."""
+
+import os
+import socket
+from typing import Any, Dict, List, Optional
+
+from . import link
+from .spawn import CannotStart, spawn
+
+STARTING, READY, UNUSABLE = "starting", "ready", "unusable"
+
+
+class WarmProcess:
+    """A process that imports once and then forks ranks on request."""
+
+    def __init__(self, argv: List[str], environ: Dict[str, str], archive: str, stdout: int, stderr: int) -> None:
+        ours, theirs = link.pair()
+        self.socket: socket.socket = ours
+        self.state = STARTING
+        self.why_not = ""
+        self.report: Dict[str, Any] = {}
+        os.set_inheritable(theirs.fileno(), True)
+        try:
+            self.pid = spawn(argv, _with_hook(environ, archive, theirs.fileno()), stdout, stderr)
+        finally:
+            theirs.close()
+
+    def prepare(self, preload: List[str], folder: str) -> None:
+        link.send(self.socket, {"preload": preload, "folder": folder})
+
+    def fork(self, local_rank: int, environ: Dict[str, Optional[str]], stdout: int, stderr: int) -> None:
+        link.send(self.socket, {"kind": "fork", "local_rank": local_rank, "environ": environ}, [stdout, stderr])
+
+    def receive(self) -> Optional[Dict[str, Any]]:
+        """Return its next message, or None when it is gone."""
+        packet = link.receive(self.socket)
+        if packet is None:
+            return None
+        message = packet[0]
+        if message["kind"] == "ready":
+            self.report = message
+            self.state = UNUSABLE if message["why_not"] else READY
+            self.why_not = message["why_not"]
+        return message
+
+    def close(self) -> None:
+        """Let it end: it leaves when nobody can ask it for ranks any more."""
+        self.state = UNUSABLE
+        self.socket.close()
+
+
+def _with_hook(environ: Dict[str, str], archive: str, descriptor: int) -> Dict[str, str]:
+    result = dict(environ)
+    theirs = environ.get("PYTHONPATH")
+    result["PYTHONPATH"] = archive if not theirs else archive + os.pathsep + theirs
+    if theirs is not None:
+        result["ECHELON_PYTHONPATH"] = theirs
+    result["ECHELON_WARM_FD"] = str(descriptor)
+    return result
+
+
+def reason_against(argv: List[str]) -> str:
+    """Return why this interpreter cannot be trusted to run the start hook, if it cannot."""
+    path = os.path.realpath(argv[0])
+    try:
+        with open(path, "rb") as file:
+            is_binary = file.read(4) == b"\x7fELF"
+    except OSError:
+        return ""  # it cannot be started either, and that error is the better one
+    return "" if is_binary else "%s is a wrapper, which may drop PYTHONPATH" % argv[0]
+
+
+__all__ = ["READY", "STARTING", "UNUSABLE", "CannotStart", "WarmProcess", "reason_against"]

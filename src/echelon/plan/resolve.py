@@ -1,0 +1,204 @@
+"""Resolve a job where it stands: a pure function of the job and its surroundings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+from echelon.slurm.allocation import Allocation
+from echelon.slurm.step import step_command
+from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Plan, Reason
+
+# What echelon itself sets in each rank; a value for all ranks would be wrong in all but one.
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Everything that a plan depends on besides the job itself."""
+
+    python: str
+    node: str
+    num_devices: int
+    """Devices that this process sees here."""
+    allocation: Allocation | None
+    binds_tasks: bool
+    """Whether Slurm would bind tasks to cores, so that it must be told not to bind the agent."""
+    preload: tuple[str, ...]
+    folder: str
+    run_id: str
+    run_directory: str
+
+
+def resolve(job: Job, around: Surroundings) -> Plan:
+    """Decide where and how a job runs; raise UsageError when it cannot run as asked."""
+    _refuse_rank_variables(job.environ)
+    where, nodes, why_nodes = _place(job, around)
+    ranks_per_node, devices, why_ranks = _ranks(job, around, where)
+    step: tuple[str, ...] = ()
+    if where == "slurm":
+        tasks = ranks_per_node if job.launch == "tasks" else 1
+        step = step_command(num_nodes=len(nodes), tasks_per_node=tasks, binds=around.binds_tasks)
+    num_nodes = len(nodes) or job.num_nodes
+    return Plan(
+        run_id=around.run_id,
+        name=job.name,
+        argv=_argv(job, around),
+        is_python=job.command.kind != "program",
+        preload=around.preload,
+        folder=around.folder,
+        where=where,
+        nodes=nodes,
+        num_nodes=num_nodes,
+        ranks_per_node=ranks_per_node,
+        devices_per_node=devices,
+        launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
+        visible=job.visible,
+        share_devices=job.share_devices,
+        environ=job.environ,
+        run_directory=job.run_directory or around.run_directory,
+        show=job.show,
+        timeout_seconds=job.timeout_seconds,
+        max_restarts=job.max_restarts,
+        rendezvous=_rendezvous(job, around) if where == "meet" else "",
+        node_rank=_node_rank(job, around) if where == "meet" else 0,
+        step=step,
+        reasons=(
+            Reason(what="nodes", value=str(num_nodes), why=why_nodes),
+            Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
+            Reason(what="launch", value=job.launch, why=_why_launch(job)),
+        ),
+    )
+
+
+def _argv(job: Job, around: Surroundings) -> tuple[str, ...]:
+    command = job.command
+    if command.kind == "program":
+        return (command.target, *command.arguments)
+    if command.kind == "module":
+        return (around.python, "-m", command.target, *command.arguments)
+    return (around.python, command.target, *command.arguments)
+
+
+def _why_launch(job: Job) -> str:
+    if job.command.kind == "program":
+        return "not Python, so each rank is a process of its own"
+    return {
+        "warm": "imports once per node, then forks the ranks",
+        "exec": "asked for: every rank imports for itself",
+        "tasks": "asked for: one Slurm task per rank",
+    }[job.launch]
+
+
+def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
+    allocation = around.allocation
+    if allocation is not None and allocation.is_task:
+        return _meet_in_step(job, allocation)
+    if allocation is not None:
+        return _in_allocation(job, allocation)
+    if job.num_nodes > 1:
+        if not job.rendezvous:
+            raise UsageError(
+                f"{job.num_nodes} nodes were asked for, but this is a single machine outside of any Slurm allocation",
+                hint="salloc --nodes=2 …, then the same command; or start it on each node yourself with\n"
+                f"      echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
+            )
+        return "meet", (), "each node is started by hand and meets the others at the rendezvous"
+    if job.launch == "tasks":
+        raise UsageError(
+            "--launch tasks needs a Slurm allocation, and this is none",
+            hint="choose --launch warm or --launch exec",
+        )
+    return "here", (around.node,), "not in a Slurm allocation, so this machine"
+
+
+def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
+    there = len(allocation.nodes)
+    least = job.min_nodes if job.min_nodes != ALL_NODES else job.num_nodes
+    if least > there:
+        raise UsageError(
+            f"{least} nodes were asked for, but job {allocation.job_id} has {there}: {', '.join(allocation.nodes)}",
+            hint=f"echelon run --nnodes {there} …   or a larger allocation: salloc --nodes={least} …",
+        )
+    if job.num_nodes == ALL_NODES:
+        return "slurm", allocation.nodes, f"all nodes of job {allocation.job_id}"
+    chosen = min(job.num_nodes, there)
+    return "slurm", allocation.nodes[:chosen], f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
+
+
+def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
+    """Join the other tasks of the step that started this very process: `srun torchrun …` is written so."""
+    there = len(allocation.step_nodes)
+    if allocation.num_tasks != there:
+        raise UsageError(
+            f"this is one of {allocation.num_tasks} Slurm tasks on {there} node{'s' if there != 1 else ''}, "
+            "and each of them would start all ranks of its node",
+            hint="start echelon once, without srun: echelon run …   or once per node: srun --ntasks-per-node=1 …",
+        )
+    if job.num_nodes not in (ALL_NODES, there) and job.min_nodes > there:
+        raise UsageError(
+            f"{job.num_nodes} nodes were asked for, but this Slurm step has {there}: {', '.join(allocation.step_nodes)}",
+            hint=f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
+        )
+    return "meet", allocation.step_nodes, "one task of this Slurm step stands on each node"
+
+
+def _rendezvous(job: Job, around: Surroundings) -> str:
+    if job.rendezvous:
+        return job.rendezvous
+    allocation = around.allocation
+    if allocation is None:
+        raise UsageError("no place to meet was given", hint="--rdzv-endpoint=HOST:PORT")
+    port = 20000 + (int(allocation.job_id) * 131) % 10000  # the same in all tasks, outside the kernel's own range
+    return f"{allocation.step_nodes[0]}:{port}"
+
+
+def _node_rank(job: Job, around: Surroundings) -> int:
+    if job.node_rank >= 0:
+        return job.node_rank
+    return around.allocation.task_rank if around.allocation is not None else -1
+
+
+def _ranks(job: Job, around: Surroundings, where: str) -> tuple[int, int, str]:
+    devices = around.num_devices
+    if where == "slurm" and around.allocation is not None:
+        devices = around.allocation.devices_per_node or 0
+    asked = job.ranks_per_node
+    if asked == ONE_PER_DEVICE:
+        if devices:
+            return devices, devices, "one per visible device"
+        if where == "slurm":
+            if job.launch == "tasks":
+                raise UsageError(
+                    "--launch tasks must know how many ranks a node gets, and Slurm does not say how many devices it has",
+                    hint="echelon run --launch tasks -n 8 …",
+                )
+            return ONE_PER_DEVICE, 0, "one per device that each node turns out to have, one where there is none"
+        return 1, 0, "there is no device here"
+    if 0 < devices < asked and not job.share_devices:
+        place = "this machine" if where == "here" else "a node"
+        raise UsageError(
+            f"{asked} ranks per node were asked for, but {place} has {devices} device{'s' if devices > 1 else ''}",
+            hint=f"echelon run -n {devices} …   or, if ranks shall share devices: --share-devices",
+        )
+    return asked, devices, "as asked"
+
+
+def _refuse_rank_variables(environ: tuple[tuple[str, str], ...]) -> None:
+    for name, value in environ:
+        if name in RANK_VARIABLES:
+            raise UsageError(
+                f"--env {name}={value}: {name} differs from rank to rank, and echelon sets it in each",
+                hint=f"leave it out, or choose another name than {', '.join(sorted(RANK_VARIABLES))}",
+            )
+
+
+def relative(path: str, cwd: str) -> str:
+    """Return a path as a person standing in cwd would write it."""
+    short = os.path.relpath(path, cwd)
+    return path if short.startswith("..") else short
+
+
+__all__ = ["RANK_VARIABLES", "Mapping", "Surroundings", "relative", "resolve"]

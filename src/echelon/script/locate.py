@@ -1,0 +1,123 @@
+"""Find where a module's source lies by looking at folders, importing nothing."""
+
+import os
+import re
+import sys
+import zipimport
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    FrozenImporter,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+
+LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
+# /opt/lib/python3.12, …/lib-dynload, /usr/lib/python312.zip, …/site-packages, …/dist-packages
+INSTALLED = re.compile(
+    r"/(site|dist)-packages(/|$)|/lib\w*/python3[\d.]*t?(/lib-dynload)?/?$|/python3\d*\.zip$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where Python would take a module from."""
+
+    name: str
+    source: str
+    """Path of its .py file, or "" where there is none to read (compiled, zipped, a bare folder)."""
+    folders: tuple[str, ...]
+    """Where its submodules lie; empty for a module that is no package."""
+    entry: str
+    """The entry of the search path that has it."""
+
+
+def is_own_code(entry: str) -> bool:
+    """Tell a folder of the user's own code from one that an installer fills."""
+    return INSTALLED.search(entry) is None and os.path.isdir(entry)
+
+
+def is_built_in(top: str) -> bool:
+    """Tell whether Python takes this name before it looks into any folder, so that no file can hide it."""
+    if top in sys.builtin_module_names or top == "encodings":
+        return True
+    return FrozenImporter.find_spec(top) is not None
+
+
+class Searcher:
+    """Look modules up in a search path in Python's order; a listing of each folder is kept."""
+
+    def __init__(self, path: Iterable[str]) -> None:
+        self.path = tuple(entry for entry in path if entry)
+        self._finders: dict[str, FileFinder | zipimport.zipimporter | None] = {}
+
+    def locate(self, name: str) -> Located | None:
+        """Return where the dotted name lies, or None where the folders do not say."""
+        top, *rest = name.split(".")
+        found = self._top(top)
+        for part in rest:
+            if found is None:
+                return None
+            found = self._among(found.name + "." + part, found.folders)
+        return found
+
+    def _top(self, top: str) -> Located | None:
+        return self._among(top, self.path) or _editable(top)
+
+    def _among(self, name: str, folders: Sequence[str]) -> Located | None:
+        portions: list[tuple[str, str]] = []
+        for entry in folders:
+            spec = self._spec(name, entry)
+            if spec is None:
+                continue
+            places = tuple(spec.submodule_search_locations or ())
+            if spec.loader is not None:
+                return Located(name=name, source=_source(spec), folders=places, entry=entry)
+            portions += [(entry, place) for place in places]
+        if not portions:
+            return None
+        places = tuple(place for _, place in portions)
+        return Located(name=name, source="", folders=places, entry=portions[0][0])
+
+    def _spec(self, name: str, entry: str) -> ModuleSpec | None:
+        if entry not in self._finders:
+            self._finders[entry] = _finder(entry)
+        finder = self._finders[entry]
+        return None if finder is None else finder.find_spec(name)
+
+
+def _finder(entry: str) -> "FileFinder | zipimport.zipimporter | None":
+    if os.path.isdir(entry):
+        return FileFinder(entry, *LOADERS)
+    try:
+        return zipimport.zipimporter(entry)
+    except zipimport.ZipImportError:
+        return None
+
+
+def _source(spec: ModuleSpec) -> str:
+    origin = spec.origin or ""
+    return origin if origin.endswith(".py") and os.path.isfile(origin) else ""
+
+
+def _editable(top: str) -> Located | None:
+    """Ask the finders of `pip install -e`, which keep a table and put no folder on the path."""
+    for finder in sys.meta_path:
+        module = getattr(finder, "__module__", "")
+        if not module.startswith("__editable__"):
+            continue
+        place = getattr(sys.modules.get(module), "MAPPING", {}).get(top)
+        if place is not None:
+            folder, name = os.path.split(str(place))
+            return Searcher([folder]).locate(name.removesuffix(".py"))
+    return None

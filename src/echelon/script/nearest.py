@@ -1,0 +1,58 @@
+"""The names a user may have meant."""
+
+import os
+from collections.abc import Iterable, Sequence
+
+MANY = 8  # names in one message
+LISTED = 5000  # entries of a folder that are looked at; a dataset's folder may have millions
+
+
+def one_of(words: str, names: Sequence[str]) -> str:
+    """Return the words and the names, or nothing where there are no names."""
+    if not names:
+        return ""
+    more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
+    return f"{words} {', '.join(names[:MANY])}{more}"
+
+
+def nearest_files(folder: str, name: str, *, only_folders: bool = False) -> list[str]:
+    """Return up to three Python files or folders of the folder whose names are nearest to this one."""
+    wanted = [
+        entry.name
+        for entry in _listed(folder)
+        if (entry.is_dir() if only_folders else entry.name.endswith(".py") or entry.is_dir())
+    ]
+    if name + ".py" in wanted:
+        return [name + ".py"]
+    return _close(name, [entry for entry in wanted if not entry.startswith((".", "__"))])
+
+
+def nearest_modules(folders: Iterable[str], name: str) -> list[str]:
+    """Return the modules in the folders whose names are nearest; all of them for an empty name."""
+    names = set()
+    for folder in folders:
+        for entry in _listed(folder):
+            stem = entry.name.removesuffix(".py")
+            if stem.isidentifier() and (stem != entry.name or os.path.isfile(entry.path + "/__init__.py")):
+                names.add(stem)
+    return _close(name, sorted(names)) if name else sorted(names)
+
+
+def _listed(folder: str) -> list["os.DirEntry[str]"]:
+    found: list[os.DirEntry[str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                found.append(entry)
+                if len(found) == LISTED:
+                    break
+    except OSError:
+        return found  # the names are an offer: without them the message still says what is wrong
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _close(name: str, names: Sequence[str]) -> list[str]:
+    import difflib  # 6 ms that only an error has to pay
+
+    lower = {entry.lower(): entry for entry in names}
+    return [lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)]

@@ -1,0 +1,142 @@
+"""Packages that must not be imported before the fork: they act, or read which rank they are, when imported.
+
+Seen with a traced `os.environ`, /proc/self/task and sys.modules on 2026-11-21 (CPU, Python 3.11), and without a
+row because nothing was found: accelerate 1.15, transformers 5.23, datasets 5.2, wandb 0.31, ray 2.60, pyspark 4.3,
+mlflow 3.17, lightning_utilities 0.15 and jax 0.10.
+- transformers asks torch.cuda.is_available(); PYTORCH_NVML_BASED_CUDA_CHECK=1 keeps that harmless, on ROCm too
+  (https://github.com/vllm-project/vllm/pull/46741).
+- jax starts threads with its first backend, not when imported (https://github.com/jax-ml/jax/pull/20734).
+- pyarrow 26, and so pandas, datasets and transformers.Trainer, starts one thread, jemalloc's `jemalloc_bg_thd`;
+  a forked child has it no more and could allocate arrays.
+"""
+
+from dataclasses import dataclass
+
+RANK_ONCE = "reads {} when it is imported and keeps it (rank_zero_only.rank), so every rank would be rank 0"
+CONTEXT = "opens the device driver when it is imported, after which a forked rank cannot use its device"
+TORCHMETRICS = ("torch", "torch._dynamo", "scipy.signal", "matplotlib.pyplot")  # leaves 0.8 of its 1.9 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsafe:
+    """One row: this module and all below it are left to the ranks."""
+
+    prefix: str
+    reason: str
+    instead: tuple[str, ...] = ()
+    """What it imports itself and may be imported before the fork."""
+    source: str
+
+
+ROWS = (
+    Unsafe(
+        prefix="mpi4py.MPI",
+        reason="calls MPI_Init_thread when it is imported, and MPI does not survive a fork",
+        instead=("mpi4py",),
+        source="https://mpi4py.readthedocs.io/en/4.0.2/mpi4py.html",
+    ),
+    Unsafe(
+        prefix="horovod",
+        reason="loads the MPI library for the whole process when it is imported",
+        source="horovod/common/basics.py: ctypes.CDLL(…, mode=ctypes.RTLD_GLOBAL)",
+    ),
+    Unsafe(
+        prefix="lightning",
+        reason=RANK_ONCE.format("RANK and LOCAL_RANK"),
+        instead=TORCHMETRICS,
+        source="lightning 2.6.6, lightning/fabric/utilities/rank_zero.py line 40, seen",
+    ),
+    Unsafe(
+        prefix="pytorch_lightning",
+        reason=RANK_ONCE.format("RANK and LOCAL_RANK"),
+        instead=TORCHMETRICS,
+        source="pytorch-lightning 2.6.6, lightning_fabric/utilities/rank_zero.py line 40, seen",
+    ),
+    Unsafe(
+        prefix="lightning_fabric",
+        reason=RANK_ONCE.format("RANK and LOCAL_RANK"),
+        instead=TORCHMETRICS,
+        source="pytorch-lightning 2.6.6, lightning_fabric/utilities/rank_zero.py line 40, seen",
+    ),
+    Unsafe(
+        prefix="torchmetrics",
+        reason=RANK_ONCE.format("LOCAL_RANK"),
+        instead=TORCHMETRICS,
+        source="torchmetrics 1.9.0, torchmetrics/utilities/prints.py line 39, seen",
+    ),
+    Unsafe(
+        prefix="deepspeed",
+        reason=CONTEXT,
+        instead=("torch", "torch._dynamo"),
+        source="https://github.com/deepspeedai/DeepSpeed/issues/7918",
+    ),
+    Unsafe(
+        prefix="tensorflow",
+        reason="hangs in processes that are forked after its import",
+        source="https://github.com/google/clusterfuzz/pull/2129",
+    ),
+    Unsafe(
+        prefix="torch.utils.tensorboard",
+        reason="imports tensorflow where that is installed",
+        instead=("torch",),
+        source="torch 2.13.0 with tensorflow 2.21.0, seen in sys.modules",
+    ),
+    Unsafe(
+        prefix="transformer_engine",
+        reason=CONTEXT,
+        instead=("torch", "torch._dynamo"),
+        source="https://github.com/NVIDIA/TransformerEngine/issues/872",
+    ),
+    Unsafe(
+        prefix="xformers",
+        reason=CONTEXT,
+        instead=("torch",),
+        source="https://github.com/facebookresearch/xformers/issues/1030",
+    ),
+    Unsafe(
+        prefix="bitsandbytes",
+        reason=CONTEXT,
+        instead=("torch",),
+        source="https://github.com/huggingface/accelerate/issues/1807",
+    ),
+    Unsafe(
+        prefix="flashinfer",
+        reason=CONTEXT,
+        instead=("torch",),
+        source="https://github.com/flashinfer-ai/flashinfer/issues/4889",
+    ),
+    Unsafe(
+        prefix="sgl_kernel",
+        reason=CONTEXT,
+        instead=("torch",),
+        source="https://github.com/sgl-project/sglang/pull/40201",
+    ),
+    Unsafe(prefix="cudf", reason=CONTEXT, source="https://github.com/NVIDIA/cudf/issues/13563"),
+    Unsafe(prefix="dask_cudf", reason=CONTEXT, source="https://github.com/rapidsai/dask-cuda/issues/867"),
+    Unsafe(prefix="cugraph", reason=CONTEXT, source="https://github.com/rapidsai/cugraph/issues/3077"),
+    Unsafe(
+        prefix="antigravity",
+        reason="opens a web browser when it is imported",
+        source="the standard library's antigravity.py",
+    ),
+    Unsafe(
+        prefix="this",
+        reason="prints when it is imported, which each rank would then not do",
+        source="the standard library's this.py",
+    ),
+)
+BY_PREFIX = {row.prefix: row for row in ROWS}
+
+
+def why_unsafe(name: str) -> Unsafe | None:
+    """Return the row that forbids this dotted name before the fork, if any.
+
+    >>> why_unsafe("lightning.pytorch").prefix
+    'lightning'
+    """
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        row = BY_PREFIX.get(".".join(parts[:end]))
+        if row is not None:
+            return row
+    return None

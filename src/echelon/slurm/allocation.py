@@ -1,0 +1,65 @@
+"""Read the allocation that one stands in from its environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from echelon.environment import hostlist
+from echelon.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The job whose nodes are ours now."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    devices_per_node: int
+    """0: none, or Slurm does not say here."""
+    is_task: bool
+    """Whether this process itself is one task of a running step: then nodes are started by hand."""
+    num_tasks: int
+    task_rank: int
+    step_nodes: tuple[str, ...]
+
+
+def read(environ: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation, or None outside of one."""
+    job_id = environ.get("SLURM_JOB_ID")
+    node_text = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not job_id or not node_text:
+        return None
+    if int(environ.get("SLURM_HET_SIZE", "1") or 1) > 1:
+        raise UsageError(
+            f"job {job_id} is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, "
+            "whose nodes differ in what they offer",
+            hint="start echelon in one component: srun --het-group=0 -N1 -n1 --overlap echelon run …",
+        )
+    is_task = _is_task(environ)
+    step_text = environ.get("SLURM_STEP_NODELIST", "") if is_task else ""
+    return Allocation(
+        job_id=job_id,
+        nodes=tuple(hostlist.expand(node_text)),
+        devices_per_node=_devices_per_node(environ),
+        is_task=is_task,
+        num_tasks=int(environ.get("SLURM_NTASKS", "1")) if is_task else 1,
+        task_rank=int(environ.get("SLURM_PROCID", "0")) if is_task else 0,
+        step_nodes=tuple(hostlist.expand(step_text)),
+    )
+
+
+def _is_task(environ: Mapping[str, str]) -> bool:
+    """Tell a task of a step of several from a batch script, a salloc shell or a single interactive task."""
+    step = environ.get("SLURM_STEP_ID", "")
+    is_ordinary_step = step.isdigit() and int(step) < 0xFFFFFFF0  # batch, extern and interactive are above
+    return is_ordinary_step and "SLURM_PROCID" in environ and int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+
+
+def _devices_per_node(environ: Mapping[str, str]) -> int:
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+        match = re.fullmatch(r"(?:[\w.-]+:)*(\d+)", environ.get(name, ""))  # "8", or typed: "mi250:8"
+        if match:
+            return int(match.group(1))
+    return 0

@@ -1,0 +1,44 @@
+"""The one Slurm step that starts every agent of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Options of the user's own allocation come back to srun as defaults and would shape our step:
+# one task per node that sees all that the job has on that node.
+_SHAPES_OF_THE_JOB = (
+    "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE",
+    "SLURM_NTASKS_PER_GPU", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK",
+    "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_GPUS_PER_SOCKET", "SLURM_DISTRIBUTION", "SLURM_CPU_BIND",
+    "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_VERBOSE", "SLURM_MEM_BIND", "SLURM_MEM_BIND_TYPE",
+    "SLURM_MEM_BIND_LIST", "SLURM_MEM_BIND_VERBOSE", "SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_EXACT",
+    "SLURM_EXCLUSIVE", "SLURM_MPI_TYPE", "SLURM_LABELIO", "SLURM_KILL_BAD_EXIT", "SLURM_WAIT", "SLURM_EXPORT_ENV",
+    "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_STDINMODE", "SLURM_RESV_PORTS", "SLURM_SRUN_MULTI", "SLURM_PROLOG",
+    "SLURM_EPILOG", "SLURM_TASK_PROLOG", "SLURM_TASK_EPILOG", "SLURM_SPREAD_JOB", "SLURM_HOSTFILE",
+    "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_LAUNCHER_PORT",
+    "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_UMASK",
+)  # fmt: skip
+
+
+def step_command(*, num_nodes: int, tasks_per_node: int, binds: bool) -> tuple[str, ...]:
+    """Return srun and its options; the agents' command line follows."""
+    return (
+        "srun",
+        f"--nodes={num_nodes}",
+        f"--ntasks={num_nodes * tasks_per_node}",
+        f"--ntasks-per-node={tasks_per_node}",
+        *(("--cpu-bind=none",) if binds else ()),  # the agent is to see all cores of the job on its node
+        "--mpi=none",
+        "--overlap",  # beside other steps, and inside an interactive one
+        "--export=ALL",
+        "--kill-on-bad-exit=0",  # an agent's end is the supervisor's to judge
+        "--wait=0",
+        "--input=none",
+        "--quit-on-interrupt",
+    )
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for srun: the user's, without what would reshape the step."""
+    return {name: value for name, value in environ.items() if name not in _SHAPES_OF_THE_JOB}

@@ -1,0 +1,61 @@
+"""Ask Slurm why a job or its nodes went away."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from echelon.errors import EchelonError
+from echelon.host import Host
+
+ASK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What Slurm says of a job that did not end by itself."""
+
+    text: str
+    is_node_failure: bool
+
+
+def why_ended(host: Host) -> Verdict | None:
+    """Return Slurm's reason, or None when it has none or does not answer."""
+    job_id = host.environ.get("SLURM_JOB_ID", "")
+    try:
+        shown = host.ask(("scontrol", "--oneliner", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
+        down = host.ask(("sinfo", "--noheader", "--format=%N %T", "--states=down,drain,fail,no_respond"),
+                        timeout_seconds=ASK_SECONDS)  # fmt: skip
+    except EchelonError:
+        return None
+    return read(shown.stdout, down.stdout, host.environ.get("SLURM_JOB_NODELIST", ""))
+
+
+_STATES = {
+    "CANCELLED": "the job was cancelled",
+    "TIMEOUT": "the job reached its time limit",
+    "PREEMPTED": "the job was preempted by another",
+    "NODE_FAIL": "a node of the job failed",
+    "OUT_OF_MEMORY": "the job used more memory than it asked for",
+    "DEADLINE": "the job reached its deadline",
+    "REQUEUED": "the job was requeued",
+}
+
+
+def read(job_line: str, down_lines: str, node_text: str) -> Verdict | None:
+    """Read `scontrol --oneliner show job` and a list of nodes that are down."""
+    from echelon.environment import hostlist
+
+    match = re.search(r"\bJobState=(\w+)", job_line)
+    state = match.group(1) if match else ""
+    ours = set(hostlist.expand(node_text)) if node_text else set()
+    lost = []
+    for line in down_lines.splitlines():
+        names, _, node_state = line.strip().partition(" ")
+        lost += [f"{name} is {node_state}" for name in hostlist.expand(names) if name in ours]
+    text = _STATES.get(state, "")
+    if lost:
+        return Verdict(text=", ".join(dict.fromkeys(lost)), is_node_failure=True)
+    if text:
+        return Verdict(text=text, is_node_failure=state == "NODE_FAIL")
+    return None

@@ -1,0 +1,46 @@
+"""What a user asks for."""
+
+from dataclasses import dataclass
+
+ONE_PER_DEVICE = 0  # ranks per node: as many as the node has devices, one where it has none
+ALL_NODES = 0  # number of nodes: all of the allocation, or this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What every rank runs."""
+
+    kind: str
+    """"script" (a path), "module" (as after python -m) or "program" (any executable)."""
+    target: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run as it was asked for on the command line."""
+
+    command: Command
+    ranks_per_node: int = ONE_PER_DEVICE
+    min_nodes: int = ALL_NODES
+    num_nodes: int = ALL_NODES
+    launch: str = "warm"
+    """"warm" (import once a node, fork ranks), "exec" (a process each) or "tasks" (a Slurm task each)."""
+    visible: str = "all"
+    """"all": every rank sees the node's devices; "own": only its own, as device 0."""
+    share_devices: bool = False
+    """Whether more ranks than devices are meant."""
+    environ: tuple[tuple[str, str], ...] = ()
+    run_directory: str = ""
+    """Empty: a new one under echelon-runs/."""
+    name: str = "none"
+    """What ranks see as TORCHELASTIC_RUN_ID; torchrun's default is "none"."""
+    show: frozenset[int] | None = frozenset({0})
+    """Ranks whose output is live on the console; None for all."""
+    timeout_seconds: float = 0.0
+    """0: no limit."""
+    max_restarts: int = 0
+    node_rank: int = -1
+    """This machine's place among nodes that are started by hand; -1: not said."""
+    rendezvous: str = ""
+    """host:port where nodes that are started by hand meet; empty: not said."""

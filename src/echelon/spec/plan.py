@@ -1,0 +1,47 @@
+"""What was decided for a run, with the reason for each decision."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One decision: its name, what was chosen, and why."""
+
+    what: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A job resolved on the machine at hand."""
+
+    run_id: str
+    name: str
+    argv: tuple[str, ...]
+    """What each rank executes: (python, script, arguments…) or (program, arguments…)."""
+    is_python: bool
+    preload: tuple[str, ...]
+    folder: str
+    """What Python will put first on sys.path."""
+    where: str
+    """"here", "slurm" (one step over the allocation's nodes) or "meet" (each node is started by hand)."""
+    nodes: tuple[str, ...]
+    num_nodes: int
+    ranks_per_node: int
+    """0: one per device that each node turns out to have."""
+    devices_per_node: int
+    """0: none, or not known before the nodes answer."""
+    launch: str
+    visible: str
+    share_devices: bool
+    environ: tuple[tuple[str, str], ...]
+    run_directory: str
+    show: frozenset[int] | None
+    timeout_seconds: float
+    max_restarts: int
+    rendezvous: str
+    node_rank: int
+    step: tuple[str, ...]
+    """The command that starts the agents, before the agent's own; empty where they are children."""
+    reasons: tuple[Reason, ...]
