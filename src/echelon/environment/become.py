@@ -128,8 +128,8 @@ def _warn(environ: Mapping[str, str], place: Place, surrounding: surroundings.Su
     if wrong:
         said = " and ".join(f"{name}={environ[name]}" for name in wrong)
         sys.stderr.write(
-            f"echelon: warning: {said} in the environment contradict {surrounding.name}, for which "
-            f"this is rank {place.rank} of {place.world_size}; they are set anew in every rank\n"
+            f"echelon: warning: the environment says {said}, but for {surrounding.name} this is rank "
+            f"{place.rank} of {place.world_size}, and so every rank is told\n"
             f"hint: unset {' '.join(wrong)}\n"
         )
 

@@ -16,10 +16,8 @@ def expand(text: str) -> list[str]:
     """Return the node names of a list in the order of `scontrol show hostnames`."""
     names: list[str] = []
     for start, end in _items(text):
-        products = [""]
-        for alternatives in _alternatives(text, start, end):
-            products = [name + piece for name in products for piece in alternatives]
-        names += products
+        pieces = _alternatives(text, start, end)
+        names += _products(pieces, len(pieces) - (1 if text[end - 1] == "]" else 2))
     return names
 
 
@@ -57,6 +55,18 @@ def compress_counts(counts: Sequence[int]) -> str:
         else:
             runs.append([count, 1])
     return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
+
+
+def _products(pieces: list[list[str]], last_bracket: int) -> list[str]:
+    """Return all names that the pieces give, in Slurm's order."""
+    # a[0-1]b[0-1]c[0-1] is a0b0c0 a0b0c1 a1b0c0 a1b0c1 a0b1c0 …: the last runs fastest, then the first.
+    names = [""]
+    for index, alternatives in enumerate(pieces):
+        if index < last_bracket:
+            names = [name + piece for piece in alternatives for name in names]
+        else:
+            names = [name + piece for name in names for piece in alternatives]
+    return names
 
 
 def _items(text: str) -> list[tuple[int, int]]:

@@ -1,0 +1,29 @@
+"""Which of a step's tasks an agent is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class AgentTask(NamedTuple):
+    """An agent's place among the tasks of its step."""
+
+    index: int
+    node_rank: int
+    local_rank: int
+    node: str
+
+
+def agent_task(environ: Mapping[str, str]) -> AgentTask | None:
+    """Return the place of this task, or None outside of a Slurm step."""
+    if "SLURM_PROCID" not in environ:
+        return None
+    return AgentTask(
+        index=int(environ["SLURM_PROCID"]),
+        node_rank=int(environ["SLURM_NODEID"]),
+        local_rank=int(environ["SLURM_LOCALID"]),
+        node=environ.get("SLURMD_NODENAME", ""),
+    )
