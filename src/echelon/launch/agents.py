@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 def command(plan: Plan, archive: str) -> tuple[str, ...]:
     """Return the command line that starts all agents of a plan; -I and -S keep the user's site out of them."""
-    agent = (plan.argv[0] if plan.is_python else sys.executable, "-I", "-S", archive, "agent", plan.run_directory)
+    agent = (plan.python, "-I", "-S", archive, "agent", plan.run_directory)
     if plan.where == "slurm":
         return (*plan.step, *agent)
     return (*agent, "0" if plan.where == "here" else str(plan.node_rank))

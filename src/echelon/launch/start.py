@@ -11,7 +11,7 @@ import time
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
-from echelon.launch import failure, package
+from echelon.launch import failure, meeting, orders, package
 from echelon.launch.agents import Agents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
@@ -21,21 +21,24 @@ from echelon.launch.supervisor import Supervisor
 from echelon.node import order as node_order
 from echelon.spec import Plan
 
-CONNECT_SECONDS = 60.0
 LOCAL_END_SECONDS = 3.0
 STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 
 def start(plan: Plan, host: Host) -> int:
     """Carry a plan out and return the exit code that a shell user expects."""
+    if plan.where == "meet" and not meeting.is_host(plan):
+        meeting.join(plan)
     directory = RunDirectory.create(plan)
     began = time.monotonic()
     try:
         archive = directory.file("node.pyz")
         package.write(archive)
         listener = _listener(plan)
-        secret = os.urandom(32)
-        node_order.write(_order(plan, listener, secret), directory.path)
+        secret = meeting.secret(plan) if plan.where == "meet" else os.urandom(32)
+        hosts = _own_addresses() if plan.where == "slurm" else ["127.0.0.1"]
+        addresses = [(host, listener.getsockname()[1]) for host in hosts]
+        node_order.write(orders.order(plan, addresses, secret), directory.path)
         console = Console(names_ranks=plan.show is None or len(plan.show) > 1, is_terminal=sys.stderr.isatty())
         supervisor = Supervisor(plan, directory, listener, secret, console)
         agents = Agents.start(plan, archive, host, lambda code, said: _agents_ended(supervisor, plan, code, said))
@@ -63,26 +66,6 @@ def _listener(plan: Plan) -> socket.socket:
     if plan.where == "meet":
         return listen("", int(plan.rendezvous.rpartition(":")[2]))
     return listen("")
-
-
-def _order(plan: Plan, listener: socket.socket, secret: bytes) -> node_order.Order:
-    port = listener.getsockname()[1]
-    hosts = ["127.0.0.1"] if plan.where != "slurm" else _own_addresses()
-    return node_order.Order(
-        run_id=plan.run_id,
-        addresses=[(host, port) for host in hosts],
-        argv=list(plan.argv),
-        is_python=plan.is_python,
-        preload=list(plan.preload),
-        folder=plan.folder,
-        launch=plan.launch,
-        visible=plan.visible,
-        ranks_per_node=plan.ranks_per_node,
-        environ=dict(plan.environ),
-        max_restarts=plan.max_restarts,
-        connect_seconds=CONNECT_SECONDS,
-        secret=secret,
-    )
 
 
 def _own_addresses() -> list[str]:
@@ -124,11 +107,10 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
 
 
 def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
-    python = plan.argv[0] if plan.is_python else sys.executable
     if re.search(r"execve\(\).*No such file|No such file or directory", said):
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
         return UsageError(
-            f"there is no {python} on {', '.join(nodes)}",
+            f"there is no {plan.python} on {', '.join(nodes)}",
             hint="install Python where every node sees it, and start echelon with that Python",
         )
     return RunError(f"the agents could not be started: {what} ended with exit code {exit_code}\n{said}".rstrip())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from echelon.errors import EchelonError, UsageError
+from echelon.errors import EchelonError, RunError, UsageError
 from echelon.launch import failure, layout
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
@@ -22,6 +22,7 @@ from echelon.spec import Plan
 FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, everything has ended within 2 s
 INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
 TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a checkpoint
+GATHER_SECONDS = 600.0  # how long nodes may take to come; torchrun waits as long
 ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
 MAX_PORT_CLASHES = 3
 NEVER = float("inf")
@@ -67,6 +68,7 @@ class Supervisor:
         self.stop_signal = 0
         self.num_interrupts = 0
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
+        self.gather_deadline = time.monotonic() + GATHER_SECONDS
         self.escalation = NEVER
         self.answer_deadline = NEVER
         self.outcome: Failure | None = None
@@ -93,7 +95,7 @@ class Supervisor:
         while not self.is_over:
             self._show_progress()
             now = time.monotonic()
-            wait = min(self.timeout, self.escalation, self.answer_deadline) - now
+            wait = min(self.timeout, self.gather_deadline, self.escalation, self.answer_deadline) - now
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
                 if key.fd in self.selector.get_map() and not self.is_over:
                     self._call(key.data)
@@ -124,6 +126,7 @@ class Supervisor:
         )
         if len(self.crew.members) < self.num_agents:
             return
+        self.gather_deadline = NEVER
         seats = [each.seat for each in self.crew]
         try:
             layout.refuse_too_many_ranks(self.plan, seats)
@@ -162,6 +165,8 @@ class Supervisor:
                 attempt=attempt.number,
                 restart=self.num_restarts,
                 name=self.plan.name,
+                run_id=self.plan.run_id,
+                run_directory=self.directory.path,
                 master_addr=host,
                 master_port=members[0].ports[0],
                 workers=workers,
@@ -311,6 +316,8 @@ class Supervisor:
             self._fail(Failure(cause=failure.TIME_LIMIT, detail=limit, exit_code=124, time=0.0))
             if not self.attempt.is_running:
                 self._end_attempt()
+        if now >= self.gather_deadline:
+            self._give_up(self._missing_nodes())
         if now >= self.escalation:
             self.escalation = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
@@ -332,6 +339,14 @@ class Supervisor:
             return
         self.outcome = reason
         self.is_over = True
+
+    def _missing_nodes(self) -> RunError:
+        came = {member.seat.node for member in self.crew}
+        missing = [node for node in self.plan.nodes if node not in came]
+        return RunError(
+            f"{len(came)} of {self.num_agents} nodes came within {GATHER_SECONDS:.0f} s; "
+            f"missing: {', '.join(missing) or 'the others, which are started by hand'}"
+        )
 
     def _may_start_again(self, reason: Failure) -> bool:
         if len(self.crew.members) < self.num_agents or reason.cause in (failure.INTERRUPTED, failure.TIME_LIMIT):

@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import shutil
 import signal
 import time
 from functools import partial
@@ -28,6 +29,7 @@ class Agent:
     def __init__(self, order: Order, seat: Seat, *, archive: str, run_directory: str) -> None:
         self.order = order
         self.seat = seat
+        self.run_directory = run_directory
         self.mark = "%s.%d" % (order.run_id, seat.index)
         self.guard = guard.start(self.mark)
         self.selector = selectors.DefaultSelector()
@@ -38,10 +40,11 @@ class Agent:
         self.exit_code: Optional[int] = None
         self.next_flush = 0.0
         self.paused: List[Tuple[RankOutput, int]] = []
-        self.starter = Starter(order, seat, _environment(order, seat, self.mark, run_directory), run_directory)
+        self.starter = Starter(order, seat, _environment(order, seat, self.mark))
         self._catch_signals()
         self.imports = RankOutput(
-            os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank), self._forward(0)
+            os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),
+            self._forward(0) if seat.index == 0 else None,
         )
         stdout, stderr = self.imports.open_pipes()
         self.starter.warm_up(archive, stdout, stderr)
@@ -322,15 +325,17 @@ class Agent:
         if self.starter.warm is not None:
             sweep.send(self.starter.warm.pid, signal.SIGKILL)
         self.imports.close()
+        if os.path.getsize(self.imports.path) == 0:
+            os.unlink(self.imports.path)
         self.guard.dismiss()
+        if self.order.is_private_directory:
+            shutil.rmtree(self.run_directory, ignore_errors=True)
 
 
-def _environment(order: Order, seat: Seat, mark: str, run_directory: str) -> Dict[str, str]:
+def _environment(order: Order, seat: Seat, mark: str) -> Dict[str, str]:
     environ = dict(os.environ)
     environ.update(order.environ)
     environ[sweep.MARK] = mark
-    environ["ECHELON_RUN_ID"] = order.run_id
-    environ["ECHELON_RUN_DIR"] = run_directory
     num_threads = threads.omp_num_threads(seat.num_cores, seat.local_world_size)
     environ.setdefault("OMP_NUM_THREADS", str(num_threads))
     return environ

@@ -20,6 +20,7 @@ class Order(NamedTuple):
     environ: Dict[str, str]
     max_restarts: int
     connect_seconds: float
+    is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
     secret: bytes
 
 

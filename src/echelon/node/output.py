@@ -15,6 +15,7 @@ class RankOutput:
     """The two pipes of one rank and its log file, which gets both streams in the order they arrive."""
 
     def __init__(self, log_path: str, forward: "Forward | None") -> None:
+        self.path = log_path
         self._log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._buffer = bytearray()
         self._forward = forward

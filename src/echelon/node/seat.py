@@ -6,6 +6,8 @@ import socket
 from typing import Any, Dict, Mapping, NamedTuple
 
 from echelon.environment import devices, threads
+from echelon.environment.slurm_agent import agent_task
+
 from .order import Order
 
 
@@ -23,29 +25,22 @@ class Seat(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         """Return what the supervisor is told in the agent's hello."""
-        return {**self._asdict(), "pid": os.getpid(), "python": platform.python_version(), "time": 0.0}
+        return {**self._asdict(), "pid": os.getpid(), "python": platform.python_version()}
 
 
 def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:
-    """Find this agent's seat from Slurm's variables of its task, or from the index given on the command line."""
-    visible = devices.visible(environ) or []
-    num_cores = threads.num_cores()
-    in_step = index < 0 and "SLURM_PROCID" in environ
-    node = environ.get("SLURMD_NODENAME") if in_step else None
-    node_rank = int(environ["SLURM_NODEID"]) if in_step else index
-    if order.launch == "tasks":
-        local_rank, num_ranks = int(environ["SLURM_LOCALID"]), 1
-        local_world_size = order.ranks_per_node or max(1, len(visible))
-    else:
-        local_rank = 0
-        num_ranks = local_world_size = order.ranks_per_node or max(1, len(visible))
+    """Find this agent's seat: from the index on its command line, else from Slurm's variables of its task."""
+    task = agent_task(environ) if index < 0 else None
+    num_devices = len(devices.visible(environ))
+    per_node = order.ranks_per_node or max(1, num_devices)
+    is_one_rank = order.launch == "tasks"
     return Seat(
-        index=int(environ["SLURM_PROCID"]) if in_step else index,
-        node_rank=node_rank,
-        node=node or socket.gethostname(),
-        first_local_rank=local_rank,
-        num_ranks=num_ranks,
-        local_world_size=local_world_size,
-        num_cores=num_cores,
-        num_devices=len(visible),
+        index=task.index if task else index,
+        node_rank=task.node_rank if task else index,
+        node=(task.node if task else "") or socket.gethostname(),
+        first_local_rank=task.local_rank if task and is_one_rank else 0,
+        num_ranks=1 if is_one_rank else per_node,
+        local_world_size=per_node,
+        num_cores=threads.num_cores(),
+        num_devices=num_devices,
     )

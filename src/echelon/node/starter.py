@@ -3,7 +3,7 @@
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from echelon.environment import devices, frameworks, slurm_task
+from echelon.environment import devices, frameworks, slurm_task, surroundings
 from echelon.environment.place import Place
 from . import warm_process
 from .order import Order
@@ -19,11 +19,10 @@ Variables = Dict[str, Optional[str]]
 class Starter:
     """Knows how ranks are started on this node, and why not by fork if so."""
 
-    def __init__(self, order: Order, seat: Seat, environ: Dict[str, str], run_directory: str) -> None:
+    def __init__(self, order: Order, seat: Seat, environ: Dict[str, str]) -> None:
         self.order = order
         self.seat = seat
         self.environ = environ
-        self.run_directory = run_directory
         self.warm: Optional[WarmProcess] = None
         self.why_exec = "" if order.launch == "warm" else "asked for"
 
@@ -86,8 +85,13 @@ class Starter:
             )
         )
         result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
+        result["ECHELON_RUN_ID"] = message["run_id"]
+        result["ECHELON_RUN_DIR"] = message["run_directory"]
+        result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
         if self.order.visible == "own":
             result.update(devices.only(self.environ, place.local_rank))
+        elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
+            result.update(devices.first_device(place.local_rank))
         result.update(self.order.environ)
         return result
 

@@ -107,8 +107,18 @@ def _become_rank(
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    _reseed()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _reseed() -> None:
+    """Give this rank entropy of its own, as every process has under plain python.
+
+    The standard library's `random` does so by itself after a fork; numpy and torch do not.
+    """
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed()  # under plain python every process starts from entropy of its own
-    gc.unfreeze()
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
@@ -45,6 +43,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     return Plan(
         run_id=around.run_id,
         name=job.name,
+        python=around.python,
         argv=_argv(job, around),
         is_python=job.command.kind != "program",
         preload=around.preload,
@@ -193,12 +192,3 @@ def _refuse_rank_variables(environ: tuple[tuple[str, str], ...]) -> None:
                 f"--env {name}={value}: {name} differs from rank to rank, and echelon sets it in each",
                 hint=f"leave it out, or choose another name than {', '.join(sorted(RANK_VARIABLES))}",
             )
-
-
-def relative(path: str, cwd: str) -> str:
-    """Return a path as a person standing in cwd would write it."""
-    short = os.path.relpath(path, cwd)
-    return path if short.startswith("..") else short
-
-
-__all__ = ["RANK_VARIABLES", "Mapping", "Surroundings", "relative", "resolve"]

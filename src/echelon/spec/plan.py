@@ -18,6 +18,8 @@ class Plan:
 
     run_id: str
     name: str
+    python: str
+    """The interpreter of the agents, and of the ranks where they run Python."""
     argv: tuple[str, ...]
     """What each rank executes: (python, script, arguments…) or (program, arguments…)."""
     is_python: bool

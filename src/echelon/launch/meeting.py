@@ -1,0 +1,80 @@
+"""Nodes that are started by hand, as torchrun's are: one of them hosts the supervisor, the others join it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import tempfile
+from typing import NoReturn
+
+from echelon.errors import RunError
+from echelon.launch import orders, package
+from echelon.node import order as node_order
+from echelon.spec import Plan
+
+
+def endpoint(plan: Plan) -> tuple[str, int]:
+    """Return host and port of the rendezvous."""
+    host, _, port = plan.rendezvous.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_host(plan: Plan) -> bool:
+    """Say whether this node hosts the supervisor: node 0, or whoever can take the port at the rendezvous first."""
+    if plan.node_rank >= 0:
+        return plan.node_rank == 0
+    host, port = endpoint(plan)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise RunError(f"the rendezvous {plan.rendezvous} is unknown here: {error.strerror}") from None
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)  # fails for an address of another machine, and for a port that is taken
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+def join(plan: Plan) -> NoReturn:
+    """Become this node's agent."""
+    folder = tempfile.mkdtemp(prefix="echelon-")
+    os.mkdir(os.path.join(folder, "logs"))
+    archive = os.path.join(folder, "node.pyz")
+    package.write(archive)
+    node_order.write(orders.order(plan, [endpoint(plan)], secret(plan), is_private=True), folder)
+    os.execv(plan.python, [plan.python, "-I", "-S", archive, "agent", folder, str(plan.node_rank)])
+
+
+def secret(plan: Plan) -> bytes:
+    """Return the secret of this meeting, which only processes of the same user can derive."""
+    word = f"{plan.rendezvous} {plan.name}".encode()
+    return hmac.new(_secret_of_user(), word, hashlib.sha256).digest()
+
+
+def _secret_of_user() -> bytes:
+    """Read or make the user's own secret; on a cluster the home directory brings it to every node."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(base, "echelon", "secret")
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor, fresh = tempfile.mkstemp(dir=os.path.dirname(path))  # mode 0600
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(32))
+        try:
+            os.link(fresh, path)  # whole or not at all, and never over one that is there
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(fresh)
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise RunError(
+            f"nodes that are started by hand prove themselves with the secret in {path}: {error.strerror}",
+            hint="put the same 32 random bytes there on every node, readable by you alone",
+        ) from None

@@ -1,0 +1,31 @@
+"""What a plan tells the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from echelon.node.order import Order
+from echelon.spec import Plan
+
+CONNECT_SECONDS = 60.0
+MEET_SECONDS = 600.0  # nodes started by hand come when their people do; torchrun waits as long
+
+
+def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is_private: bool = False) -> Order:
+    """Return the part of a plan that agents read before they can ask."""
+    return Order(
+        run_id=plan.run_id,
+        addresses=list(addresses),
+        argv=list(plan.argv),
+        is_python=plan.is_python,
+        preload=list(plan.preload),
+        folder=plan.folder,
+        launch=plan.launch,
+        visible=plan.visible,
+        ranks_per_node=plan.ranks_per_node,
+        environ=dict(plan.environ),
+        max_restarts=plan.max_restarts,
+        connect_seconds=MEET_SECONDS if plan.where == "meet" else CONNECT_SECONDS,
+        is_private_directory=is_private,
+        secret=secret,
+    )
