@@ -31,9 +31,9 @@ _WE_MEET = "echelon finds the nodes by itself"
 _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("-n", "--nproc-per-node"), value="N", help="ranks per node: a number, gpu, cpu or auto (default: the visible devices, or 1)"),
+    Option(names=("-n", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
     Option(names=("--nnodes",), value="N", help="nodes of the allocation to use, or MIN:MAX (default: all)"),
-    Option(names=("--launch",), value="HOW", help="warm: import once a node and fork; exec: a process each; tasks: a Slurm task each"),
+    Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
     Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
@@ -70,7 +70,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--logs-specs",), value="NAME", no_meaning=_OWN_LOGS),
     Option(names=("--event-log-handler",), value="NAME", no_meaning="events are in events.jsonl of the run directory"),
     Option(names=("--numa-binding",), value="HOW", no_meaning="ranks are not bound to cores yet by this option"),
-    Option(names=("--signals-to-handle",), value="NAMES", no_meaning="SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 always reach the ranks"),
+    Option(names=("--signals-to-handle",), value="NAMES", no_meaning="TERM, INT, USR1 and USR2 always reach the ranks"),
     Option(names=("--shutdown-timeout",), value="S", no_meaning="see the grace periods in docs/run.md"),
 )  # fmt: skip
 
@@ -129,10 +129,9 @@ def _unknown(name: str) -> Option:
     if len(starts) == 1:
         return _BY_NAME[starts[0]]  # argparse, and so torchrun, lets people shorten
     near = starts or _nearest(name)
-    raise UsageError(
-        f"there is no option {name}",
-        hint=f"did you mean {' or '.join(near)}?" if near else "echelon run --help lists them; the script's own come after it",
-    )
+    lists = "echelon run --help lists them; the script's own come after it"
+    hint = f"did you mean {' or '.join(near)}?" if near else lists
+    raise UsageError(f"there is no option {name}", hint=hint)
 
 
 def _nearest(name: str) -> list[str]:

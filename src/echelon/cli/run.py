@@ -43,7 +43,7 @@ def read_job(scanned: Scanned) -> Job:
         min_nodes=least,
         num_nodes=most,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
-        visible="own" if "virtual_local_rank" in values else _one_of("--visible", values.get("visible", "all"), ("all", "own")),
+        visible=_one_of("--visible", _visible(values), ("all", "own")),
         share_devices="share_devices" in values,
         environ=tuple(_pair(text) for text in scanned.values.get("env", ())),
         run_directory=values.get("run_dir", ""),
@@ -82,7 +82,8 @@ def _ranks_per_node(text: str) -> int:
         return ONE_PER_DEVICE
     if not re.fullmatch(r"[+-]?\d+", text) or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(
-            f"-n {text}: ranks per node are a whole number of at least 1, or gpu, cpu or auto", hint="echelon run -n 2 …"
+            f"-n {text}: ranks per node are a whole number of at least 1, or gpu, cpu or auto",
+            hint="echelon run -n 2 …",
         )
     return int(text)
 
@@ -94,20 +95,31 @@ def _nodes(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
     least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
     if not 1 <= least <= most <= MAX_RANKS:
-        raise UsageError(f"--nnodes {text}: a number of at least 1 is wanted, or MIN:MAX", hint="echelon run --nnodes 2 …")
+        raise UsageError(
+            f"--nnodes {text}: a number of at least 1 is wanted, or MIN:MAX", hint="echelon run --nnodes 2 …"
+        )
     return least, most
 
 
 def _one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
     if text not in choices:
-        raise UsageError(f"{name} {text}: the choices are {', '.join(choices)}", hint=f"echelon run {name} {choices[0]} …")
+        raise UsageError(
+            f"{name} {text}: the choices are {', '.join(choices)}", hint=f"echelon run {name} {choices[0]} …"
+        )
     return text
+
+
+def _visible(values: dict[str, str]) -> str:
+    return "own" if "virtual_local_rank" in values else values.get("visible", "all")
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--env {text}: a name, = and a value are wanted", hint=f"echelon run --env {name or 'NAME'}=VALUE …")
+        raise UsageError(
+            f"--env {text}: a name, = and a value are wanted",
+            hint=f"echelon run --env {name or 'NAME'}=VALUE …",
+        )
     return name, value
 
 
@@ -132,7 +144,10 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 def _duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
     if not match or match.group(2) not in _UNITS:
-        raise UsageError(f"--timeout {text}: seconds are wanted, or a number with m, h or d", hint="echelon run --timeout 90m …")
+        raise UsageError(
+            f"--timeout {text}: seconds are wanted, or a number with m, h or d",
+            hint="echelon run --timeout 90m …",
+        )
     return float(match.group(1)) * _UNITS[match.group(2)]
 
 

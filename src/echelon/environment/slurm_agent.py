@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class AgentTask(NamedTuple):
     """An agent's place among the tasks of its step."""
 
-    index: int
+    agent_index: int
     node_rank: int
     local_rank: int
     node: str
@@ -22,7 +22,7 @@ def agent_task(environ: Mapping[str, str]) -> AgentTask | None:
     if "SLURM_PROCID" not in environ:
         return None
     return AgentTask(
-        index=int(environ["SLURM_PROCID"]),
+        agent_index=int(environ["SLURM_PROCID"]),
         node_rank=int(environ["SLURM_NODEID"]),
         local_rank=int(environ["SLURM_LOCALID"]),
         node=environ.get("SLURMD_NODENAME", ""),

@@ -48,7 +48,11 @@ class Host:
 
         try:
             done = subprocess.run(
-                list(argv), capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL, check=False
+                list(argv),
+                capture_output=True,
+                timeout=timeout_seconds,
+                stdin=subprocess.DEVNULL,
+                check=False,
             )
         except FileNotFoundError:
             raise ToolMissing(f"{argv[0]} is not installed here") from None

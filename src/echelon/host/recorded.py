@@ -25,7 +25,7 @@ class RecordedHost(Host):
     def now(self) -> float:
         return self._now
 
-    def ask(self, argv: Sequence[str], *, timeout_seconds: float) -> Finished:
+    def ask(self, argv: Sequence[str], *, timeout_seconds: float) -> Finished:  # noqa: ARG002
         self.asked.append(tuple(argv))
         if tuple(argv) not in self._answers:
             raise ToolMissing(f"{argv[0]} is not installed here")

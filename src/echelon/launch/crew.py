@@ -75,9 +75,7 @@ class Crew:
             self._hear(member)
 
         if member.channel.socket.fileno() >= 0:
-            self._selector.modify(
-                member.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, hear_or_flush
-            )
+            self._selector.modify(member.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, hear_or_flush)
 
     def _accept(self) -> None:
         try:
@@ -121,30 +119,30 @@ class Crew:
 
     def _join(self, channel: Channel, hello: Message, address: str) -> None:
         seat = self._seat(hello)
-        if seat.index in self.members:
-            self._on_refusal(f"two agents say that they are number {seat.index}: {seat.node} is the second")
+        if seat.agent_index in self.members:
+            self._on_refusal(f"two agents say that they are number {seat.agent_index}: {seat.node} is the second")
             self._drop(channel)
             return
         offset = float(hello["time"]) - time.time()
         member = Member(channel, seat, offset, address, why_exec=str(hello.get("why_exec", "")))
-        self.members[seat.index] = member
+        self.members[seat.agent_index] = member
         self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
         self._on_join(member)
 
     def _seat(self, hello: Message) -> Seat:
-        if int(hello["index"]) >= 0:
+        if int(hello["agent_index"]) >= 0:
             return seat_of(hello)
         free = next(n for n in range(len(self.members) + 1) if n not in self.members)
-        return seat_of({**hello, "index": free, "node_rank": free})
+        return seat_of({**hello, "agent_index": free, "node_rank": free})
 
     def _hear(self, member: Member) -> None:
-        if self.members.get(member.seat.index) is not member:
+        if self.members.get(member.seat.agent_index) is not member:
             return
         try:
             messages = member.channel.receive()
         except Closed as error:
             self._drop(member.channel)
-            del self.members[member.seat.index]
+            del self.members[member.seat.agent_index]
             self._on_loss(member, str(error))
             return
         for message in messages:

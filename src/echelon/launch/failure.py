@@ -27,7 +27,10 @@ MADE_EXIT = "ended with exit code"
 
 # The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
 _TEXTS: tuple[tuple[str, str], ...] = (
-    (OUT_OF_MEMORY, r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|MemoryError|DefaultCPUAllocator: can't allocate"),
+    (
+        OUT_OF_MEMORY,
+        r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|MemoryError|DefaultCPUAllocator: can't allocate",
+    ),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
     (

@@ -14,7 +14,7 @@ from echelon.spec import Plan
 class Seat:
     """An agent as it described itself."""
 
-    index: int
+    agent_index: int
     node: str
     node_rank: int
     first_local_rank: int
@@ -27,7 +27,7 @@ class Seat:
 class Share:
     """The ranks of one agent."""
 
-    index: int
+    agent_index: int
     node: str
     node_rank: int
     num_nodes: int
@@ -48,13 +48,13 @@ class Share:
 
 def seat_of(message: Message) -> Seat:
     """Read an agent's hello."""
-    names = ("index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
+    names = ("agent_index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
     return Seat(**{name: message[name] for name in names})
 
 
 def divide(seats: Sequence[Seat]) -> list[Share]:
     """Number the ranks node by node, in the order of the agents; shares come in that order too."""
-    ordered = sorted(seats, key=lambda seat: seat.index)
+    ordered = sorted(seats, key=lambda seat: seat.agent_index)
     per_node: dict[int, int] = {}
     for seat in ordered:
         per_node[seat.node_rank] = per_node.get(seat.node_rank, 0) + seat.num_ranks
@@ -64,7 +64,7 @@ def divide(seats: Sequence[Seat]) -> list[Share]:
     for seat in ordered:
         shares.append(
             Share(
-                index=seat.index,
+                agent_index=seat.agent_index,
                 node=seat.node,
                 node_rank=seat.node_rank,
                 num_nodes=len(per_node),

@@ -6,8 +6,10 @@ Inside, the package is called _echelon, so that a script's own `import echelon` 
 from __future__ import annotations
 
 import importlib.util
+import marshal
 import os
 import zipfile
+from types import CodeType
 
 _ROOMS = ("node", "environment")
 _MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
@@ -34,8 +36,6 @@ def _add(archive: zipfile.ZipFile, name: str, source: str) -> None:
     archive.writestr(zipfile.ZipInfo(name + ".pyc"), _unchecked_bytecode(code))
 
 
-def _unchecked_bytecode(code: object) -> bytes:
+def _unchecked_bytecode(code: CodeType) -> bytes:
     """Return a .pyc that is valid without a look at the source (PEP 552, flag 0b01)."""
-    import marshal
-
     return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)

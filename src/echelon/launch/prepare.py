@@ -55,7 +55,9 @@ def _read_script(job: Job, cwd: str) -> tuple[str, tuple[str, ...]]:
     command = job.command
     if command.kind == "program":
         if shutil.which(command.target) is None:
-            raise UsageError(f"there is no program {command.target!r} on PATH", hint="echelon run -- /path/to/program …")
+            raise UsageError(
+                f"there is no program {command.target!r} on PATH", hint="echelon run -- /path/to/program …"
+            )
         return cwd, ()
     from echelon.script import find, imports
 

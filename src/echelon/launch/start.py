@@ -152,7 +152,11 @@ def _report(
     logs = os.path.relpath(directory.logs(supervisor.attempt.number))
     logs = logs if not logs.startswith("..") else directory.logs(supervisor.attempt.number)
     console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
-    fields = {"cause": outcome.cause, "detail": outcome.detail, "rank": outcome.rank, "node": outcome.node} if outcome else {}
+    fields = (
+        {"cause": outcome.cause, "detail": outcome.detail, "rank": outcome.rank, "node": outcome.node}
+        if outcome
+        else {}
+    )
     directory.write_json(
         "report.json",
         {"format": 1, "exit_code": exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,

@@ -7,10 +7,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.launch import failure, layout
+from echelon.launch import failure, layout, progress
+from echelon.launch.attempt import NEVER, Attempt
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import Failure
@@ -25,20 +25,6 @@ TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a check
 GATHER_SECONDS = 600.0  # how long nodes may take to come; torchrun waits as long
 ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
 MAX_PORT_CLASHES = 3
-NEVER = float("inf")
-
-
-@dataclass
-class Attempt:
-    """One start of all ranks."""
-
-    number: int
-    began: float = 0.0
-    alive: set[int] = field(default_factory=set)
-    num_started: int = 0
-    failures: list[Failure] = field(default_factory=list)
-    is_running: bool = False
-    stopped_at: float = NEVER
 
 
 class Supervisor:
@@ -122,7 +108,11 @@ class Supervisor:
     def _join(self, member: Member) -> None:
         seat = member.seat
         self.directory.event(
-            "agent", index=seat.index, node=seat.node, cores=seat.num_cores, devices=seat.num_devices
+            "agent",
+            agent_index=seat.agent_index,
+            node=seat.node,
+            cores=seat.num_cores,
+            devices=seat.num_devices,
         )
         if len(self.crew.members) < self.num_agents:
             return
@@ -202,7 +192,7 @@ class Supervisor:
         elif kind == "ports":
             self._hear_ports(member, message)
         elif kind == "imported":
-            self.imported.add(member.seat.index)
+            self.imported.add(member.seat.agent_index)
             member.why_exec = message["why_exec"]
             self.directory.event("imported", node=member.seat.node, **_without_kind(message))
         elif kind == "started":
@@ -249,7 +239,7 @@ class Supervisor:
             self._end_attempt()
 
     def _lose(self, member: Member, why: str) -> None:
-        self.directory.event("agent lost", index=member.seat.index, node=member.seat.node, why=why)
+        self.directory.event("agent lost", agent_index=member.seat.agent_index, node=member.seat.node, why=why)
         if self.is_over:
             return
         if member.share is not None:
@@ -349,7 +339,10 @@ class Supervisor:
         )
 
     def _may_start_again(self, reason: Failure) -> bool:
-        if len(self.crew.members) < self.num_agents or reason.cause in (failure.INTERRUPTED, failure.TIME_LIMIT):
+        if len(self.crew.members) < self.num_agents or reason.cause in (
+            failure.INTERRUPTED,
+            failure.TIME_LIMIT,
+        ):
             return False
         if reason.cause == failure.PORT_CLASH and self.num_port_clashes < MAX_PORT_CLASHES:
             self.num_port_clashes += 1
@@ -372,17 +365,17 @@ class Supervisor:
         self.is_over = True
 
     def _show_progress(self) -> None:
-        attempt = self.attempt
-        num_ranks = len(attempt.alive) or 0
-        if attempt.is_running and attempt.num_started >= num_ranks:
+        if self.attempt.is_running and self.attempt.num_started >= len(self.attempt.alive):
             self.console.clear()
             return
-        nodes = f"{len(self.crew.members)}/{self.num_agents} nodes up" if self.num_agents > 1 else "starting"
-        waiting = self.plan.launch == "warm" and len(self.imported) < self.num_agents
-        names = ", ".join(dict.fromkeys(name.partition(".")[0].partition(":")[0] for name in self.plan.preload))
-        imports = f" · importing {names}" if waiting and names else ""
-        ranks = f" · {attempt.num_started}/{num_ranks} ranks started" if attempt.is_running else ""
-        self.console.progress(nodes + imports + ranks)
+        self.console.progress(
+            progress.text(
+                self.plan,
+                self.attempt,
+                num_agents=(len(self.crew.members), self.num_agents),
+                is_importing=self.plan.launch == "warm" and len(self.imported) < self.num_agents,
+            )
+        )
 
 
 _BULKY = frozenset({"kind", "tail"})

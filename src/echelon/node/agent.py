@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from echelon.environment import threads
+
 from . import guard, ports, sweep
 from .channel import Channel, Closed, Message
 from .order import Order
@@ -30,7 +31,7 @@ class Agent:
         self.order = order
         self.seat = seat
         self.run_directory = run_directory
-        self.mark = "%s.%d" % (order.run_id, seat.index)
+        self.mark = "%s.%d" % (order.run_id, seat.agent_index)
         self.guard = guard.start(self.mark)
         self.selector = selectors.DefaultSelector()
         self.channel: Optional[Channel] = None
@@ -44,7 +45,7 @@ class Agent:
         self._catch_signals()
         self.imports = RankOutput(
             os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),
-            self._forward(0) if seat.index == 0 else None,
+            self._forward(0) if seat.agent_index == 0 else None,
         )
         stdout, stderr = self.imports.open_pipes()
         self.starter.warm_up(archive, stdout, stderr)
@@ -211,7 +212,9 @@ class Agent:
         elif self.attempt is not None:
             self._tell("lost", what="warm process", why="the process that forked the ranks was killed")
             for rank in self.attempt.ranks:
-                rank.status = rank.status if rank.status is not None else -signal.SIGKILL  # nobody can wait for these any more; the sweep ends them
+                rank.status = (
+                    rank.status if rank.status is not None else -signal.SIGKILL
+                )  # nobody can wait for these any more; the sweep ends them
             self.attempt.stop(grace_seconds=0.0)
 
     def _end_warm(self, why: str) -> None:

@@ -43,7 +43,11 @@ def _shake_hands(channel: Channel, secret: bytes, facts: Dict[str, Any]) -> Chan
         )
     ours = nonce()
     channel.send(
-        "hello", version=PROTOCOL, nonce=ours, proof=proof(secret, "agent", challenge["nonce"] + ours), **facts
+        "hello",
+        version=PROTOCOL,
+        nonce=ours,
+        proof=proof(secret, "agent", challenge["nonce"] + ours),
+        **facts,
     )
     answer = _next(channel, "welcome")
     if not proves(secret, "supervisor", ours + challenge["nonce"], answer.get("proof")):

@@ -14,7 +14,7 @@ from .order import Order
 class Seat(NamedTuple):
     """One agent's place: which node, which local ranks, what the node offers."""
 
-    index: int  # among all agents; -1: the supervisor chooses
+    agent_index: int  # among all agents; -1: the supervisor chooses
     node_rank: int
     node: str
     first_local_rank: int
@@ -35,7 +35,7 @@ def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:
     per_node = order.ranks_per_node or max(1, num_devices)
     is_one_rank = order.launch == "tasks"
     return Seat(
-        index=task.index if task else index,
+        agent_index=task.agent_index if task else index,
         node_rank=task.node_rank if task else index,
         node=(task.node if task else "") or socket.gethostname(),
         first_local_rank=task.local_rank if task and is_one_rank else 0,

@@ -20,7 +20,7 @@ def _leave_the_path() -> None:
     else:
         os.environ["PYTHONPATH"] = theirs
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
@@ -36,7 +36,7 @@ def _leave_the_modules() -> None:
 
 
 if "ECHELON_WARM_FD" in os.environ:
-    from _echelon.node import warm
+    from _echelon.node import warm  # type: ignore[import-not-found]
 
     _link = int(os.environ.pop("ECHELON_WARM_FD"))
     _leave_the_path()

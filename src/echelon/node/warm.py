@@ -29,10 +29,10 @@ def serve(descriptor: int) -> None:
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
     wakeup = _watch_children()
     while True:
-        readable, _, _ = select.select([agent, wakeup[0]], [], [])
+        readable, _, _ = select.select([agent.fileno(), wakeup[0]], [], [])
         if wakeup[0] in readable:
             _report_exits(agent, wakeup[0])
-        if agent in readable:
+        if agent.fileno() in readable:
             order = link.receive(agent)
             if order is None:
                 os._exit(0)
@@ -47,7 +47,7 @@ def _watch_children() -> Tuple[int, int]:
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     return reading, writing
 
 

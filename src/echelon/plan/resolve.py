@@ -10,7 +10,9 @@ from echelon.slurm.step import step_command
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Plan, Reason
 
 # What echelon itself sets in each rank; a value for all ranks would be wrong in all but one.
-RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,11 @@ def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ..
     if job.num_nodes == ALL_NODES:
         return "slurm", allocation.nodes, f"all nodes of job {allocation.job_id}"
     chosen = min(job.num_nodes, there)
-    return "slurm", allocation.nodes[:chosen], f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
+    return (
+        "slurm",
+        allocation.nodes[:chosen],
+        f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked",
+    )
 
 
 def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
@@ -138,7 +144,8 @@ def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...
         )
     if job.num_nodes not in (ALL_NODES, there) and job.min_nodes > there:
         raise UsageError(
-            f"{job.num_nodes} nodes were asked for, but this Slurm step has {there}: {', '.join(allocation.step_nodes)}",
+            f"{job.num_nodes} nodes were asked for, but this Slurm step has {there}: "
+            f"{', '.join(allocation.step_nodes)}",
             hint=f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
         )
     return "meet", allocation.step_nodes, "one task of this Slurm step stands on each node"
@@ -171,10 +178,15 @@ def _ranks(job: Job, around: Surroundings, where: str) -> tuple[int, int, str]:
         if where == "slurm":
             if job.launch == "tasks":
                 raise UsageError(
-                    "--launch tasks must know how many ranks a node gets, and Slurm does not say how many devices it has",
+                    "--launch tasks must know how many ranks a node gets, "
+                    "and Slurm does not say how many devices it has",
                     hint="echelon run --launch tasks -n 8 …",
                 )
-            return ONE_PER_DEVICE, 0, "one per device that each node turns out to have, one where there is none"
+            return (
+                ONE_PER_DEVICE,
+                0,
+                "one per device that each node turns out to have, one where there is none",
+            )
         return 1, 0, "there is no device here"
     if 0 < devices < asked and not job.share_devices:
         place = "this machine" if where == "here" else "a node"

@@ -90,7 +90,8 @@ def _mode(target: str, path: str, *, cwd: str, search_path: tuple[str, ...]) -> 
             hint=f"namei -l {shlex.quote(path)}",
         ) from None
     except OSError as error:
-        raise UsageError(f"{target} cannot be reached: {error.strerror}", hint=RUN + "train.py") from None
+        shown = target if len(target) <= 200 else f"{target[:60]}… ({len(target)} characters)"
+        raise UsageError(f"{shown} cannot be reached: {error.strerror}", hint=RUN + "train.py") from None
 
 
 def _who() -> str:
@@ -101,9 +102,7 @@ def _missing(target: str, path: str, *, cwd: str, search_path: tuple[str, ...]) 
     folder, name = os.path.split(path.rstrip("/"))
     if os.path.islink(path):
         to = os.readlink(path)
-        return UsageError(
-            f"{target} is a link to {to}, which does not exist", hint=f"ls -l {shlex.quote(to)}"
-        )
+        return UsageError(f"{target} is a link to {to}, which does not exist", hint=f"ls -l {shlex.quote(to)}")
     if not os.path.isdir(folder):
         near = nearest_files(os.path.dirname(folder), os.path.basename(folder), only_folders=True)
         message = f"there is no script {target}: {folder} is no folder"
@@ -138,9 +137,7 @@ def read_source(path: str, target: str) -> bytes:
             hint=f"chmod u+r {shlex.quote(path)}",
         ) from None
     except OSError as error:
-        raise UsageError(
-            f"{target} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(path)}"
-        ) from None
+        raise UsageError(f"{target} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(path)}") from None
 
 
 def _is_archive_with_main(path: str) -> bool:
@@ -220,9 +217,7 @@ def _check_module_name(target: str) -> None:
 
 def _missing_module(target: str, cwd: str, searcher: Searcher) -> UsageError:
     if is_built_in(target):
-        return UsageError(
-            f"the module {target} is built into Python and cannot be run", hint=RUN + "train.py"
-        )
+        return UsageError(f"the module {target} is built into Python and cannot be run", hint=RUN + "train.py")
     known, part = "", ""
     for part in target.split("."):
         if searcher.locate(known + part) is None:

@@ -14,9 +14,7 @@ from echelon.script.source import parse
 from echelon.script.statements import Event, Setting, Wanted, events, mentions
 from echelon.script.unsafe import why_unsafe
 
-PARSED_BYTES = (
-    1 << 20
-)  # of all files together, about 0.2 s on one core; beyond it files are read line by line
+PARSED_BYTES = 1 << 19  # of all files together, about 0.2 s on one core; the rest is read by lines
 LOCAL_FILES = 1000
 # `import a.b, c as d` or `from a.b import c`, at the start of a line
 IMPORT_LINE = re.compile(rb"^(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
@@ -28,7 +26,7 @@ class Imports:
     """What a script imports, as far as reading it can tell; every field is JSON-friendly when made a list."""
 
     preload: tuple[str, ...]
-    """In the script's order: "a.b", or "a.b:c" for `from a.b import c`: import a.b, then a.b.c if it has no c."""
+    """In the script's order: "a.b"; for `from a.b import c` "a.b:c", a.b and then a.b.c if it has no c."""
     skipped: tuple[tuple[str, str], ...]
     """Names that are left to the ranks, each with the reason."""
     local: tuple[str, ...]
@@ -56,13 +54,13 @@ class _Reader:
         self.searcher = Searcher([script.folder, *script.search_path])
         own = (entry for entry in script.search_path if is_own_code(entry))
         self.own_entries = {script.folder, *own}
-        self.own_top = script.name.partition(".")[0] if script.kind == "module" else ""
         self.preload: dict[str, None] = {}
         self.skipped: dict[str, str] = {}
         self.local: dict[str, None] = {}
         self.mentions: set[str] = set()
         self.keys: dict[str, None] = {}
         self.parsed_bytes = 0
+        self.long: list[str] = []
 
     def run(self) -> None:
         """Walk the imports depth first, as they run, with a stack of our own: cycles and depth do no harm."""
@@ -78,6 +76,10 @@ class _Reader:
         foreign = {name for name in self.mentions if not self._is_own(name.partition(".")[0])}
         for name in later(foreign):
             self._want(name, name)
+        if self.long:
+            more = f" and {len(self.long) - 1} more" if len(self.long) > 1 else ""
+            reason = f"more than {PARSED_BYTES // 1024} KiB of source: only imports at the start of a line were read"
+            self.skipped[self.long[0] + more] = reason
         return Imports(
             preload=tuple(self.preload),
             skipped=tuple(self.skipped.items()),
@@ -121,7 +123,7 @@ class _Reader:
         if self.parsed_bytes + len(source) > PARSED_BYTES:
             names = _scan(source)
             self.mentions.update(names)
-            self.skipped[path] = "too long to parse: only imports at the start of a line were read"
+            self.long.append(path)
             found = (Wanted(module=name) for name in names)
         else:
             self.parsed_bytes += len(source)
@@ -151,7 +153,10 @@ class _Reader:
         return None
 
     def _want(self, entry: str, module: str) -> None:
-        row = why_unsafe(entry.replace(":", "."))
+        dotted = entry.replace(":", ".")
+        if dotted == self.script.name:
+            return  # runpy warns when the module that it is to run has been imported before
+        row = why_unsafe(dotted)
         if row is not None:
             self.skipped[entry] = row.reason
             for name in row.instead:
@@ -166,17 +171,13 @@ class _Reader:
             self.skipped[entry] = f"the script sets {what} first, which the import may read"
 
     def _is_own(self, top: str) -> bool:
-        if top == self.own_top:
-            return True
         if is_built_in(top):
             return False
         found = self.searcher.locate(top)
         if found is None:
             return False
         # a package that `pip install -e` put on no path has an entry of its own outside the search path
-        return found.entry in self.own_entries or (
-            found.entry not in self.searcher.path and is_own_code(found.entry)
-        )
+        return found.entry in self.own_entries or (found.entry not in self.searcher.path and is_own_code(found.entry))
 
     def _own(self, wanted: Wanted) -> Iterator[Wanted]:
         parts = wanted.module.split(".")

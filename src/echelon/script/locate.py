@@ -24,9 +24,7 @@ LOADERS = (
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
 # /opt/lib/python3.12, …/lib-dynload, /usr/lib/python312.zip, …/site-packages, …/dist-packages
-INSTALLED = re.compile(
-    r"/(site|dist)-packages(/|$)|/lib\w*/python3[\d.]*t?(/lib-dynload)?/?$|/python3\d*\.zip$"
-)
+INSTALLED = re.compile(r"/(site|dist)-packages(/|$)|/lib\w*/python3[\d.]*t?(/lib-dynload)?/?$|/python3\d*\.zip$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

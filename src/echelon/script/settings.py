@@ -8,7 +8,7 @@ import sys
 
 READ_WHEN_USED = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_", "HIP_", "ROCR_", "NCCL_",
-    "RCCL_", "GLOO_", "FI_", "UCX_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM", 
+    "RCCL_", "GLOO_", "FI_", "UCX_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM",
     "WANDB_", "MIOPEN_", "DISPLAY",
 )  # fmt: skip
 # prefixes of what belongs to another library: torch and numpy do not look at them

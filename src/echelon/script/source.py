@@ -8,9 +8,7 @@ from contextlib import contextmanager
 
 from echelon.errors import UsageError
 
-JUDGED_BYTES = (
-    1 << 20
-)  # about 0.3 s of compiling on one core; larger files are judged by the ranks themselves
+JUDGED_BYTES = 1 << 20  # about 0.3 s of compiling on one core; larger files are judged by the ranks themselves
 WIDTH = 100  # columns of a source line that an error shows
 VERSION = "{}.{}.{}".format(*sys.version_info[:3])
 # 3.10 and 3.11 raise ValueError for a null byte; deep nesting ends in RecursionError or MemoryError
@@ -39,7 +37,7 @@ def judge(source: bytes, path: str, *, hint: str) -> None:
         return
     with _quiet():
         try:
-            compile(source, path, "exec", dont_inherit=True)
+            compile(source, f"<{path}>", "exec", dont_inherit=True)  # no file's name: Python would read it again
         except SyntaxError as error:
             raise UsageError(_syntax_message(error, source, path), hint=hint) from None
         except (RecursionError, MemoryError):
@@ -51,19 +49,22 @@ def _syntax_message(error: SyntaxError, source: bytes, path: str) -> str:
     reason = f"Python {VERSION} finds a syntax error in {path}"
     if not error.lineno:
         return f"{reason}: {error.msg}"
-    lines = [f"{reason}, line {error.lineno}"]
-    text = error.text or _line(source, error.lineno)
-    if error.offset and error.offset > 0:
-        lines[0] += f", column {error.offset}"
-    lines[0] += f": {error.msg}"
-    if text.strip():
-        shown = text.rstrip("\n")
-        stripped = shown.lstrip()
-        lines.append(f"    {stripped[:WIDTH]}")
-        column = (error.offset or 0) - 1 - (len(shown) - len(stripped))
-        if 0 <= column <= min(len(stripped), WIDTH):
-            lines.append("    " + " " * column + "^")
-    return "\n".join(lines)
+    text, column = error.text or "", error.offset or 0
+    if not text:  # found after parsing: Python has no line at hand and counts bytes of UTF-8
+        text = _line(source, error.lineno)
+        column = len(text.encode()[: max(column - 1, 0)].decode("utf-8", "ignore")) + 1 if column > 0 else 0
+    place = f"line {error.lineno}, column {column}" if column > 0 else f"line {error.lineno}"
+    return f"{reason}, {place}: {error.msg}" + _excerpt(text, column)
+
+
+def _excerpt(text: str, column: int) -> str:
+    shown = text.rstrip("\n")
+    stripped = shown.lstrip()[:WIDTH]
+    if not stripped:
+        return ""
+    indent = column - 1 - (len(shown) - len(shown.lstrip()))
+    caret = "\n    " + " " * indent + "^" if 0 <= indent <= len(stripped) else ""
+    return f"\n    {stripped}{caret}"
 
 
 def _line(source: bytes, number: int) -> str:

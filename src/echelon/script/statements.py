@@ -125,11 +125,7 @@ def _known(side: ast.expr, *, as_main: bool) -> object:
         "platform": sys.platform,
         "name": os.name,
     }
-    if (
-        isinstance(side, ast.Attribute)
-        and isinstance(side.value, ast.Name)
-        and side.value.id in ("sys", "os")
-    ):
+    if isinstance(side, ast.Attribute) and isinstance(side.value, ast.Name) and side.value.id in ("sys", "os"):
         return names.get(side.attr)
     if isinstance(side, ast.Constant):
         return side.value

@@ -1,13 +1,13 @@
 """Packages that must not be imported before the fork: they act, or read which rank they are, when imported.
 
-Seen with a traced `os.environ`, /proc/self/task and sys.modules on 2026-11-21 (CPU, Python 3.11), and without a
-row because nothing was found: accelerate 1.15, transformers 5.23, datasets 5.2, wandb 0.31, ray 2.60, pyspark 4.3,
-mlflow 3.17, lightning_utilities 0.15 and jax 0.10.
-- transformers asks torch.cuda.is_available(); PYTORCH_NVML_BASED_CUDA_CHECK=1 keeps that harmless, on ROCm too
-  (https://github.com/vllm-project/vllm/pull/46741).
+Imported on 2026-11-21 with a traced `os.environ`, /proc/self/task and sys.modules (CPU, Python 3.11), and
+without a row because nothing was found: accelerate 1.15, transformers 5.23, datasets 5.2, wandb 0.31,
+ray 2.60, pyspark 4.3, mlflow 3.17, lightning_utilities 0.15 and jax 0.10.
+- transformers asks torch.cuda.is_available(); PYTORCH_NVML_BASED_CUDA_CHECK=1 keeps that harmless, also on
+  ROCm (https://github.com/vllm-project/vllm/pull/46741).
 - jax starts threads with its first backend, not when imported (https://github.com/jax-ml/jax/pull/20734).
-- pyarrow 26, and so pandas, datasets and transformers.Trainer, starts one thread, jemalloc's `jemalloc_bg_thd`;
-  a forked child has it no more and could allocate arrays.
+- pyarrow 26, and so pandas, datasets and transformers.Trainer, starts one thread, `jemalloc_bg_thd`; a forked
+  child does not have it and could still build arrays.
 """
 
 from dataclasses import dataclass
