@@ -77,5 +77,6 @@ class Agents:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 if self._process.poll() is not None:
+                    self._said += (self._process.stdout.read() or b"") if self._process.stdout is not None else b""
                     return
                 time.sleep(0.005)

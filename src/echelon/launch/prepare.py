@@ -7,26 +7,26 @@ import shutil
 import socket
 import sys
 import time
+from functools import partial
 
 from echelon.environment import devices
-from echelon.errors import EchelonError, UsageError
+from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch.run_directory import new_path
 from echelon.plan import Surroundings, resolve
 from echelon.spec import Job, Plan
 
 RUNS = "echelon-runs"
-ASK_SECONDS = 5.0
 
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
     """Return the plan of a job on the machine one stands on; raise UsageError when it cannot run as asked."""
-    from echelon.slurm import allocation
+    from echelon.slurm import allocation, gres
 
     host = host or Host()
     cwd = os.getcwd()
     folder, preload = _read_script(job, cwd)
-    found = allocation.read(host.environ)
+    found = allocation.read(host.environ, partial(gres.ask, host))
     run_id = os.urandom(8).hex()
     label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
     around = Surroundings(
@@ -34,7 +34,6 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
         allocation=found,
-        binds_tasks=found is not None and not found.is_task and _binds_tasks(host),
         preload=preload,
         folder=folder,
         run_id=run_id,
@@ -71,12 +70,3 @@ def _search_path() -> list[str]:
     """Return sys.path as the script's own Python will have it, after its first entry."""
     ours = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[0] else ""
     return [entry for entry in sys.path if entry not in ("", ours)]
-
-
-def _binds_tasks(host: Host) -> bool:
-    """Ask Slurm whether a task plugin binds: without one, srun refuses to be told not to bind."""
-    try:
-        answer = host.ask(("scontrol", "show", "config"), timeout_seconds=ASK_SECONDS)
-    except EchelonError:
-        return True
-    return "task/affinity" in answer.stdout or "task/cgroup" in answer.stdout

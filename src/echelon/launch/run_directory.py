@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import time
 from dataclasses import asdict
 from typing import IO, Any
@@ -38,6 +39,7 @@ class RunDirectory:
             ) from None
         fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
         directory = cls(path, events)
+        directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
         directory.write_json("plan.json", {"format": FORMAT, **plan_fields(plan)})
         return directory
 

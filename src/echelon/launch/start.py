@@ -53,7 +53,7 @@ def start(plan: Plan, host: Host) -> int:
             agents.end(seconds=STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS)
             console.finish_output()
             console.clear()
-        outcome = _with_slurm_verdict(outcome, plan, host)
+        outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - began)
         return exit_code
     finally:
@@ -120,7 +120,7 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _with_slurm_verdict(outcome: Failure | None, plan: Plan, host: Host) -> Failure | None:
+def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
     """Ask Slurm why, when nodes or agents went away or a signal came that no person here has sent."""
     if outcome is None or plan.where != "slurm":
         return outcome
@@ -130,7 +130,7 @@ def _with_slurm_verdict(outcome: Failure | None, plan: Plan, host: Host) -> Fail
 
     from echelon.slurm.verdict import why_ended
 
-    verdict = why_ended(host)
+    verdict = why_ended(said, host)
     if not verdict:
         return outcome
     cause = failure.LOST_NODE if verdict.is_node_failure else failure.SLURM

@@ -113,6 +113,7 @@ class Supervisor:
             node=seat.node,
             cores=seat.num_cores,
             devices=seat.num_devices,
+            pid=member.pid,
         )
         if len(self.crew.members) < self.num_agents:
             return
@@ -321,7 +322,7 @@ class Supervisor:
         self.answer_deadline = NEVER
         failures = self.attempt.failures
         reason = failure.first(failures, stopped_at=self.attempt.stopped_at) if failures else None
-        if self.stop_signal and (reason is not None or not self.attempt.is_running):
+        if self.stop_signal and (reason is not None or self.attempt.alive or not self.attempt.is_running):
             name = signal.Signals(self.stop_signal).name
             reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.stop_signal)
         if reason is not None and self._may_start_again(reason):

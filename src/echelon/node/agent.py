@@ -34,6 +34,7 @@ class Agent:
         self.mark = "%s.%d" % (order.run_id, seat.agent_index)
         self.guard = guard.start(self.mark)
         self.selector = selectors.DefaultSelector()
+        self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
         self.channel: Optional[Channel] = None
         self.attempt: Optional[Attempt] = None
         self.postponed: Optional[Message] = None
@@ -188,7 +189,7 @@ class Agent:
         elif message["kind"] == "ready":
             if message["why_not"]:
                 self._end_warm(message["why_not"])
-            self._tell("imported", seconds=message["seconds"], why_exec=self.starter.why_exec)
+            self._tell("imported", seconds=message["seconds"], why_exec=self.starter.why_exec, warm_pid=warm.pid)
             if self.postponed is not None:
                 self._start(self.postponed)
         elif message["kind"] == "forked" and self.attempt is not None:
@@ -206,7 +207,7 @@ class Agent:
         was_importing = self.starter.is_waiting
         self._end_warm("the process that imports ended before it was done")
         if was_importing:
-            self._tell("imported", seconds=0.0, why_exec=self.starter.why_exec)
+            self._tell("imported", seconds=0.0, why_exec=self.starter.why_exec, warm_pid=0)
             if self.postponed is not None:
                 self._start(self.postponed)
         elif self.attempt is not None:
@@ -309,6 +310,12 @@ class Agent:
                 if self.attempt is not None:
                     self.attempt.signal(number)
 
+    def _replace_guard(self) -> None:
+        self.selector.unregister(self.guard.link)
+        self.guard = guard.start(self.mark)
+        self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
+        self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
+
     def _reap(self) -> None:
         while True:
             try:
@@ -317,9 +324,6 @@ class Agent:
                 return
             if pid == 0:
                 return
-            if pid == self.guard.pid and self.exit_code is None:
-                self.guard = guard.start(self.mark)
-                self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
             self._was_ended(pid, os.waitstatus_to_exitcode(status))
 
     def leave(self) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from typing import Iterable
 
 from . import sweep
@@ -10,50 +11,53 @@ from . import sweep
 class Guard:
     """The agent's side: tells the guard which sessions to end, and that all is well when the agent leaves."""
 
-    def __init__(self, pid: int, pipe: int) -> None:
+    def __init__(self, pid: int, link: socket.socket) -> None:
         self.pid = pid
-        self._pipe = pipe
+        self.link = link  # at its end of file the guard is gone
 
     def watch(self, sessions: Iterable[int]) -> None:
         self._write("".join("%d\n" % session for session in sessions))
 
     def dismiss(self) -> None:
         self._write("bye\n")
-        os.close(self._pipe)
+        self.link.close()
 
     def _write(self, text: str) -> None:
         try:
-            os.write(self._pipe, text.encode())
+            self.link.sendall(text.encode())
         except OSError:
-            pass  # the guard itself was killed; the agent still stands
+            pass  # the guard itself was killed; the agent will see it and start another
 
 
 def start(mark: str) -> Guard:
-    """Fork a guard; call it before the agent opens anything that must not be shared."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(reading)
-        return Guard(pid, writing)
-    try:
-        os.close(writing)
-        _stand_guard(reading, mark)
-    finally:
-        os._exit(0)
+    """Fork a guard that is no descendant of the agent: Slurm kills those together with it."""
+    ours, theirs = socket.socketpair()
+    between = os.fork()
+    if between == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                ours.close()
+                _stand_guard(theirs, mark)
+        finally:
+            os._exit(0)
+    os.waitpid(between, 0)
+    theirs.close()
+    return Guard(int(ours.recv(16)), ours)
 
 
-def _stand_guard(pipe: int, mark: str) -> None:
-    os.setsid()
+def _stand_guard(link: socket.socket, mark: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole tree; only the agent's end matters here
+        signal.signal(number, signal.SIG_IGN)
+    link.sendall(b"%d" % os.getpid())
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    os.closerange(3, pipe)  # a copy of the agent's connection here would hide the agent's end from the supervisor
-    os.closerange(pipe + 1, 65536)
+    os.closerange(3, link.fileno())  # a copy of the agent's connection would hide the agent's end from the supervisor
+    os.closerange(link.fileno() + 1, 65536)
     heard = b""
     while True:
-        data = os.read(pipe, 65536)
+        data = link.recv(65536)
         if not data:
             break
         heard += data

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 import time
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Set
 
 RANK_NAMES = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -13,6 +13,7 @@ RANK_NAMES = frozenset({
 })  # fmt: skip
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and leaves the driver alone
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # pyarrow's allocator, which locks itself around every fork
 
 
 def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
@@ -21,6 +22,8 @@ def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
     num_modules = len(sys.modules)
     adds_nvml_check = NVML_CHECK not in os.environ
     os.environ.setdefault(NVML_CHECK, "1")
+    # out of sight, so that only a module that asks for one of them by name is noticed, not one that copies them all
+    hidden = {name: os.environ.pop(name) for name in RANK_NAMES if name in os.environ}
     gc.disable()  # an import only adds objects: collecting between them is a tenth of the time of `import torch`
     watch = _EnvironmentWatch()
     try:
@@ -30,6 +33,7 @@ def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
         gc.enable()
         if adds_nvml_check:
             del os.environ[NVML_CHECK]
+        os.environ.update(hidden)
     return {
         "why_not": "; ".join(reasons_against_fork(watch.readers)),
         "failed": failed,
@@ -94,10 +98,11 @@ def _reader() -> str:
 def reasons_against_fork(readers: Sequence[str]) -> List[str]:
     """Return why this process must not be forked; an empty list means that it may."""
     reasons = list(dict.fromkeys(readers))
-    if _num_threads() > 1:
+    if _threads():
         _fork_once()  # OpenBLAS and others end their threads in a fork handler and start them again when needed
-        if _num_threads() > 1:
-            reasons.append("an import started threads that stay: %s" % ", ".join(sorted(set(_thread_names()))))
+        names = sorted(_threads())
+        if names:
+            reasons.append("an import started threads that stay: %s" % ", ".join(names))
     reasons += ["an import opened %s" % path for path in sorted(set(_open_device_files()))]
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
@@ -106,17 +111,17 @@ def reasons_against_fork(readers: Sequence[str]) -> List[str]:
     return reasons
 
 
-def _num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-def _thread_names() -> List[str]:
-    names = []
+def _threads() -> Set[str]:
+    """Return the names of the threads beside the main one that a fork would cut off."""
+    names = set()
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
-            with open("/proc/self/task/%s/comm" % task) as file:
-                names.append(file.read().strip())
-    return names
+            try:
+                with open("/proc/self/task/%s/comm" % task) as file:
+                    names.add(file.read().strip())
+            except OSError:
+                continue  # it has just ended
+    return names - HARMLESS_THREADS
 
 
 def _fork_once() -> None:

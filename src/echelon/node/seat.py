@@ -25,7 +25,7 @@ class Seat(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         """Return what the supervisor is told in the agent's hello."""
-        return {**self._asdict(), "pid": os.getpid(), "python": platform.python_version()}
+        return {**self._asdict(), "agent_pid": os.getpid(), "python": platform.python_version()}
 
 
 def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:

@@ -10,21 +10,15 @@ import sys
 
 
 def _leave_the_path() -> None:
-    """Take the zip out of the interpreter again, then let the site's own sitecustomize have its turn."""
+    """Take the zip out of the interpreter again."""
     archive = os.path.dirname(__file__)
     sys.path[:] = [entry for entry in sys.path if entry != archive]
-    ours = sys.modules.pop(__name__)
+    del sys.modules[__name__]
     theirs = os.environ.pop("ECHELON_PYTHONPATH", None)
     if theirs is None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = theirs
-    try:
-        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError as error:
-        if error.name != "sitecustomize":
-            raise
-        sys.modules[__name__] = ours  # the import that runs us wants to find something under this name
 
 
 def _leave_the_modules() -> None:
@@ -35,12 +29,14 @@ def _leave_the_modules() -> None:
         del sys.path_importer_cache[entry]
 
 
-if "ECHELON_WARM_FD" in os.environ:
+_link = os.environ.pop("ECHELON_WARM_FD", "")
+if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
-
-    _link = int(os.environ.pop("ECHELON_WARM_FD"))
-    _leave_the_path()
-    warm.serve(_link)  # returns in the ranks only
-    _leave_the_modules()
-else:
-    _leave_the_path()
+_leave_the_path()
+try:
+    # the site's own has its turn; where there is none, or it fails, site.py gets the error that it would have got
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+finally:
+    if _link:
+        warm.serve(int(_link))  # returns in the ranks only
+        _leave_the_modules()

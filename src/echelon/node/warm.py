@@ -27,6 +27,7 @@ def serve(descriptor: int) -> None:
     report = preload.prepare(order[0])
     link.send(agent, {"kind": "ready", **report})
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
+    on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it
     wakeup = _watch_children()
     while True:
         readable, _, _ = select.select([agent.fileno(), wakeup[0]], [], [])
@@ -39,6 +40,7 @@ def serve(descriptor: int) -> None:
             message, descriptors = order
             if _fork(agent, message, descriptors):
                 _become_rank(agent, wakeup, mask, message, descriptors)
+                signal.signal(signal.SIGCHLD, on_child)
                 return
 
 
@@ -94,20 +96,21 @@ def _become_rank(
     os.setsid()
     agent.close()
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for end in wakeup:
         os.close(end)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for standard, descriptor in enumerate((nothing, *descriptors)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
+    if not sys.stdout.write_through:  # type: ignore[union-attr]
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     for name, value in message["environ"].items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
     _reseed()
+    _renew_thread_id()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -122,3 +125,10 @@ def _reseed() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()
+
+
+def _renew_thread_id() -> None:
+    """Let the main thread know its own id: threading keeps that of the process it was imported in."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading.main_thread()._set_native_id()

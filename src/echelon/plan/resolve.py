@@ -24,8 +24,6 @@ class Surroundings:
     num_devices: int
     """Devices that this process sees here."""
     allocation: Allocation | None
-    binds_tasks: bool
-    """Whether Slurm would bind tasks to cores, so that it must be told not to bind the agent."""
     preload: tuple[str, ...]
     folder: str
     run_id: str
@@ -36,11 +34,11 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     """Decide where and how a job runs; raise UsageError when it cannot run as asked."""
     _refuse_rank_variables(job.environ)
     where, nodes, why_nodes = _place(job, around)
-    ranks_per_node, devices, why_ranks = _ranks(job, around, where)
+    ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
     step: tuple[str, ...] = ()
     if where == "slurm":
         tasks = ranks_per_node if job.launch == "tasks" else 1
-        step = step_command(num_nodes=len(nodes), tasks_per_node=tasks, binds=around.binds_tasks)
+        step = step_command(num_nodes=len(nodes), tasks_per_node=tasks, devices_per_node=devices)
     num_nodes = len(nodes) or job.num_nodes
     return Plan(
         run_id=around.run_id,
@@ -51,6 +49,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         preload=around.preload,
         folder=around.folder,
         where=where,
+        job_id=around.allocation.job_id if around.allocation is not None else "",
         nodes=nodes,
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,
@@ -167,10 +166,23 @@ def _node_rank(job: Job, around: Surroundings) -> int:
     return around.allocation.task_rank if around.allocation is not None else -1
 
 
-def _ranks(job: Job, around: Surroundings, where: str) -> tuple[int, int, str]:
+def _devices_of_job(allocation: Allocation, num_nodes: int) -> int:
+    """Return the devices on each node used; 0 where there are none or Slurm does not say."""
+    counts = allocation.devices[:num_nodes]
+    if len(set(counts)) > 1:
+        listed = ", ".join(f"{node}: {n}" for node, n in zip(allocation.nodes, counts, strict=False))
+        raise UsageError(
+            f"job {allocation.job_id} has different numbers of devices on its nodes ({listed}), "
+            "and Slurm starts no step that sees them all",
+            hint="ask for a number per node: salloc --gpus-per-node=8 …   or use one node: echelon run --nnodes 1 …",
+        )
+    return counts[0] if counts else 0
+
+
+def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[int, int, str]:
     devices = around.num_devices
     if where == "slurm" and around.allocation is not None:
-        devices = around.allocation.devices_per_node or 0
+        devices = _devices_of_job(around.allocation, num_nodes)
     asked = job.ranks_per_node
     if asked == ONE_PER_DEVICE:
         if devices:

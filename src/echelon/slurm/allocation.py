@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from echelon.environment import hostlist
@@ -16,8 +15,8 @@ class Allocation:
 
     job_id: str
     nodes: tuple[str, ...]
-    devices_per_node: int
-    """0: none, or Slurm does not say here."""
+    devices: tuple[int, ...]
+    """Devices of the job on each node; empty: Slurm does not say."""
     is_task: bool
     """Whether this process itself is one task of a running step: then nodes are started by hand."""
     num_tasks: int
@@ -25,8 +24,8 @@ class Allocation:
     step_nodes: tuple[str, ...]
 
 
-def read(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation, or None outside of one."""
+def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[str, int]]) -> Allocation | None:
+    """Return the allocation, or None outside of one; `devices_by_node` is asked for the job's devices."""
     job_id = environ.get("SLURM_JOB_ID")
     node_text = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not job_id or not node_text:
@@ -38,11 +37,13 @@ def read(environ: Mapping[str, str]) -> Allocation | None:
             hint="start echelon in one component: srun --het-group=0 -N1 -n1 --overlap echelon run …",
         )
     is_task = _is_task(environ)
+    nodes = hostlist.expand(node_text)
+    devices = {} if is_task else devices_by_node(job_id)
     step_text = environ.get("SLURM_STEP_NODELIST", "") if is_task else ""
     return Allocation(
         job_id=job_id,
-        nodes=tuple(hostlist.expand(node_text)),
-        devices_per_node=_devices_per_node(environ),
+        nodes=tuple(nodes),
+        devices=tuple(devices[node] for node in nodes) if all(node in devices for node in nodes) else (),
         is_task=is_task,
         num_tasks=int(environ.get("SLURM_NTASKS", "1")) if is_task else 1,
         task_rank=int(environ.get("SLURM_PROCID", "0")) if is_task else 0,
@@ -55,11 +56,3 @@ def _is_task(environ: Mapping[str, str]) -> bool:
     step = environ.get("SLURM_STEP_ID", "")
     is_ordinary_step = step.isdigit() and int(step) < 0xFFFFFFF0  # batch, extern and interactive are above
     return is_ordinary_step and "SLURM_PROCID" in environ and int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
-
-
-def _devices_per_node(environ: Mapping[str, str]) -> int:
-    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
-        match = re.fullmatch(r"(?:[\w.-]+:)*(\d+)", environ.get(name, ""))  # "8", or typed: "mi250:8"
-        if match:
-            return int(match.group(1))
-    return 0

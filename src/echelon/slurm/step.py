@@ -8,7 +8,8 @@ from collections.abc import Mapping
 # one task per node that sees all that the job has on that node.
 _SHAPES_OF_THE_JOB = (
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE",
-    "SLURM_NTASKS_PER_GPU", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK",
+    "SLURM_NTASKS_PER_GPU", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_TASKS_PER_NODE",
+    "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK",
     "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_GPUS_PER_SOCKET", "SLURM_DISTRIBUTION", "SLURM_CPU_BIND",
     "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_VERBOSE", "SLURM_MEM_BIND", "SLURM_MEM_BIND_TYPE",
     "SLURM_MEM_BIND_LIST", "SLURM_MEM_BIND_VERBOSE", "SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_EXACT",
@@ -21,14 +22,16 @@ _SHAPES_OF_THE_JOB = (
 )  # fmt: skip
 
 
-def step_command(*, num_nodes: int, tasks_per_node: int, binds: bool) -> tuple[str, ...]:
+def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int) -> tuple[str, ...]:
     """Return srun and its options; the agents' command line follows."""
     return (
         "srun",
         f"--nodes={num_nodes}",
         f"--ntasks={num_nodes * tasks_per_node}",
         f"--ntasks-per-node={tasks_per_node}",
-        *(("--cpu-bind=none",) if binds else ()),  # the agent is to see all cores of the job on its node
+        "--cpu-bind=none",  # the agent is to see all cores of the job on its node
+        # asked for again because a job that asked by task, or in total, would give this step one device
+        *((f"--gpus-per-node={devices_per_node}",) if devices_per_node else ()),
         "--mpi=none",
         "--overlap",  # beside other steps, and inside an interactive one
         "--export=ALL",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from echelon.environment import hostlist
 from echelon.errors import EchelonError
 from echelon.host import Host
 
@@ -19,13 +20,40 @@ class Verdict:
     is_node_failure: bool
 
 
-def why_ended(host: Host) -> Verdict | None:
-    """Return Slurm's reason, or None when it has none or does not answer."""
+def why_ended(said: str, host: Host) -> Verdict | None:
+    """Return Slurm's reason: from what srun said, else from the job's state; None when there is none."""
+    return from_srun(said) or _from_state(host)
+
+
+# slurmstepd: error: *** STEP 7.0 ON nid005000 CANCELLED AT 2026-11-21T05:37:12 DUE TO TIME LIMIT ***
+_DUE_TO = {
+    "TIME LIMIT": "the job reached its time limit",
+    "PREEMPTION": "the job was preempted by another",
+    "NODE FAILURE": "a node of the job failed",
+    "JOB REQUEUE": "the job was requeued",
+    "": "the job was cancelled",
+}
+
+
+def from_srun(said: str) -> Verdict | None:
+    """Read the reason from srun's own messages."""
+    lost = list(dict.fromkeys(re.findall(r"error: Node failure on (\S+)", said)))
+    if lost:
+        return Verdict(text=", ".join(f"{node} is down, says Slurm" for node in lost), is_node_failure=True)
+    match = re.search(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*", said)
+    if not match:
+        return None
+    reason = match.group(1) or ""
+    text = _DUE_TO.get(reason, f"the job was cancelled due to {reason.lower()}")
+    return Verdict(text=text, is_node_failure=reason == "NODE FAILURE")
+
+
+def _from_state(host: Host) -> Verdict | None:
     job_id = host.environ.get("SLURM_JOB_ID", "")
+    ask_nodes = ("sinfo", "--noheader", "--format=%N %T", "--states=down,drain,fail,no_respond")
     try:
         shown = host.ask(("scontrol", "--oneliner", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
-        down = host.ask(("sinfo", "--noheader", "--format=%N %T", "--states=down,drain,fail,no_respond"),
-                        timeout_seconds=ASK_SECONDS)  # fmt: skip
+        down = host.ask(ask_nodes, timeout_seconds=ASK_SECONDS)
     except EchelonError:
         return None
     return read(shown.stdout, down.stdout, host.environ.get("SLURM_JOB_NODELIST", ""))
@@ -44,8 +72,6 @@ _STATES = {
 
 def read(job_line: str, down_lines: str, node_text: str) -> Verdict | None:
     """Read `scontrol --oneliner show job` and a list of nodes that are down."""
-    from echelon.environment import hostlist
-
     match = re.search(r"\bJobState=(\w+)", job_line)
     state = match.group(1) if match else ""
     ours = set(hostlist.expand(node_text)) if node_text else set()

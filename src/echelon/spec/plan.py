@@ -28,6 +28,8 @@ class Plan:
     """What Python will put first on sys.path."""
     where: str
     """"here", "slurm" (one step over the allocation's nodes) or "meet" (each node is started by hand)."""
+    job_id: str
+    """Slurm's number of the job; empty outside of an allocation."""
     nodes: tuple[str, ...]
     num_nodes: int
     ranks_per_node: int

@@ -1,0 +1,33 @@
+"""How many devices a job has on each of its nodes: only Slurm knows, no variable says it for every way of asking."""
+
+from __future__ import annotations
+
+import re
+
+from echelon.environment import hostlist
+from echelon.errors import EchelonError
+from echelon.host import Host
+
+ASK_SECONDS = 5.0
+
+
+def ask(host: Host, job_id: str) -> dict[str, int]:
+    """Return devices by node; empty when Slurm does not answer or does not say."""
+    try:
+        answer = host.ask(("scontrol", "--details", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
+    except EchelonError:
+        return {}
+    return read(answer.stdout) if answer.exit_code == 0 else {}
+
+
+def read(text: str) -> dict[str, int]:
+    """Read `scontrol --details show job`.
+
+    Nodes=nid[005000-005001] CPU_IDs=1-7,9 Mem=61440 GRES=gpu:mi250:8(IDX:0-7)
+    """
+    devices: dict[str, int] = {}
+    for nodes, gres in re.findall(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", text):
+        count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)\(", gres))
+        for node in hostlist.expand(nodes):
+            devices[node] = devices.get(node, 0) + count
+    return devices

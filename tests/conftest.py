@@ -1,0 +1,22 @@
+"""What all tests share: a clean environment, and the private cluster."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.fixture import slurm
+
+__all__ = ["slurm"]
+
+# A shell that stands in an allocation, or was started by a launcher, must not reach into the tests.
+FOREIGN = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "ECHELON_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take the surroundings of the test run out of the environment, and one thread per rank: two cores are shared."""
+    for name in list(os.environ):
+        if name.startswith(FOREIGN) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name)
+    yield

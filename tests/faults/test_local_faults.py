@@ -1,0 +1,115 @@
+"""Whatever is killed, whenever: the cause is named, the exit code is not 0, and nothing is left running."""
+
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runs import Run
+
+WORKER = str(Path(__file__).parent / "worker.py")
+TIMES = 20
+NUM_RANKS = 3
+ORPHAN_SECONDS = 5.0
+
+
+def start(folder: Path, *options: str) -> Run:
+    return Run(folder, "-n", str(NUM_RANKS), *options, WORKER)
+
+
+def pause(number: int) -> None:
+    """Let the fault strike at another moment each time, the same in every run of the tests."""
+    time.sleep(random.Random(number).uniform(0, 0.3))
+
+
+def finish_badly(run: Run, wanted: str) -> str:
+    code, _, err = run.finish(seconds=15)
+    assert code != 0
+    assert re.search(wanted, err), err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+    return err
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+@pytest.mark.parametrize("launch", ["warm", "exec"])
+def test_killed_rank(tmp_path: Path, launch: str, number: int) -> None:
+    """The rank that was killed is named, and the others end within 2 s."""
+    run = start(tmp_path, "--launch", launch)
+    run.until_started(NUM_RANKS)
+    pause(number)
+    victim = random.Random(number).choice(run.events("started"))
+    killed_at = time.monotonic()
+    run.kill(victim["pid"])
+    finish_badly(run, rf"rank {victim['rank']} on \S+ \(local rank {victim['rank']}\) failed first: killed by a signal: SIGKILL")
+    assert run.process.returncode == 137
+    assert time.monotonic() - killed_at < 2 + 1  # a second for the test's own machine
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+@pytest.mark.parametrize("launch", ["warm", "exec"])
+def test_killed_agent(tmp_path: Path, launch: str, number: int) -> None:
+    """The loss of the agent is what the run reports."""
+    run = start(tmp_path, "--launch", launch)
+    run.until_started(NUM_RANKS)
+    pause(number)
+    run.kill(run.events("agent")[0]["pid"])
+    finish_badly(run, r"failed first: agent ended: the agent on \S+ is gone")
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_killed_warm_process(tmp_path: Path, number: int) -> None:
+    """The loss of the warm process, which alone can wait for the ranks, ends the run and is named."""
+    run = start(tmp_path)
+    run.until_started(NUM_RANKS)
+    pause(number)
+    run.kill(run.events("imported")[0]["warm_pid"])
+    finish_badly(run, "failed first: warm process ended: the process that forked the ranks was killed")
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+@pytest.mark.parametrize("launch", ["warm", "exec"])
+def test_killed_supervisor(tmp_path: Path, launch: str, number: int) -> None:
+    """Without a supervisor the agents end their ranks and leave."""
+    run = start(tmp_path, "--launch", launch)
+    run.until(lambda: bool(run.events("agent")), "the agent came")
+    pause(number)
+    run.kill(run.process.pid)
+    run.finish()
+    assert run.process.returncode == -signal.SIGKILL
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_killed_supervisor_and_agent_at_once(tmp_path: Path, number: int) -> None:
+    """The guard ends the ranks when there is nobody else to do it."""
+    run = start(tmp_path)
+    run.until_started(NUM_RANKS)
+    pause(number)
+    run.kill(run.events("agent")[0]["pid"])
+    run.kill(run.process.pid)
+    run.finish()
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_fault_while_starting(tmp_path: Path, number: int) -> None:
+    """A signal at any moment of the start ends the run as a signal does, with nothing left behind."""
+    run = start(tmp_path)
+    time.sleep(random.Random(number).uniform(0, 0.4))
+    kind = random.Random(number).choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    run.kill(run.process.pid, kind)
+    code, _, err = run.finish(seconds=15)
+    assert code in (128 + kind, -kind), err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+def test_lost_terminal(tmp_path: Path) -> None:
+    """A closed terminal ends the run: SIGHUP reaches the supervisor and nothing stays."""
+    run = start(tmp_path)
+    run.until_started(NUM_RANKS)
+    run.kill(run.process.pid, signal.SIGHUP)
+    assert run.finish()[0] == 128 + signal.SIGHUP
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []

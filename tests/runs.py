@@ -1,0 +1,89 @@
+"""Start `echelon run` as a user does, look into its run directory, and find whatever it may have left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ECHELON = (sys.executable, "-m", "echelon")
+PATIENCE_SECONDS = 60.0
+
+
+class Run:
+    """One `echelon run` that goes on in the background."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None, before: tuple[str, ...] = ()
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.directory = folder / "run"
+        self.process = subprocess.Popen(
+            [*before, *ECHELON, "run", "--run-dir", str(self.directory), *arguments],
+            cwd=folder,
+            env=dict(environ if environ is not None else os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        """Return the events so far, of one kind or all."""
+        try:
+            lines = (self.directory / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        return [row for row in rows if kind in ("", row["event"])]
+
+    def plan(self) -> dict[str, Any]:
+        """Return the plan as the run directory holds it."""
+        plan: dict[str, Any] = json.loads((self.directory / "plan.json").read_text())
+        return plan
+
+    def until(self, met: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait for something to be so while the run goes on."""
+        deadline = time.monotonic() + seconds
+        while not met():
+            if self.process.poll() is not None and not met():
+                raise AssertionError(f"the run ended before {what}: {self.finish()}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {seconds} s for {what}: {self.events()}")
+            time.sleep(0.01)
+
+    def until_started(self, num_ranks: int) -> None:
+        self.until(lambda: len(self.events("started")) == num_ranks, f"{num_ranks} ranks started")
+
+    def finish(self, *, seconds: float = PATIENCE_SECONDS) -> tuple[int, str, str]:
+        """Return exit code, standard output and standard error once it has ended."""
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out.decode(), err.decode()
+
+    def left_behind(self, *, seconds: float) -> list[str]:
+        """Return the command lines that are still there after some time: the run's own, its ranks' and theirs."""
+        deadline = time.monotonic() + seconds
+        while (left := self._marked()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return left
+
+    def _marked(self) -> list[str]:
+        words = (str(self.directory).encode(),)
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    command, environ = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:
+                    continue
+                if state not in "ZX" and any(word in command or word in environ for word in words):
+                    found.append(f"{entry.name} {state} {command.replace(bytes(1), b' ').decode(errors='replace')}")
+        return found
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        os.kill(pid, number)
