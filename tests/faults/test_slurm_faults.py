@@ -14,7 +14,7 @@ from tests.runs import Run
 
 WORKER = str(Path(__file__).parent / "worker.py")
 TIMES = 20
-NUM_NODES = 20
+NUM_NODES = 16
 NODES_PER_RUN = 2
 RANKS_PER_NODE = 2
 ORPHAN_SECONDS = 5.0

@@ -77,6 +77,8 @@ class Agents:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 if self._process.poll() is not None:
-                    self._said += (self._process.stdout.read() or b"") if self._process.stdout is not None else b""
+                    if self._process.stdout is not None:
+                        self._said += self._process.stdout.read() or b""
+                        self._process.stdout.close()
                     return
                 time.sleep(0.005)

@@ -22,6 +22,7 @@ class Console:
         self._is_terminal = is_terminal
         self._progress = ""
         self._progress_time = 0.0
+        self._is_mid_line = {STDOUT: False, STDERR: False}
         self._partial: dict[tuple[int, str], bytes] = {}
 
     def rank_output(self, rank: int, stream: str, data: bytes) -> None:
@@ -30,6 +31,7 @@ class Console:
         if not self._names_ranks:
             self.clear()
             _write(target, data)
+            self._is_mid_line[target] = not data.endswith(b"\n")
             return
         *lines, rest = (self._partial.pop((rank, stream), b"") + data).split(b"\n")
         if rest:
@@ -61,11 +63,14 @@ class Console:
 
     def say(self, text: str) -> None:
         """Print a line of our own on standard error."""
-        self.clear()
-        _write(STDERR, f"echelon: {text}\n".encode("utf-8", "surrogateescape"))
+        self.say_lines([f"echelon: {text}"])
 
     def say_lines(self, lines: list[str]) -> None:
+        """Print lines of our own on standard error, never at the end of somebody else's."""
         self.clear()
+        if self._is_mid_line[STDERR] or (self._is_terminal and self._is_mid_line[STDOUT]):
+            _write(STDERR, b"\n")
+            self._is_mid_line = {STDOUT: False, STDERR: False}
         _write(STDERR, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
 
 

@@ -125,7 +125,9 @@ class Crew:
             self._drop(channel)
             return
         offset = float(hello["time"]) - time.time()
-        member = Member(channel, seat, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", "")))
+        member = Member(
+            channel, seat, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
+        )
         self.members[seat.agent_index] = member
         self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
         self._on_join(member)

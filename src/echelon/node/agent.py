@@ -39,17 +39,18 @@ class Agent:
         self.attempt: Optional[Attempt] = None
         self.postponed: Optional[Message] = None
         self.shown: "frozenset[int] | None" = frozenset()
+        self.early: "List[Tuple[str, bytes]] | None" = []  # what imports wrote before it was known who is shown
         self.exit_code: Optional[int] = None
         self.next_flush = 0.0
         self.paused: List[Tuple[RankOutput, int]] = []
-        self.starter = Starter(order, seat, _environment(order, seat, self.mark))
+        self.starter = Starter(order, seat, _environment(order, seat, self.mark), archive)
         self._catch_signals()
         self.imports = RankOutput(
             os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),
-            self._forward(0) if seat.agent_index == 0 else None,
+            self._forward_imports if seat.agent_index == 0 else None,
         )
         stdout, stderr = self.imports.open_pipes()
-        self.starter.warm_up(archive, stdout, stderr)
+        self.starter.warm_up(stdout, stderr)
         os.close(stdout)
         os.close(stderr)
 
@@ -142,6 +143,7 @@ class Agent:
         self.postponed = None
         self.shown = None if message["show"] == "all" else frozenset(message["show"])
         os.makedirs(message["log_directory"], exist_ok=True)
+        self._show_early()
         self.attempt = Attempt(message["attempt"], self.mark, self._spared)
         for offset in range(self.seat.num_ranks):
             place = place_of(message, self.seat, offset)
@@ -156,6 +158,12 @@ class Agent:
             self._listen_to(rank.output)
             if rank.pid:
                 self._was_started(rank)
+
+    def _show_early(self) -> None:
+        self._hear_all(self.imports)
+        early, self.early = self.early or [], None
+        for stream, data in early:
+            self._forward_imports(stream, data)
 
     def _was_started(self, rank: Rank) -> None:
         self.guard.watch([rank.pid])
@@ -231,6 +239,13 @@ class Agent:
                 self._tell("output", rank=rank, stream=stream, data=data.decode("utf-8", "surrogateescape"))
 
         return forward
+
+    def _forward_imports(self, stream: str, data: bytes) -> None:
+        """Show what an import writes as rank 0's, which under plain python it would be."""
+        if self.early is None:
+            self._forward(0)(stream, data)
+        else:
+            self.early.append((stream, data))
 
     def _listen_to(self, output: RankOutput) -> None:
         for pipe in output.pipes:
@@ -326,11 +341,19 @@ class Agent:
                 return
             self._was_ended(pid, os.waitstatus_to_exitcode(status))
 
+    def _reap_warm(self, pid: int) -> None:
+        """Wait for the warm process, so that `time echelon run` counts the ranks' seconds too."""
+        try:
+            os.waitpid(pid, 0)
+        except ChildProcessError:
+            pass  # it had ended before, and was waited for then
+
     def leave(self) -> None:
         """End what this agent started for itself."""
         self.starter.close()
         if self.starter.warm is not None:
             sweep.send(self.starter.warm.pid, signal.SIGKILL)
+            self._reap_warm(self.starter.warm.pid)
         self.imports.close()
         if os.path.getsize(self.imports.path) == 0:
             os.unlink(self.imports.path)

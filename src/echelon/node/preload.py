@@ -2,10 +2,11 @@
 
 import gc
 import importlib
+import importlib.machinery
 import os
 import sys
 import time
-from typing import Any, Dict, List, Sequence, Set
+from typing import Any, Dict, FrozenSet, List, Sequence, Set
 
 RANK_NAMES = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -40,6 +41,20 @@ def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
         "num_modules": len(sys.modules) - num_modules,
         "seconds": time.monotonic() - start,
     }
+
+
+def forget_shadowed(folder: str, at_start: FrozenSet[str]) -> None:
+    """Forget modules that we brought in and that the script's folder has under the same name: it finds its own."""
+    shadowed = set()
+    for name in {name.partition(".")[0] for name in sys.modules} - at_start:
+        spec = importlib.machinery.PathFinder.find_spec(name, [folder])
+        if spec is None or spec.loader is None:  # a bare folder hides nothing
+            continue
+        if getattr(sys.modules.get(name), "__file__", None) != spec.origin:
+            shadowed.add(name)
+    sys.path_importer_cache.pop(folder, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
+        del sys.modules[name]
 
 
 def import_all(names: Sequence[str], folder: str) -> List[str]:

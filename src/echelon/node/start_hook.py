@@ -8,6 +8,8 @@ tracebacks and exit codes are Python's own, not an imitation.
 import os
 import sys
 
+_at_start = frozenset(sys.modules)
+
 
 def _leave_the_path() -> None:
     """Take the zip out of the interpreter again."""
@@ -30,6 +32,7 @@ def _leave_the_modules() -> None:
 
 
 _link = os.environ.pop("ECHELON_WARM_FD", "")
+_is_live = os.environ.pop("ECHELON_LIVE", "")
 if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
 _leave_the_path()
@@ -37,6 +40,8 @@ try:
     # the site's own has its turn; where there is none, or it fails, site.py gets the error that it would have got
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 finally:
+    if _is_live and not sys.stdout.write_through:  # type: ignore[union-attr]
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     if _link:
-        warm.serve(int(_link))  # returns in the ranks only
+        warm.serve(int(_link), _at_start)  # returns in the ranks only
         _leave_the_modules()

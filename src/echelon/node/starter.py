@@ -20,14 +20,15 @@ Variables = Dict[str, Optional[str]]
 class Starter:
     """Knows how ranks are started on this node, and why not by fork if so."""
 
-    def __init__(self, order: Order, seat: Seat, environ: Dict[str, str]) -> None:
+    def __init__(self, order: Order, seat: Seat, environ: Dict[str, str], archive: str) -> None:
         self.order = order
         self.seat = seat
         self.environ = environ
+        self.archive = archive
         self.warm: Optional[WarmProcess] = None
         self.why_exec = "" if order.launch == "warm" else "asked for"
 
-    def warm_up(self, archive: str, stdout: int, stderr: int) -> None:
+    def warm_up(self, stdout: int, stderr: int) -> None:
         """Start importing at once, while the other agents are still on their way."""
         if self.order.launch != "warm":
             return
@@ -35,7 +36,7 @@ class Starter:
         if self.why_exec:
             return
         try:
-            self.warm = WarmProcess(self.order.argv, self.environ, archive, stdout, stderr)
+            self.warm = WarmProcess(self.order.argv, self.environ, self.archive, stdout, stderr)
         except CannotStart as error:
             self.why_exec = str(error)  # starting the ranks will fail alike, and is reported then
             return
@@ -60,8 +61,8 @@ class Starter:
 
     def _exec_environment(self, variables: Variables) -> Dict[str, str]:
         environ = merged(self.environ, variables)
-        if self.order.is_python:
-            environ.setdefault("PYTHONUNBUFFERED", "1")  # rank 0 is read live
+        if self.order.is_python and not warm_process.reason_against(self.order.argv):
+            return warm_process.with_hook(environ, self.archive)
         return environ
 
     def give_up_fork(self, why: str) -> None:

@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, FrozenSet, List, Tuple
 
 from . import link, preload
 
@@ -17,14 +17,19 @@ from . import link, preload
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
-def serve(descriptor: int) -> None:
-    """Import, then fork ranks whenever the agent asks; return in the ranks, never in the warm process."""
+def serve(descriptor: int, at_start: FrozenSet[str]) -> None:
+    """Import, then fork ranks whenever the agent asks; return in the ranks, never in the warm process.
+
+    `at_start` names the modules that every Python has before it starts a script.
+    """
     agent = socket.socket(fileno=descriptor)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     order = link.receive(agent)
     if order is None:
         os._exit(0)
+    preload.forget_shadowed(order[0]["folder"], at_start)
     report = preload.prepare(order[0])
+    preload.forget_shadowed(order[0]["folder"], at_start)
     link.send(agent, {"kind": "ready", **report})
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
     on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it
@@ -102,8 +107,6 @@ def _become_rank(
     for standard, descriptor in enumerate((nothing, *descriptors)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    if not sys.stdout.write_through:  # type: ignore[union-attr]
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     for name, value in message["environ"].items():
         if value is None:
             os.environ.pop(name, None)

@@ -21,7 +21,9 @@ class WarmProcess:
         self.report: Dict[str, Any] = {}
         os.set_inheritable(theirs.fileno(), True)
         try:
-            self.pid = spawn(argv, _with_hook(environ, archive, theirs.fileno()), stdout, stderr)
+            hooked = with_hook(environ, archive)
+            hooked["ECHELON_WARM_FD"] = str(theirs.fileno())
+            self.pid = spawn(argv, hooked, stdout, stderr)
         finally:
             theirs.close()
 
@@ -49,13 +51,14 @@ class WarmProcess:
         self.socket.close()
 
 
-def _with_hook(environ: Dict[str, str], archive: str, descriptor: int) -> Dict[str, str]:
+def with_hook(environ: Dict[str, str], archive: str) -> Dict[str, str]:
+    """Return an environment in which Python runs start_hook.py before the script."""
     result = dict(environ)
     theirs = environ.get("PYTHONPATH")
     result["PYTHONPATH"] = archive if not theirs else archive + os.pathsep + theirs
     if theirs is not None:
         result["ECHELON_PYTHONPATH"] = theirs
-    result["ECHELON_WARM_FD"] = str(descriptor)
+    result["ECHELON_LIVE"] = "1"
     return result
 
 
@@ -70,4 +73,4 @@ def reason_against(argv: List[str]) -> str:
     return "" if is_binary else "%s is a wrapper, which may drop PYTHONPATH" % argv[0]
 
 
-__all__ = ["READY", "STARTING", "UNUSABLE", "CannotStart", "WarmProcess", "reason_against"]
+__all__ = ["READY", "STARTING", "UNUSABLE", "CannotStart", "WarmProcess", "reason_against", "with_hook"]

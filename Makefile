@@ -1,0 +1,48 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check slurm benchmark clean
+
+demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
+	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
+
+test: $(VENV)/.test check  ## install what the tests need, Slurm included, and run everything
+	@tools/install-slurm
+	$(BIN)/python -m pytest --durations=10
+
+check: $(VENV)/.test  ## style, types and the rooms' borders
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache | tail -n 8
+
+slurm: $(VENV)/.test  ## a private Slurm cluster of four nodes to play with, until Ctrl-C
+	@tools/install-slurm
+	@$(BIN)/python -m tests.cluster --nodes 4
+
+benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun beside us
+	@tools/install-slurm
+	$(BIN)/python benchmarks/launch.py --write
+
+# torch is a user's own; here any build will do, and one that is installed already is kept.
+$(VENV)/.torch:
+	@echo "installing PyTorch into $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'torch==2.13.0' numpy
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable . matplotlib
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' \
+	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1'
+	@touch $@
+
+clean:  ## remove what the two commands made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs

@@ -1,0 +1,3 @@
+"""Parse, but do not compile."""
+
+return 1  # noqa: F706

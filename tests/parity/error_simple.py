@@ -1,0 +1,4 @@
+"""An unhandled exception prints a traceback that starts at the script."""
+
+print("before")
+{}["missing"]

@@ -1,0 +1,3 @@
+"""Fail when imported."""
+
+raise LookupError("raised while importing")

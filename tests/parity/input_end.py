@@ -1,0 +1,3 @@
+"""`input()` at the end of standard input raises EOFError, after writing its prompt."""
+
+input("name? ")

@@ -1,0 +1,3 @@
+"""A single line of two megabytes arrives whole."""
+
+print("x" * 2_000_000)

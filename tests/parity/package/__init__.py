@@ -1,0 +1,3 @@
+"""A small package that is run with -m."""
+
+print("package", __name__, __spec__.name, flush=True)

@@ -1,0 +1,1 @@
+"""Be imported relatively."""
