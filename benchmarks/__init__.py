@@ -1,0 +1,1 @@
+"""Measure echelon beside what people use today."""

@@ -1,0 +1,315 @@
+"""The pages are executed: commands show what they show, and names, links and numbers are those of the code.
+
+A fenced block is run when its first line is `$ echelon …`, or `$ salloc …`, `$ srun …`, `$ sbatch …`, which run on the
+private cluster. A fence with a file name, as in ```python train.py, is a file that all commands of its page find in
+their folder, beside examples/. A line of one … stands for any lines. `python -m tests.test_docs` writes what commands
+show now into the pages: read the difference as you would read code.
+"""
+
+import importlib.util
+import itertools
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.cluster import Cluster
+
+import echelon
+from echelon.cli.options import OPTIONS, scan
+from echelon.environment import become, frameworks
+from echelon.environment.place import Place
+from echelon.launch import failure, supervisor
+
+ROOT = Path(__file__).parents[1]
+SOURCES = Path(echelon.__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
+FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
+SECONDS = 60
+ANY_LINES = "…"
+UNTIL_NO_JOB = 'while test "$(squeue --noheader --name=job.sh)"; do sleep 0.1; done'  # whoever reads waits too
+# what differs from run to run, and what stands for it when texts are compared
+CHANGING = (
+    (r"\d{8}-\d{6}-(\S+?)-[0-9a-f]{4}\b", r"TIME-\1-ID"),
+    (r"\b(\d+ min )?\d+(\.\d)? s\b", "SECONDS"),
+    (r"\bcores [\d,]+", "cores CORES"),
+    (r"\bjob \d+", "job NUMBER"),
+    (r"(?<=threads that stay: )\S+", "NAME"),  # from Python 3.14 on threads have their own names
+    (r'("time"|"seconds"|"pid"|"warm_pid"): [\d.e-]+', r"\1: NUMBER"),
+    (r"\n  │ +[~^]+(?=\n)", ""),  # Python 3.10 does not point into the line
+)
+SHIM = """#!{python}
+import sys
+
+sys.path.insert(1, {sources!r})
+from echelon.cli import main
+
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    info: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def first_word(self) -> str:
+        words = self.text.removeprefix("$ ").split() if self.text.startswith("$ ") else []
+        return next((word for word in words if "=" not in word), "")
+
+    @property
+    def is_executed(self) -> bool:
+        return self.info == "console" and self.first_word in OURS + SLURMS
+
+    @property
+    def commands(self) -> list[str]:
+        found: list[str] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append(line[2:])
+            elif line.startswith("> "):
+                found[-1] += "\n" + line[2:]
+        return found
+
+
+def read(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    text = page.read_text("utf-8")
+    return [
+        Block(page=page, line=text.count("\n", 0, found.start()) + 1, info=found[1].strip(), text=found[2])
+        for found in FENCE.finditer(text)
+    ]
+
+
+BLOCKS = [block for page in PAGES for block in read(page)]
+EXECUTED = [block for block in BLOCKS if block.is_executed]
+
+
+class Desk(NamedTuple):
+    """Where commands are run: a folder as after a fresh clone, and an environment."""
+
+    folder: Path
+    environ: dict[str, str]
+
+
+def lay(folder: Path, block: Block, environ: Mapping[str, str]) -> Desk:
+    """Put the files of the block's page into a folder, and `echelon` on PATH."""
+    for part in ("work", "bin", "home"):
+        (folder / part).mkdir()
+    program = folder / "bin" / "echelon"
+    program.write_text(SHIM.format(python=sys.executable, sources=str(SOURCES)))
+    program.chmod(0o755)
+    (folder / "work" / "examples").symlink_to(ROOT / "examples")
+    for file in (other for other in BLOCKS if other.page == block.page and " " in other.info):
+        path = folder / "work" / file.info.split()[1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, "utf-8")
+        path.chmod(0o755 if file.text.startswith("#!") else 0o644)
+    kept = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
+    path = os.pathsep.join([str(folder / "bin"), os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
+    return Desk(folder / "work", {**kept, "PATH": path, "HOME": str(folder / "home"), "TZ": "UTC"})
+
+
+def run(block: Block, desk: Desk) -> str:
+    """Run the commands of a block in one shell; return what a terminal would show, prompts included."""
+    lines = ["status=0"]
+    for command in block.commands:
+        shown = "$ " + command.replace("\n", "\n> ")
+        lines += [f"printf '%s\\n' {shlex.quote(shown)}", "(exit $status)", command, "status=$?"]
+        if command.startswith("sbatch"):
+            lines.append(UNTIL_NO_JOB)
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=desk.folder,
+        env=desk.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=SECONDS,
+        check=False,
+    )
+    return as_written(done.stdout.decode("utf-8", "replace"), desk)
+
+
+def as_written(text: str, desk: Desk) -> str:
+    """Put a reader's own folders and machine in place of those of this test."""
+    for ours, theirs in (
+        (str(ROOT / "examples"), "/home/me/work/examples"),
+        (str(desk.folder), "/home/me/work"),
+        (sys.executable, "/home/me/venv/bin/python3"),
+        (sys.prefix, "/home/me/venv"),
+    ):
+        text = text.replace(ours, theirs)
+    return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "laptop", text)
+
+
+def compared(text: str) -> str:
+    """Return a text without what changes from run to run; lines of several ranks in their ranks' order."""
+    for pattern, stand_in in CHANGING:
+        text = re.sub(pattern, stand_in, text)
+    return re.sub(r"(^\[\d+\] [^\n]*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.M)
+
+
+def shows(written: str, shown: str) -> bool:
+    """Tell whether a command shows what is written of it."""
+    lines = [r"(?:.*\n)*?" if line == f"{ANY_LINES}\n" else re.escape(line) for line in written.splitlines(True)]
+    return re.fullmatch("".join(lines), shown) is not None
+
+
+def need(block: Block) -> None:
+    if "allreduce" in block.text and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+
+
+@pytest.fixture
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+    """Give a block the folder and the environment that its commands need."""
+    block: Block = request.node.callspec.params["block"]
+    need(block)
+    is_slurms = block.first_word in SLURMS
+    return lay(tmp_path, block, request.getfixturevalue("slurm").environ if is_slurms else os.environ)
+
+
+@pytest.mark.parametrize("block", EXECUTED, ids=[block.name for block in EXECUTED])
+def test_command_of_a_page_shows_what_the_page_says(block: Block, desk: Desk) -> None:
+    """Whoever types a command of the pages sees what stands below it."""
+    written, shown = compared(block.text), compared(run(block, desk))
+    if not shows(written, shown):
+        assert shown == written
+
+
+def lines_of_echelon() -> Iterator[tuple[str, list[str]]]:
+    for block in BLOCKS:
+        for line in block.text.replace("\\\n", " ").splitlines():
+            _, found, rest = line.partition("echelon run ")
+            if found and not line.startswith(("usage:", " ", "echelon:")):
+                yield block.name, first_command(rest)
+
+
+def first_command(text: str) -> list[str]:
+    """Return the words of a shell line up to the end of its first command."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    return list(itertools.takewhile(lambda word: not set(word) <= set(";&|()<>"), lexer))
+
+
+@pytest.mark.parametrize(("name", "arguments"), [(name, words) for name, words in lines_of_echelon() if words])
+def test_command_line_of_a_page_names_options_that_exist(name: str, arguments: list[str]) -> None:
+    """Also what is not executed, such as a batch script, is a command line that echelon reads."""
+    assert scan(arguments).rest or "--help" in arguments, name
+
+
+@pytest.mark.parametrize("name", [name for option in OPTIONS for name in option.names])
+def test_option_is_explained(name: str) -> None:
+    """Every spelling of every option is named on the page of `echelon run` or on that of torchrun."""
+    text = (ROOT / "docs/run.md").read_text("utf-8") + (ROOT / "docs/torchrun.md").read_text("utf-8")
+    assert re.search(rf"`{re.escape(name)}[ `=]", text)
+
+
+@pytest.mark.parametrize("name", become._OPTIONS)
+def test_option_of_exec_is_explained(name: str) -> None:
+    """Every option of `echelon exec` is named on its page."""
+    assert re.search(rf"`{re.escape(name)}[ `]", (ROOT / "docs/exec.md").read_text("utf-8"))
+
+
+def test_variable_of_a_rank_is_in_the_table() -> None:
+    """The table of variables is complete."""
+    place = Place(1, 2, 1, 2, 0, 1, "127.0.0.1", 29500)
+    given = frameworks.rank_variables(place, run_id="none", workers=["a:1", "b:2"])
+    text = (ROOT / "docs/run.md").read_text("utf-8")
+    assert [name for name in given if f"`{name}`" not in text] == []
+
+
+CAUSES = {value for name, value in vars(failure).items() if name.isupper() and isinstance(value, str)}
+
+
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+def test_cause_of_a_failure_is_explained(cause: str) -> None:
+    """Whatever a report may name as the cause can be looked up."""
+    assert f"`{cause}" in (ROOT / "docs/failures.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["FAILURE_GRACE_SECONDS", "INTERRUPT_SECONDS", "TERMINATE_SECONDS", "GATHER_SECONDS", "ANSWER_SECONDS"],
+)
+def test_waiting_time_is_the_one_of_the_code(name: str) -> None:
+    """The page says how long the supervisor waits for what, in its own numbers."""
+    row = next(line for line in (ROOT / "docs/run.md").read_text("utf-8").splitlines() if f"`{name}`" in line)
+    assert f"{getattr(supervisor, name):g} s" in row
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text("utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_link_of_a_page_leads_somewhere(page: Path) -> None:
+    """Every relative link names a file, and every anchor a heading in it."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def looks_like_ours(word: str) -> bool:
+    """Tell whether a word in backticks can only be a path of the repository."""
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", word):
+        return False
+    top, _, rest = word.partition("/")
+    return bool(rest) and any((folder / top).is_dir() for folder in (ROOT, SOURCES / "echelon"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_file_that_a_page_names_exists(page: Path) -> None:
+    """A path in backticks that begins with a folder of the repository, or with a room, is there."""
+    words = filter(looks_like_ours, re.findall(r"`([^`\n]+)`", prose(page)))
+    assert [word for word in words if not any((top / word).exists() for top in (ROOT, SOURCES / "echelon"))] == []
+
+
+def rewrite() -> None:
+    """Write what every command shows now into its page, where that has changed."""
+    with Cluster() as cluster:
+        for block in EXECUTED:
+            with tempfile.TemporaryDirectory() as folder:
+                is_slurms = block.first_word in SLURMS
+                shown = run(block, lay(Path(folder), block, cluster.environ if is_slurms else os.environ))
+            if shows(compared(block.text), compared(shown)):
+                continue
+            print(block.name)
+            fence = "```" + block.info + "\n"
+            text = block.page.read_text("utf-8")
+            block.page.write_text(text.replace(fence + block.text, fence + shown, 1), "utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()
