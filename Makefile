@@ -26,7 +26,7 @@ slurm: $(VENV)/.test  ## a private Slurm cluster of four nodes to play with, unt
 
 benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun beside us
 	@tools/install-slurm
-	$(BIN)/python benchmarks/launch.py --write
+	$(BIN)/python -m benchmarks.launch --write
 
 # torch is a user's own; here any build will do, and one that is installed already is kept.
 $(VENV)/.torch:

@@ -253,6 +253,7 @@ class Cluster:
         if not is_alive(self._daemons[node]):
             self._start_slurmd(node)
         self.resume(node)
+        self._free_cores()
 
     def processes(self) -> list[Process]:
         """List what runs on the nodes beside the daemons: steps, tasks and what they left behind."""
@@ -308,6 +309,7 @@ class Cluster:
         for node in self.nodes:
             self._start_slurmd(node)
         self.wait(self._is_idle, "all nodes are idle", timeout=START_SECONDS)
+        self._free_cores()
 
     def _start_munged(self) -> None:
         paths = {
@@ -324,6 +326,12 @@ class Cluster:
 
     def _start_slurmd(self, node: str) -> None:
         self._daemons[node] = self._start_daemon("slurmd", "-D", "-N", node, PRIVATE_SLURM_NODE=node)
+
+    def _free_cores(self) -> None:
+        """Give slurmd this machine's cores back: it pins itself, and so every rank, to the reserved one."""
+        for node in filter(lambda node: is_alive(self._daemons[node]), self.nodes):
+            for task in Path(f"/proc/{self._daemons[node]}/task").iterdir():
+                os.sched_setaffinity(int(task.name), os.sched_getaffinity(0))
 
     def _start_daemon(self, *argv: str, **environ: str) -> int:
         settings = {"PATH": _path(), "SLURM_CONF": str(self.conf), **environ}

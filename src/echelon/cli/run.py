@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> int:
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
         return 0
-    _name_accepted(scanned)
+    if plan.node_rank <= 0:  # where each node is started by hand, once is enough
+        _name_accepted(scanned)
     from echelon.host import Host
     from echelon.launch.start import start
 

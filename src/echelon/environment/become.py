@@ -8,14 +8,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from echelon.environment import devices, frameworks, surroundings, threads
-from echelon.environment.errors import WrongEnvironmentError
+from . import devices, frameworks, surroundings, threads
+from .errors import WrongEnvironmentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from echelon.environment.place import Place
+    from .place import Place
 
 _USAGE = "echelon exec [--visible own|all] PROGRAM [arguments ...]"
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
             _warn(environ, place, surrounding)
         _become(order.program, rank_environment(environ, visible=order.visible))
     except WrongEnvironmentError as error:
-        sys.stderr.write(f"echelon: error: {error.message}\nhint: {error.hint}\n")
+        sys.stderr.write(f"echelon: error: {error.message}\n  hint: {error.hint}\n")
         raise SystemExit(2) from None
 
 

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from echelon.environment.errors import DeviceError
+from .errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echelon.environment.place import Place
+    from .place import Place
 
 # One string of an environment may not exceed 128 KiB (MAX_ARG_STRLEN in Linux); exec would refuse them all.
 _TF_CONFIG_BYTES = 100_000

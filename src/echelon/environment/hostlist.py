@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from echelon.environment.errors import HostlistError
+from .errors import HostlistError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

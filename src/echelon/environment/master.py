@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from echelon.environment.errors import SurroundingError
+from .errors import SurroundingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from echelon.environment.hostlist import compress_counts
+from .hostlist import compress_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echelon.environment.place import Place
+    from .place import Place
 
 
 def task_variables(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from echelon.environment import hostlist, master, variables
-from echelon.environment.errors import SurroundingError
-from echelon.environment.place import Place
+from . import hostlist, master, variables
+from .errors import SurroundingError
+from .place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

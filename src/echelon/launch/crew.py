@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from echelon.errors import RunError
 from echelon.launch.layout import Seat, Share, seat_of
 from echelon.node import PROTOCOL
-from echelon.node.channel import Channel, Closed, Message, keep_alive, nonce, proof, proves
+from echelon.node.channel import Channel, Closed, Message, encode, keep_alive, nonce, proof, proves
 
 STRANGER_LINE_BYTES = 1 << 16  # nobody unproven may make us keep more than this
 
@@ -59,12 +59,18 @@ class Crew:
         return iter([self.members[index] for index in sorted(self.members)])
 
     def tell_all(self, kind: str, **fields: object) -> None:
+        """Send one message to all; it is put into words once."""
+        line = encode(kind, **fields)
         for member in self:
-            self.tell(member, kind, **fields)
+            member.channel.send_line(line)
+            self._flush(member)
 
     def tell(self, member: Member, kind: str, **fields: object) -> None:
         """Send a message; what the socket does not take now goes out as soon as it does."""
         member.channel.send(kind, **fields)
+        self._flush(member)
+
+    def _flush(self, member: Member) -> None:
         if member.channel.has_unsent:
             self._watch_writing(member)
 

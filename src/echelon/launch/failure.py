@@ -18,8 +18,8 @@ IMPORT_FAILURE = "import failed"
 KILLED = "killed by a signal"
 CANNOT_START = "cannot be started"
 LOST_NODE = "lost node"
-LOST_AGENT = "agent ended"
-LOST_WARM = "warm process ended"
+LOST_AGENT = "lost agent"
+LOST_WARM = "lost warm process"
 SLURM = "ended by Slurm"
 TIME_LIMIT = "time limit"
 INTERRUPTED = "interrupted"
@@ -68,9 +68,14 @@ class Failure:
         return self.cause in _SYMPTOMS
 
 
-def of_rank(exit_message: Message, *, node: str, local_rank: int, clock_offset: float, log: str) -> Failure:
+def of_rank(
+    exit_message: Message, *, node: str, local_rank: int, clock_offset: float, log: str, stopped_at: float
+) -> Failure:
     """Read an agent's report of a rank that failed."""
     status = int(exit_message["status"])
+    error_time = float(exit_message["error_time"])
+    if status in _OUR_SIGNALS and 0 < error_time - clock_offset < stopped_at:
+        status = 1  # its own exception came first; our signal only met it on its way out
     cause, detail = _cause(status, exit_message)
     return Failure(
         cause=cause,
@@ -79,7 +84,7 @@ def of_rank(exit_message: Message, *, node: str, local_rank: int, clock_offset: 
         rank=int(exit_message["rank"]),
         node=node,
         local_rank=local_rank,
-        time=float(exit_message["time"]) - clock_offset,
+        time=(error_time or float(exit_message["time"])) - clock_offset,
         tail=str(exit_message["tail"]),
         log=log,
     )
@@ -103,6 +108,7 @@ def _cause(status: int, message: Message) -> tuple[str, str]:
     return f"{MADE_EXIT} {status}", ""
 
 
+_OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 _SIGNAL_HINTS = {
     int(signal.SIGKILL): ", sent from outside: by a person, or by the kernel when memory ran out",
     int(signal.SIGSEGV): ", an invalid memory access in native code",
@@ -140,19 +146,16 @@ def first(failures: Sequence[Failure], *, stopped_at: float) -> Failure:
     return min(failures, key=rank_of)
 
 
-def describe(failure: Failure, *, device: str) -> list[str]:
+def describe(failure: Failure, *, device: str, with_tail: bool) -> list[str]:
     """Return the lines that a user sees, once, instead of every rank's own."""
-    where = failure.node
-    if failure.rank >= 0:
-        place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
-        where = f"rank {failure.rank} on {failure.node} ({place})"
     what = failure.cause + (f": {failure.detail}" if failure.detail else "")
-    lines = [f"{where} failed first: {what}" if where else what]
-    tail = _last_words(failure.tail)
-    lines += ["  │ " + line for line in tail]
-    if failure.log:
-        lines.append(f"  log: {failure.log}")
-    return lines
+    if failure.rank < 0:
+        return [what]
+    place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
+    lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {what}"]
+    if with_tail:
+        lines += ["  │ " + line for line in _last_words(failure.tail)]
+    return [*lines, f"  log: {failure.log}"]
 
 
 def _last_words(tail: str, *, most: int = 30) -> list[str]:

@@ -27,5 +27,6 @@ def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is
         max_restarts=plan.max_restarts,
         connect_seconds=MEET_SECONDS if plan.where == "meet" else CONNECT_SECONDS,
         is_private_directory=is_private,
+        forwards_signals=not plan.slurm_signals_ranks,
         secret=secret,
     )

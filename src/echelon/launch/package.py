@@ -9,6 +9,7 @@ import importlib.util
 import marshal
 import os
 import zipfile
+from importlib.machinery import SourceFileLoader
 from types import CodeType
 
 _ROOMS = ("node", "environment")
@@ -18,21 +19,21 @@ _MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(
 def write(path: str) -> None:
     """Write node.pyz: sources for every Python, and this interpreter's bytecode beside them."""
     with zipfile.ZipFile(path, "w") as archive:
-        _add(archive, "__main__", _MAIN)
-        _add(archive, "_echelon/__init__", "")
+        _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
+        _add(archive, "_echelon/__init__", b"", compile("", "node.pyz", "exec"))
         for room in _ROOMS:
             folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), room)
             for name in sorted(os.listdir(folder)):
                 if name.endswith(".py"):
-                    with open(os.path.join(folder, name), encoding="utf-8") as file:
-                        source = file.read().replace("from echelon.", "from _echelon.")
                     inner = "sitecustomize" if name == "start_hook.py" else f"_echelon/{room}/{name[:-3]}"
-                    _add(archive, inner, source)
+                    loader = SourceFileLoader(f"echelon.{room}.{name[:-3]}", os.path.join(folder, name))
+                    code = loader.get_code(loader.name)  # from __pycache__ where it is there: no compiling at each run
+                    if code is not None:
+                        _add(archive, inner, loader.get_data(loader.path), code)
 
 
-def _add(archive: zipfile.ZipFile, name: str, source: str) -> None:
+def _add(archive: zipfile.ZipFile, name: str, source: bytes, code: CodeType) -> None:
     archive.writestr(zipfile.ZipInfo(name + ".py"), source)
-    code = compile(source, name + ".py", "exec", dont_inherit=True)
     archive.writestr(zipfile.ZipInfo(name + ".pyc"), _unchecked_bytecode(code))
 
 

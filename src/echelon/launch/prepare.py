@@ -21,7 +21,7 @@ RUNS = "echelon-runs"
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
     """Return the plan of a job on the machine one stands on; raise UsageError when it cannot run as asked."""
-    from echelon.slurm import allocation, gres
+    from echelon.slurm import allocation, gres, signals
 
     host = host or Host()
     cwd = os.getcwd()
@@ -34,6 +34,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
         allocation=found,
+        slurm_signals_ranks=found is not None and signals.reach_ranks(host),
         preload=preload,
         folder=folder,
         run_id=run_id,

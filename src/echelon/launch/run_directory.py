@@ -60,6 +60,13 @@ class RunDirectory:
         self._events.write(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n")
         self._events.flush()
 
+    def remove(self, name: str) -> None:
+        """Remove a file that is of no use after the run."""
+        try:
+            os.unlink(self.file(name))
+        except FileNotFoundError:
+            pass  # the run ended before it was written
+
     def close(self) -> None:
         self._events.close()
 

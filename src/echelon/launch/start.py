@@ -8,10 +8,11 @@ import resource
 import socket
 import sys
 import time
+from dataclasses import replace
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
-from echelon.launch import failure, meeting, orders, package
+from echelon.launch import failure, orders, package
 from echelon.launch.agents import Agents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
@@ -27,15 +28,18 @@ STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 def start(plan: Plan, host: Host) -> int:
     """Carry a plan out and return the exit code that a shell user expects."""
-    if plan.where == "meet" and not meeting.is_host(plan):
-        meeting.join(plan)
+    if plan.where == "meet":
+        from echelon.launch import meeting
+
+        if not meeting.is_host(plan):
+            meeting.join(plan)
     directory = RunDirectory.create(plan)
     began = time.monotonic()
     try:
         archive = directory.file("node.pyz")
         package.write(archive)
         listener = _listener(plan)
-        secret = meeting.secret(plan) if plan.where == "meet" else os.urandom(32)
+        secret = _secret(plan)
         hosts = _own_addresses() if plan.where == "slurm" else ["127.0.0.1"]
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
         node_order.write(orders.order(plan, addresses, secret), directory.path)
@@ -57,7 +61,16 @@ def start(plan: Plan, host: Host) -> int:
         _report(plan, directory, supervisor, outcome, time.monotonic() - began)
         return exit_code
     finally:
+        directory.remove("secret")
         directory.close()
+
+
+def _secret(plan: Plan) -> bytes:
+    if plan.where != "meet":
+        return os.urandom(32)
+    from echelon.launch import meeting
+
+    return meeting.secret(plan)
 
 
 def _listener(plan: Plan) -> socket.socket:
@@ -126,8 +139,6 @@ def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Ho
         return outcome
     if outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM, failure.KILLED):
         return outcome
-    from dataclasses import replace
-
     from echelon.slurm.verdict import why_ended
 
     verdict = why_ended(said, host)
@@ -149,8 +160,7 @@ def _report(
     num_ranks = supervisor.num_ranks
     ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
     nodes = f" on {plan.num_nodes} nodes" if plan.num_nodes > 1 else ""
-    logs = os.path.relpath(directory.logs(supervisor.attempt.number))
-    logs = logs if not logs.startswith("..") else directory.logs(supervisor.attempt.number)
+    logs = _shortest(directory.logs(supervisor.attempt.number))
     console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
     fields = (
         {"cause": outcome.cause, "detail": outcome.detail, "rank": outcome.rank, "node": outcome.node}
@@ -171,4 +181,12 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
     if outcome.cause in (failure.SLURM, failure.TIME_LIMIT):
         return [f"{outcome.cause}: {outcome.detail}"]
     has_devices = plan.devices_per_node > 0
-    return failure.describe(outcome, device=str(outcome.local_rank) if has_devices else "")
+    is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
+    device = str(outcome.local_rank) if has_devices else ""
+    return failure.describe(replace(outcome, log=_shortest(outcome.log)), device=device, with_tail=not is_shown)
+
+
+def _shortest(path: str) -> str:
+    """Return a path as a person who stands here would write it."""
+    short = os.path.relpath(path)
+    return path if short.startswith("..") else short

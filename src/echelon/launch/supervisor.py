@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.launch import failure, layout, progress
+from echelon.launch import failure, layout, progress, world
 from echelon.launch.attempt import NEVER, Attempt
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
@@ -22,6 +22,7 @@ from echelon.spec import Plan
 FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, everything has ended within 2 s
 INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
 TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a checkpoint
+SYMPTOM_SECONDS = 0.5  # a rank that others have lost gets this long to show its own failure before all are stopped
 GATHER_SECONDS = 600.0  # how long nodes may take to come; torchrun waits as long
 ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
 MAX_PORT_CLASHES = 3
@@ -48,6 +49,8 @@ class Supervisor:
         )
         self.signals = Signals(self.selector, self._receive_signal)
         self.attempt = Attempt(0)
+        self.num_ranks = 0
+        self.num_prepared = 0
         self.num_restarts = 0
         self.num_port_clashes = 0
         self.imported: set[int] = set()
@@ -56,6 +59,7 @@ class Supervisor:
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.gather_deadline = time.monotonic() + GATHER_SECONDS
         self.escalation = NEVER
+        self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
         self.outcome: Failure | None = None
         self.is_over = False
@@ -65,10 +69,6 @@ class Supervisor:
     def num_agents(self) -> int:
         per_node = self.plan.ranks_per_node if self.plan.launch == "tasks" else 1
         return self.plan.num_nodes * per_node
-
-    @property
-    def num_ranks(self) -> int:
-        return sum(member.share.num_ranks for member in self.crew if member.share is not None)
 
     def cold_nodes(self) -> dict[str, str]:
         """Return why nodes that were to fork their ranks did not."""
@@ -81,7 +81,10 @@ class Supervisor:
         while not self.is_over:
             self._show_progress()
             now = time.monotonic()
-            wait = min(self.timeout, self.gather_deadline, self.escalation, self.answer_deadline) - now
+            wait = (
+                min(self.timeout, self.gather_deadline, self.escalation, self.symptom_deadline, self.answer_deadline)
+                - now
+            )
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
                 if key.fd in self.selector.get_map() and not self.is_over:
                     self._call(key.data)
@@ -130,6 +133,7 @@ class Supervisor:
 
     def _prepare(self) -> None:
         """Ask every node for free ports: the first for the master's, all for one per rank."""
+        self.num_prepared = 0
         for member in self.crew:
             member.ports = []
             member.is_stopped = False
@@ -137,51 +141,27 @@ class Supervisor:
 
     def _hear_ports(self, member: Member, message: Message) -> None:
         member.ports = list(message["ports"])
-        if all(each.ports for each in self.crew) and not self.attempt.is_running and not self.stop_signal:
+        self.num_prepared += 1
+        if self.num_prepared == self.num_agents and not self.attempt.is_running and not self.stop_signal:
             self._start()
 
     def _start(self) -> None:
-        members = list(self.crew)
-        shares = [member.share for member in members if member.share is not None]
-        host = self._master_host(members[0])
-        workers = [f"{self._host_of(m)}:{p}" for m in members for p in m.ports[1:]]
+        shares = [member.share for member in self.crew if member.share is not None]
         attempt = self.attempt
         attempt.began, attempt.is_running = time.time(), True
         attempt.alive = {rank for share in shares for rank in share.ranks}
-        self.directory.event("attempt", number=attempt.number, ranks=len(attempt.alive), master=host)
-        for member, share in zip(members, shares, strict=True):
-            self.crew.tell(
-                member,
-                "start",
-                attempt=attempt.number,
-                restart=self.num_restarts,
-                name=self.plan.name,
-                run_id=self.plan.run_id,
-                run_directory=self.directory.path,
-                master_addr=host,
-                master_port=members[0].ports[0],
-                workers=workers,
-                log_directory=self.directory.logs(attempt.number),
-                ranks_per_node=layout.ranks_per_node(shares),
-                show="all" if self.plan.show is None else sorted(self.plan.show),
-                **share.message(),
-            )
-
-    def _master_host(self, first: Member) -> str:
-        if self.plan.num_nodes == 1:
-            return "127.0.0.1"
-        if self.plan.where == "meet" and self.plan.rendezvous:
-            return self.plan.rendezvous.rpartition(":")[0]
-        return self._host_of(first)
-
-    def _host_of(self, member: Member) -> str:
-        if self.plan.num_nodes == 1:
-            return "127.0.0.1"
-        try:
-            socket.getaddrinfo(member.seat.node, None)
-        except OSError:
-            return member.address  # a node name that only Slurm knows
-        return member.seat.node
+        self.num_ranks = len(attempt.alive)
+        around = world.describe(self.plan, list(self.crew))
+        self.directory.event("attempt", number=attempt.number, ranks=self.num_ranks, master=around["master_addr"])
+        self.crew.tell_all(
+            "world",
+            restart=self.num_restarts,
+            run_directory=self.directory.path,
+            log_directory=self.directory.logs(attempt.number),
+            **around,
+        )
+        for member, share in zip(self.crew, shares, strict=True):
+            self.crew.tell(member, "start", attempt=attempt.number, **share.message())
 
     # What agents say
 
@@ -222,6 +202,7 @@ class Supervisor:
                     node=member.seat.node,
                     local_rank=member.seat.first_local_rank + rank - member.share.first_rank,
                     clock_offset=member.clock_offset,
+                    stopped_at=attempt.stopped_at,
                     log=self.directory.file("logs", f"attempt-{attempt.number}", f"rank-{rank}.log"),
                 )
             )
@@ -265,7 +246,11 @@ class Supervisor:
 
     def _fail(self, reason: Failure) -> None:
         self.attempt.failures.append(reason)
-        if not self.stop_signal:
+        if self.stop_signal:
+            return
+        if reason.is_symptom and self.symptom_deadline == NEVER:
+            self.symptom_deadline = time.monotonic() + SYMPTOM_SECONDS
+        elif not reason.is_symptom:
             self._stop(FAILURE_GRACE_SECONDS)
 
     def _stop(self, grace_seconds: float) -> None:
@@ -309,6 +294,9 @@ class Supervisor:
                 self._end_attempt()
         if now >= self.gather_deadline:
             self._give_up(self._missing_nodes())
+        if now >= self.symptom_deadline:
+            self.symptom_deadline = NEVER
+            self._stop(FAILURE_GRACE_SECONDS)
         if now >= self.escalation:
             self.escalation = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
@@ -319,7 +307,7 @@ class Supervisor:
         """Every rank of the attempt has ended on every node that is still there."""
         if self.is_over:
             return
-        self.answer_deadline = NEVER
+        self.answer_deadline = self.symptom_deadline = NEVER
         failures = self.attempt.failures
         reason = failure.first(failures, stopped_at=self.attempt.stopped_at) if failures else None
         if self.stop_signal and (reason is not None or self.attempt.alive or not self.attempt.is_running):
@@ -356,7 +344,9 @@ class Supervisor:
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with a port of its own."""
         self.console.finish_output()
-        self.console.say("; ".join(failure.describe(reason, device="")[:1]) + "; starting all ranks again")
+        self.console.say(
+            "; ".join(failure.describe(reason, device="", with_tail=False)[:1]) + "; starting all ranks again"
+        )
         self.directory.event("restart", cause=reason.cause, rank=reason.rank)
         self.attempt = Attempt(self.attempt.number + 1)
         self._prepare()

@@ -8,7 +8,7 @@ from typing import List
 def main(argv: List[str]) -> int:
     """Become an agent, or a program with every framework's environment."""
     if argv[:1] == ["exec"]:
-        from echelon.environment import become
+        from ..environment import become
 
         become.main(argv[1:], os.environ)
     if argv[:1] == ["agent"] and len(argv) in (2, 3):
@@ -18,6 +18,9 @@ def main(argv: List[str]) -> int:
 
 
 def _agent(run_directory: str, index: int) -> int:
+    from . import guard
+
+    watcher = guard.start()
     from . import order, seat
     from .agent import Agent
     from .connect import ConnectError, connect
@@ -25,7 +28,7 @@ def _agent(run_directory: str, index: int) -> int:
     instructions = order.read(run_directory)
     place = seat.find(instructions, index, os.environ)
     archive = os.path.abspath(sys.argv[0])
-    agent = Agent(instructions, place, archive=archive, run_directory=run_directory)
+    agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory)
     try:
         channel = connect(
             instructions.addresses, instructions.secret, agent.facts(), seconds=instructions.connect_seconds

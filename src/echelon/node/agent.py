@@ -2,16 +2,15 @@
 
 import os
 import selectors
-import shutil
 import signal
 import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from echelon.environment import threads
-
-from . import guard, ports, sweep
+from ..environment import threads
+from . import guard, memory, ports, sweep
 from .channel import Channel, Closed, Message
+from .guard import Guard
 from .order import Order
 from .output import RankOutput
 from .ranks import Attempt, Rank
@@ -27,16 +26,18 @@ ORPHAN_GRACE_SECONDS = 1.0
 class Agent:
     """One node's part of a run: a loop over the supervisor, the warm process and the ranks' pipes."""
 
-    def __init__(self, order: Order, seat: Seat, *, archive: str, run_directory: str) -> None:
+    def __init__(self, order: Order, seat: Seat, watcher: Guard, *, archive: str, run_directory: str) -> None:
         self.order = order
         self.seat = seat
         self.run_directory = run_directory
         self.mark = "%s.%d" % (order.run_id, seat.agent_index)
-        self.guard = guard.start(self.mark)
+        self.guard = watcher
+        self.guard.name(self.mark)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
         self.channel: Optional[Channel] = None
         self.attempt: Optional[Attempt] = None
+        self.world: Message = {}  # what all ranks of the attempt have in common
         self.postponed: Optional[Message] = None
         self.shown: "frozenset[int] | None" = frozenset()
         self.early: "List[Tuple[str, bytes]] | None" = []  # what imports wrote before it was known who is shown
@@ -109,8 +110,10 @@ class Agent:
         kind = message["kind"]
         if kind == "ports":
             self._tell("ports", attempt=message["attempt"], ports=ports.free_ports(message["count"]))
+        elif kind == "world":
+            self.world = message
         elif kind == "start":
-            self._start(message)
+            self._start({**self.world, **message})
         elif kind == "signal" and self.attempt is not None:
             self.attempt.signal(message["number"])
         elif kind == "stop":
@@ -322,12 +325,13 @@ class Agent:
                 self._reap()
             elif number != signal.SIGCONT:
                 self._tell("signalled", number=number)
-                if self.attempt is not None:
+                if self.attempt is not None and self.order.forwards_signals:
                     self.attempt.signal(number)
 
     def _replace_guard(self) -> None:
         self.selector.unregister(self.guard.link)
-        self.guard = guard.start(self.mark)
+        self.guard = guard.start()
+        self.guard.name(self.mark)
         self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
@@ -359,6 +363,8 @@ class Agent:
             os.unlink(self.imports.path)
         self.guard.dismiss()
         if self.order.is_private_directory:
+            import shutil  # with the compressors that it imports, more than the rest of the agent
+
             shutil.rmtree(self.run_directory, ignore_errors=True)
 
 
@@ -378,7 +384,9 @@ def _exit_report(attempt: Attempt, rank: Rank, why: str) -> Dict[str, Any]:
         "rank": rank.rank,
         "status": rank.status,
         "why": why,
-        "time": rank.output.error_time if failed and rank.output.error_time else time.time(),
+        "time": time.time(),
+        "error_time": rank.output.error_time if failed else 0.0,
+        "oom_kills": memory.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
     }

@@ -32,7 +32,11 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> None:
         """Queue one message and send as much as the socket takes now."""
-        self._unsent += json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+        self.send_line(encode(kind, **fields))
+
+    def send_line(self, line: bytes) -> None:
+        """Queue a message that is in words already, for many may get the same."""
+        self._unsent += line
         self.flush()
 
     def flush(self) -> None:
@@ -82,6 +86,11 @@ class Channel:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def encode(kind: str, **fields: Any) -> bytes:
+    """Return a message as the line that is sent."""
+    return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
 def parse(line: bytes) -> Message:

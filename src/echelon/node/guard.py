@@ -15,6 +15,10 @@ class Guard:
         self.pid = pid
         self.link = link  # at its end of file the guard is gone
 
+    def name(self, mark: str) -> None:
+        """Say which mark in their environment the processes bear that are to be ended."""
+        self._write("mark:%s\n" % mark)
+
     def watch(self, sessions: Iterable[int]) -> None:
         self._write("".join("%d\n" % session for session in sessions))
 
@@ -29,8 +33,11 @@ class Guard:
             pass  # the guard itself was killed; the agent will see it and start another
 
 
-def start(mark: str) -> Guard:
-    """Fork a guard that is no descendant of the agent: Slurm kills those together with it."""
+def start() -> Guard:
+    """Fork a guard that is no descendant of the agent: Slurm kills those together with it.
+
+    The earlier, the less memory it keeps: call it before the agent imports what it needs itself.
+    """
     ours, theirs = socket.socketpair()
     between = os.fork()
     if between == 0:
@@ -38,7 +45,7 @@ def start(mark: str) -> Guard:
             os.setsid()
             if os.fork() == 0:
                 ours.close()
-                _stand_guard(theirs, mark)
+                _stand_guard(theirs)
         finally:
             os._exit(0)
     os.waitpid(between, 0)
@@ -46,7 +53,7 @@ def start(mark: str) -> Guard:
     return Guard(int(ours.recv(16)), ours)
 
 
-def _stand_guard(link: socket.socket, mark: str) -> None:
+def _stand_guard(link: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     link.sendall(b"%d" % os.getpid())
@@ -63,4 +70,5 @@ def _stand_guard(link: socket.socket, mark: str) -> None:
         heard += data
     words = heard.decode().split()
     if "bye" not in words:
-        sweep.kill_all(mark, {int(word) for word in words}, {os.getpid()}, seconds=4.0)
+        mark = next((word[len("mark:") :] for word in words if word.startswith("mark:")), "none")
+        sweep.kill_all(mark, {int(word) for word in words if word.isdigit()}, {os.getpid()}, seconds=4.0)

@@ -21,6 +21,7 @@ class Order(NamedTuple):
     max_restarts: int
     connect_seconds: float
     is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
+    forwards_signals: bool  # whether a signal to the agent is to be passed on to the ranks
     secret: bytes
 
 

@@ -1,6 +1,5 @@
 """Find ports that are free on this node and stay free until a rank serves them."""
 
-import random
 import socket
 from typing import List
 
@@ -35,6 +34,8 @@ def free_ports(count: int) -> List[int]:
 
     A port from inside that range can be taken by any outgoing connection between this look and the rank's bind.
     """
+    import random  # only one agent of a run needs it in its first second
+
     low, high = _ephemeral_range()
     candidates = [*range(LOWEST_PORT, low), *range(high + 1, 65536)] or list(range(LOWEST_PORT, 65536))
     found: List[int] = []

@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Callable, Dict, Iterable, List, Optional
 
-from . import sweep
+from . import memory, sweep
 from .output import RankOutput
 
 
@@ -34,6 +34,7 @@ class Attempt:
 
     def __init__(self, number: int, mark: str, spare: Callable[[], Iterable[int]]) -> None:
         self.number = number
+        self.oom_kills_before = memory.oom_kills()
         self.ranks: List[Rank] = []
         self._mark = mark
         self._spare = spare

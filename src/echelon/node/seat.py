@@ -1,13 +1,12 @@
 """Where this agent stands in the run, before the supervisor has said anything."""
 
 import os
-import platform
 import socket
+import sys
 from typing import Any, Dict, Mapping, NamedTuple
 
-from echelon.environment import devices, threads
-from echelon.environment.slurm_agent import agent_task
-
+from ..environment import devices, threads
+from ..environment.slurm_agent import agent_task
 from .order import Order
 
 
@@ -25,7 +24,7 @@ class Seat(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         """Return what the supervisor is told in the agent's hello."""
-        return {**self._asdict(), "agent_pid": os.getpid(), "python": platform.python_version()}
+        return {**self._asdict(), "agent_pid": os.getpid(), "python": sys.version.split()[0]}
 
 
 def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:

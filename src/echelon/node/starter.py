@@ -3,9 +3,8 @@
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from echelon.environment import devices, frameworks, slurm_task, surroundings
-from echelon.environment.place import Place
-
+from ..environment import devices, frameworks, slurm_task, surroundings
+from ..environment.place import Place
 from . import warm_process
 from .order import Order
 from .output import RankOutput

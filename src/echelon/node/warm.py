@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Dict, FrozenSet, List, Tuple
 
-from . import link, preload
+from . import leave, link, preload
 
 # Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -27,6 +27,7 @@ def serve(descriptor: int, at_start: FrozenSet[str]) -> None:
     order = link.receive(agent)
     if order is None:
         os._exit(0)
+    leave.prepare()
     preload.forget_shadowed(order[0]["folder"], at_start)
     report = preload.prepare(order[0])
     preload.forget_shadowed(order[0]["folder"], at_start)
@@ -113,6 +114,7 @@ def _become_rank(
         else:
             os.environ[name] = value
     _reseed()
+    leave.in_rank()
     _renew_thread_id()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -17,16 +17,17 @@ def ask(host: Host, job_id: str) -> dict[str, int]:
         answer = host.ask(("scontrol", "--details", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
     except EchelonError:
         return {}
-    return read(answer.stdout) if answer.exit_code == 0 else {}
+    return read(answer.stdout, job_id) if answer.exit_code == 0 else {}
 
 
-def read(text: str) -> dict[str, int]:
-    """Read `scontrol --details show job`.
+def read(text: str, job_id: str) -> dict[str, int]:
+    """Read one job's record of `scontrol --details show job`, which shows all elements of an array job.
 
     Nodes=nid[005000-005001] CPU_IDs=1-7,9 Mem=61440 GRES=gpu:mi250:8(IDX:0-7)
     """
     devices: dict[str, int] = {}
-    for nodes, gres in re.findall(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", text):
+    records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if re.match(rf"JobId={job_id}\b", record)]
+    for nodes, gres in re.findall(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", "".join(records)):
         count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)\(", gres))
         for node in hostlist.expand(nodes):
             devices[node] = devices.get(node, 0) + count

@@ -1,0 +1,44 @@
+"""What all ranks of an attempt have in common: where they meet, and who they are."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from echelon.launch import layout
+from echelon.launch.crew import Member
+from echelon.node.channel import Message
+from echelon.spec import Plan
+
+LOOPBACK = "127.0.0.1"
+
+
+def describe(plan: Plan, members: Sequence[Member]) -> Message:
+    """Return what every agent must know of an attempt; `members` are in the order of their ranks."""
+    hosts = [_host_of(plan, member) for member in members]
+    shares = [member.share for member in members if member.share is not None]
+    return {
+        "name": plan.name,
+        "run_id": plan.run_id,
+        "master_addr": _master_host(plan, hosts[0]),
+        "master_port": members[0].ports[0],
+        "workers": [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in m.ports[1:]],
+        "ranks_per_node": layout.ranks_per_node(shares),
+        "show": "all" if plan.show is None else sorted(plan.show),
+    }
+
+
+def _master_host(plan: Plan, first_host: str) -> str:
+    if plan.num_nodes > 1 and plan.where == "meet":
+        return plan.rendezvous.rpartition(":")[0]
+    return first_host
+
+
+def _host_of(plan: Plan, member: Member) -> str:
+    if plan.num_nodes == 1:
+        return LOOPBACK
+    try:
+        socket.getaddrinfo(member.seat.node, None)
+    except OSError:
+        return member.address  # a node name that only Slurm knows
+    return member.seat.node

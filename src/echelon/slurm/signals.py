@@ -1,0 +1,21 @@
+"""Whom Slurm signals."""
+
+from __future__ import annotations
+
+from echelon.errors import EchelonError
+from echelon.host import Host
+
+ASK_SECONDS = 5.0
+
+
+def reach_ranks(host: Host) -> bool:
+    """Say whether a signal to a step reaches ranks by itself, so that an agent must not pass it on again.
+
+    proctrack/linuxproc signals all descendants of a step's tasks, proctrack/cgroup the tasks themselves (SIGKILL
+    apart), which are the agents.
+    """
+    try:
+        answer = host.ask(("scontrol", "show", "config"), timeout_seconds=ASK_SECONDS)
+    except EchelonError:
+        return False  # a signal that comes twice is better than one that does not come
+    return "proctrack/linuxproc" in answer.stdout
