@@ -4,13 +4,22 @@ import os
 from collections.abc import Iterator
 
 import pytest
-
 from tests.cluster.fixture import slurm
 
 __all__ = ["slurm"]
 
 # A shell that stands in an allocation, or was started by a launcher, must not reach into the tests.
-FOREIGN = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "ECHELON_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE")
+FOREIGN = (
+    "SLURM_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "TORCHELASTIC_",
+    "ECHELON_",
+    "CUDA_VISIBLE",
+    "HIP_VISIBLE",
+    "ROCR_VISIBLE",
+)
 
 
 @pytest.fixture(autouse=True)

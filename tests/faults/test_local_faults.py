@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.runs import Run
 
 WORKER = str(Path(__file__).parent / "worker.py")
@@ -43,7 +42,8 @@ def test_killed_rank(tmp_path: Path, launch: str, number: int) -> None:
     victim = random.Random(number).choice(run.events("started"))
     killed_at = time.monotonic()
     run.kill(victim["pid"])
-    finish_badly(run, rf"rank {victim['rank']} on \S+ \(local rank {victim['rank']}\) failed first: killed by a signal: SIGKILL")
+    who = rf"rank {victim['rank']} on \S+ \(local rank {victim['rank']}\)"
+    finish_badly(run, who + " failed first: killed by a signal: SIGKILL")
     assert run.process.returncode == 137
     assert time.monotonic() - killed_at < 2 + 1  # a second for the test's own machine
 
@@ -56,7 +56,7 @@ def test_killed_agent(tmp_path: Path, launch: str, number: int) -> None:
     run.until_started(NUM_RANKS)
     pause(number)
     run.kill(run.events("agent")[0]["pid"])
-    finish_badly(run, r"failed first: agent ended: the agent on \S+ is gone")
+    finish_badly(run, r"lost agent: the agent on \S+ is gone")
 
 
 @pytest.mark.parametrize("number", range(TIMES))
@@ -66,7 +66,7 @@ def test_killed_warm_process(tmp_path: Path, number: int) -> None:
     run.until_started(NUM_RANKS)
     pause(number)
     run.kill(run.events("imported")[0]["warm_pid"])
-    finish_badly(run, "failed first: warm process ended: the process that forked the ranks was killed")
+    finish_badly(run, "lost warm process: the process that forked the ranks was killed")
 
 
 @pytest.mark.parametrize("number", range(TIMES))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.cluster import Cluster
 from tests.cluster.fixture import require_tools
 from tests.runs import Run
@@ -59,7 +58,9 @@ def pairs(cluster: Cluster) -> list[list[str]]:
     return [names[n : n + NODES_PER_RUN] for n in range(0, len(names), NODES_PER_RUN)]
 
 
-def strike_many(folder: Path, cluster: Cluster, strike: Callable[[SlurmRun, int], None], wanted: str) -> None:
+def strike_many(
+    folder: Path, cluster: Cluster, strike: Callable[[SlurmRun, int], None], wanted: str, *, has_code: bool = True
+) -> None:
     """Start runs in waves, let the fault strike each at a random moment, and check how each ends."""
     number = 0
     while number < TIMES:
@@ -72,7 +73,7 @@ def strike_many(folder: Path, cluster: Cluster, strike: Callable[[SlurmRun, int]
             number += 1
         for run in wave:
             code, _, err = run.finish(seconds=60)
-            assert code != 0, err
+            assert code != 0 or not has_code, err
             assert re.search(wanted.format(node=run.nodes[1]), err), err
             assert run.left_behind(seconds=ORPHAN_SECONDS) == []
         cluster.reset()
@@ -103,7 +104,7 @@ def test_killed_agent_on_a_node(tmp_path: Path, wide: Cluster) -> None:
     def strike(run: SlurmRun, _: int) -> None:
         run.kill(next(event for event in run.events("agent") if event["node"] == run.nodes[1])["pid"])
 
-    strike_many(tmp_path, wide, strike, "failed first: agent ended: the agent on {node} is gone")
+    strike_many(tmp_path, wide, strike, "lost agent: the agent on {node} is gone")
 
 
 def test_killed_rank_on_a_node(tmp_path: Path, wide: Cluster) -> None:
@@ -113,7 +114,8 @@ def test_killed_rank_on_a_node(tmp_path: Path, wide: Cluster) -> None:
         ours = [event for event in run.events("started") if event["node"] == run.nodes[1]]
         run.kill(random.Random(number).choice(ours)["pid"])
 
-    strike_many(tmp_path, wide, strike, r"rank [23] on {node} \(local rank [01]\) failed first: killed by a signal")
+    wanted = r"rank [23] on {node} \(local rank [01], device [01]\) failed first: killed by a signal"
+    strike_many(tmp_path, wide, strike, wanted)
 
 
 def test_killed_supervisor(tmp_path: Path, wide: Cluster) -> None:
@@ -122,5 +124,4 @@ def test_killed_supervisor(tmp_path: Path, wide: Cluster) -> None:
     def strike(run: SlurmRun, _: int) -> None:
         run.kill(run.supervisor_pid)
 
-    strike_many(tmp_path, wide, strike, "")
-
+    strike_many(tmp_path, wide, strike, "", has_code=False)  # the code is salloc's own, which takes no notice

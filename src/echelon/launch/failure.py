@@ -74,7 +74,8 @@ def of_rank(
     """Read an agent's report of a rank that failed."""
     status = int(exit_message["status"])
     error_time = float(exit_message["error_time"])
-    if status in _OUR_SIGNALS and 0 < error_time - clock_offset < stopped_at:
+    were_stopping = float(exit_message["time"]) - clock_offset >= stopped_at
+    if status in _OUR_SIGNALS and were_stopping and 0 < error_time < stopped_at + clock_offset:
         status = 1  # its own exception came first; our signal only met it on its way out
     cause, detail = _cause(status, exit_message)
     return Failure(

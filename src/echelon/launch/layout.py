@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echelon.errors import UsageError
+from echelon.errors import RunError, UsageError
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -82,6 +82,16 @@ def ranks_per_node(shares: Sequence[Share]) -> list[int]:
     """Return the number of ranks on each node, by node rank."""
     counts = {share.node_rank: share.local_world_size for share in shares}
     return [counts[node_rank] for node_rank in sorted(counts)]
+
+
+def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
+    """Raise RunError when Slurm has put its tasks elsewhere than the plan says, as it may when cores are short."""
+    for share in shares:
+        if plan.launch == "tasks" and share.local_world_size != plan.ranks_per_node:
+            raise RunError(
+                f"Slurm started {share.local_world_size} tasks on {share.node}, and the plan was {plan.ranks_per_node}",
+                hint=f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm",
+            )
 
 
 def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:

@@ -126,7 +126,11 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
             f"there is no {plan.python} on {', '.join(nodes)}",
             hint="install Python where every node sees it, and start echelon with that Python",
         )
-    return RunError(f"the agents could not be started: {what} ended with exit code {exit_code}\n{said}".rstrip())
+    hint = ""
+    if plan.launch == "tasks" and re.search("More processors requested|tasks", said):
+        hint = f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm"
+    message = f"the agents could not be started: {what} ended with exit code {exit_code}\n{said}"
+    return RunError(message.rstrip(), hint=hint)
 
 
 def _first_line(text: str) -> str:

@@ -122,12 +122,14 @@ class Supervisor:
             return
         self.gather_deadline = NEVER
         seats = [each.seat for each in self.crew]
+        shares = layout.divide(seats)
         try:
             layout.refuse_too_many_ranks(self.plan, seats)
-        except UsageError as error:
+            layout.refuse_other_counts(self.plan, shares)
+        except EchelonError as error:
             self._give_up(error)
             return
-        for each, share in zip(self.crew, layout.divide(seats), strict=True):
+        for each, share in zip(self.crew, shares, strict=True):
             each.share = share
         self._prepare()
 

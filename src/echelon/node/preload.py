@@ -8,10 +8,8 @@ import sys
 import time
 from typing import Any, Dict, FrozenSet, List, Sequence, Set
 
-RANK_NAMES = frozenset({
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
-    "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "TF_CONFIG",
-})  # fmt: skip
+from ..environment.rank_names import RANK_NAMES
+
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and leaves the driver alone
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # pyarrow's allocator, which locks itself around every fork

@@ -33,7 +33,6 @@ def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int) 
         # asked for again because a job that asked by task, or in total, would give this step one device
         *((f"--gpus-per-node={devices_per_node}",) if devices_per_node else ()),
         "--mpi=none",
-        *(("--overcommit",) if tasks_per_node > 1 else ()),  # more ranks than cores is the user's own decision
         "--overlap",  # beside other steps, and inside an interactive one
         "--export=ALL",
         "--kill-on-bad-exit=0",  # an agent's end is the supervisor's to judge

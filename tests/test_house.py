@@ -1,0 +1,92 @@
+"""The rules of the house that a machine can see."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from echelon.launch import package
+
+SOURCE = Path(__file__).parent.parent / "src" / "echelon"
+FILES = sorted(SOURCE.rglob("*.py"))
+ON_NODES = [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("node", "environment")]
+SLURM_WORDS = re.compile(r"SLURM_|#SBATCH|\bsbatch\b")
+SLURM_ROOMS = ("slurm", "environment")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_slurm_words_stand_in_their_rooms(path: Path) -> None:
+    """Slurm's own words stand only where Slurm is understood."""
+    if path.relative_to(SOURCE).parts[0] not in SLURM_ROOMS:
+        assert not SLURM_WORDS.search(path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_files_and_functions_stay_short(path: Path) -> None:
+    """A module has at most 400 lines, a function at most 60."""
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert (node.end_lineno or 0) - node.lineno <= 60, node.name
+
+
+@pytest.mark.parametrize("path", ON_NODES, ids=name)
+def test_node_code_is_python_3_9(path: Path) -> None:
+    """What runs on compute nodes parses as Python 3.9 and imports the standard library and itself alone."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+        for imported in names:
+            top = imported.partition(".")[0]
+            assert top in sys.stdlib_module_names or top in ("_echelon", "sitecustomize"), imported
+
+
+def pythons() -> list[str]:
+    """Return every Python from 3.9 on that can be found here."""
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), *map(str, Path.home().glob(".pyenv/versions/*/bin"))]
+    found = {sys.executable}
+    for folder in folders:
+        for minor in range(9, 20):
+            path = Path(folder) / f"python3.{minor}"
+            if "shims" not in folder and os.access(path, os.X_OK):
+                found.add(str(path))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+def test_zip_starts_with_any_python(tmp_path: Path, python: str) -> None:
+    """node.pyz starts under every Python, and gives a program its environment."""
+    archive = tmp_path / "node.pyz"
+    package.write(str(archive))
+    command = [python, "-I", "-S", str(archive), "exec", "sh", "-c", "echo $RANK of $WORLD_SIZE"]
+    environ = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 of 1\n", "")
+
+
+def test_zip_holds_nothing_under_our_own_name(tmp_path: Path) -> None:
+    """A script's `import echelon` is never answered from the zip."""
+    package.write(str(tmp_path / "node.pyz"))
+    with zipfile.ZipFile(tmp_path / "node.pyz") as archive:
+        assert not [entry for entry in archive.namelist() if entry.startswith("echelon")]
+
+
+def test_command_line_imports_no_torch() -> None:
+    """`echelon run --dry-run` imports neither torch nor numpy."""
+    code = (
+        "import sys; from echelon.cli import main\n"
+        f"assert main(['run', '--dry-run', {str(Path(__file__).parent.parent / 'examples' / 'allreduce.py')!r}]) == 0\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
