@@ -130,9 +130,7 @@ def test_node_without_power_keeps_no_process(cluster: Cluster) -> None:
 
 def test_requeued_job_runs_again(cluster: Cluster) -> None:
     """A requeued job starts a second time with the same id and a higher restart count."""
-    script = (
-        '#!/bin/bash\necho restart ${SLURM_RESTART_COUNT:-0}\n[ -n "$SLURM_RESTART_COUNT" ] || sleep 60\n'
-    )
+    script = '#!/bin/bash\necho restart ${SLURM_RESTART_COUNT:-0}\n[ -n "$SLURM_RESTART_COUNT" ] || sleep 60\n'
     job = cluster.sbatch(script, "--requeue", "--open-mode=append")
     cluster.wait(lambda: "restart 0" in cluster.log(job), "the job has started")
     cluster.run("scontrol", "requeue", str(job))

@@ -62,6 +62,7 @@ def strike_many(
     folder: Path, cluster: Cluster, strike: Callable[[SlurmRun, int], None], wanted: str, *, has_code: bool = True
 ) -> None:
     """Start runs in waves, let the fault strike each at a random moment, and check how each ends."""
+    cluster.reset()
     number = 0
     while number < TIMES:
         wave = [SlurmRun(folder / str(number + n), cluster, nodes) for n, nodes in enumerate(pairs(cluster))]

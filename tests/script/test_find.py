@@ -46,7 +46,8 @@ def test_a_file_through_a_link_has_the_folder_that_python_gives_it(tmp_path: Pat
     package(tmp_path, "real/train.py")
     (tmp_path / "link.py").symlink_to("real/train.py")
     script = find("link.py", tmp_path)
-    assert script == Script(kind="file", path=str(tmp_path / "link.py"), folder=str(tmp_path / "real"))
+    link, here = str(tmp_path / "link.py"), str(tmp_path)
+    assert script == Script(kind="file", path=link, folder=str(tmp_path / "real"), cwd=here)
     assert script.folder == python_folder(tmp_path, "link.py")
 
 
@@ -85,7 +86,8 @@ def test_a_module_is_found_without_running_its_parents(tmp_path: Path, target: s
         (tmp_path / init).write_text("raise SystemExit('run')")
     before = set(sys.modules)
     script = find(target, tmp_path, module=True)
-    assert script == Script(kind="module", path=str(tmp_path / source), folder=str(tmp_path), name=name)
+    path, here = str(tmp_path / source), str(tmp_path)
+    assert script == Script(kind="module", path=path, folder=here, name=name, cwd=here)
     assert not {"pkg", "bare", "train"} & (set(sys.modules) - before)
 
 

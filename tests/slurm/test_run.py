@@ -117,7 +117,7 @@ def test_visible_own(slurm: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize("launch_option", ["warm", "exec", "tasks"])
 def test_places(slurm: Cluster, tmp_path: Path, launch_option: str) -> None:
     """Ranks are numbered node by node, whatever starts them."""
-    found = run(slurm, tmp_path, "-N3 -n6", "--launch", launch_option, "-n", "2", REPORT, str(tmp_path))
+    found = run(slurm, tmp_path, "-N3 --ntasks-per-node=2", "--launch", launch_option, "-n", "2", REPORT, str(tmp_path))
     nodes = [f"nid00500{n}" for n in range(3)]
     assert places(found) == [(nodes[n // 2], str(n % 2), str(n // 2), "2", "6") for n in range(6)]
 

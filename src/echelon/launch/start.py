@@ -187,7 +187,8 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
     has_devices = plan.devices_per_node > 0
     is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
     device = str(outcome.local_rank) if has_devices else ""
-    return failure.describe(replace(outcome, log=_shortest(outcome.log)), device=device, with_tail=not is_shown)
+    shown = replace(outcome, log=_shortest(outcome.log)) if outcome.log else outcome
+    return failure.describe(shown, device=device, with_tail=not is_shown)
 
 
 def _shortest(path: str) -> str:
