@@ -24,6 +24,7 @@ class Surroundings:
     num_devices: int
     """Devices that this process sees here."""
     allocation: Allocation | None
+    slurm_signals_ranks: bool
     preload: tuple[str, ...]
     folder: str
     run_id: str
@@ -65,6 +66,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         rendezvous=_rendezvous(job, around) if where == "meet" else "",
         node_rank=_node_rank(job, around) if where == "meet" else 0,
         step=step,
+        slurm_signals_ranks=around.slurm_signals_ranks,
         reasons=(
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),

@@ -48,4 +48,6 @@ class Plan:
     node_rank: int
     step: tuple[str, ...]
     """The command that starts the agents, before the agent's own; empty where they are children."""
+    slurm_signals_ranks: bool
+    """Whether Slurm's signals reach the ranks without the agents' help."""
     reasons: tuple[Reason, ...]
