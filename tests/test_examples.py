@@ -1,0 +1,41 @@
+"""The examples run under echelon and under torchrun alike."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+ECHELON = (sys.executable, "-m", "echelon", "run", "-n", "2")
+SMALL = ("--steps", "20", "--layers", "2", "--width", "64", "--every", "5")
+
+
+def losses(folder: Path, *launcher: str) -> list[str]:
+    folder.mkdir()
+    command = [*launcher, str(EXAMPLES / "gpt.py"), *SMALL, "--out", str(folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "loss.png").stat().st_size > 10_000
+    return re.findall(r"step +\d+ +loss +[\d.]+", done.stdout)
+
+
+def test_gpt_has_the_same_losses_under_torchrun(tmp_path: Path) -> None:
+    """Two ranks of the demo's script print the same loss lines, whoever starts them, and draw the curve."""
+    ours = losses(tmp_path / "ours", *ECHELON)
+    assert len(ours) >= 4
+    assert ours == losses(tmp_path / "theirs", *TORCHRUN)
+
+
+def test_allreduce(tmp_path: Path) -> None:
+    """The all-reduce example sums over all ranks."""
+    command = [*ECHELON, str(EXAMPLES / "allreduce.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert "2" in done.stdout
+
+
+def test_hello_on_every_rank(tmp_path: Path) -> None:
+    """The greeting comes from each rank, with its number before it when all are shown."""
+    command = [*ECHELON[:-1], "3", "--show", "all", str(EXAMPLES / "hello.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert sorted(line[:3] for line in done.stdout.splitlines()) == ["[0]", "[1]", "[2]"]
