@@ -41,7 +41,7 @@ class Stranger:
         ours = nonce()
         answer = proof(secret, "agent", self.challenge["nonce"] + ours)
         seat = {"node": "elsewhere", "node_rank": 1, "first_local_rank": 0, "num_ranks": 1, "local_world_size": 1,
-                "num_devices": 0, "num_cores": 1, "agent_pid": 1, "time": time.time()}  # fmt: skip
+                "num_devices": 0, "num_cores": 1, "agent_pid": 1, "time": time.time(), "asked": self.challenge["time"]}  # fmt: skip
         self.say(kind="hello", version=version, nonce=ours, proof=answer, agent_index=agent_index, **seat)
 
     def is_shown_the_door(self) -> bool:

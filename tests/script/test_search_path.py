@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import time
 import zipfile
 from pathlib import Path
 
@@ -292,6 +293,30 @@ def test_a_change_in_an_own_module_of_a_branch_that_seldom_runs_counts(root: Pat
     found = read(root, "try:\n    import json\nexcept ImportError:\n    import paths\nimport plain\n", files)
     assert (found.preload, found.local) == (("json",), ())
     assert [name for name, _ in found.skipped] == ["plain"]
+
+
+def test_an_own_module_that_may_not_be_imported_takes_nothing_away(root: Path) -> None:
+    """What only takes a folder away again counts only where it surely runs; else both are reckoned with."""
+    files = {"back.py": "import sys\nsys.path.pop(0)\n", "lib/tool.py": ""}
+    sure = "import sys\nsys.path.insert(0, 'more')\nimport back\nimport part\n"
+    files |= {"more/part.py": "", "more/__init__.py": ""}
+    assert "part" not in read(root, sure, files).local
+    assert "part" in read(root, sure.replace("import back", "if sys.argv: import back"), files).local
+
+
+def test_a_folder_with_a_name_that_no_file_can_have_is_not_followed(root: Path) -> None:
+    """A null byte and a lone surrogate in a folder's name are reasons, not errors."""
+    for name in ("a\\0b", "\\ud800", "x" * 5000):
+        found = read(root, f"import sys\nsys.path.insert(0, '{name}')\nimport plain\n")
+        assert (found.preload, [name for name, _ in found.skipped]) == (("sys",), ["plain"])
+
+
+def test_more_changes_than_are_followed_are_given_up(root: Path) -> None:
+    """A generated file may change sys.path ten thousand times: it costs no more than a hundred changes."""
+    start = time.process_time()
+    found = read(root, "import sys\n" + "sys.path.append('lib')\n" * 10_000 + "import plain\n")
+    assert time.process_time() - start < 2.0
+    assert (found.preload, dict(found.skipped)["plain"]) == (("sys",), CHANGES.replace("line 4", "line 102"))
 
 
 def test_a_change_in_a_file_that_is_too_long_counts_from_its_start(root: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from echelon.launch.failure import Failure
-
-NEVER = float("inf")
+from echelon.launch.failure import NEVER, Failure
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ class Crew:
         self._selector.register(
             channel, selectors.EVENT_READ, lambda: self._hear_stranger(channel, challenge, str(address[0]))
         )
-        channel.send("challenge", version=PROTOCOL, nonce=challenge)
+        channel.send("challenge", version=PROTOCOL, nonce=challenge, time=time.time())
 
     def _hear_stranger(self, channel: Channel, challenge: str, address: str) -> None:
         try:
@@ -130,7 +130,7 @@ class Crew:
             self._on_refusal(f"two agents say that they are number {seat.agent_index}: {seat.node} is the second")
             self._drop(channel)
             return
-        offset = float(hello["time"]) - time.time()
+        offset = _clock_offset(float(hello["asked"]), float(hello["time"]), time.time())
         member = Member(
             channel, seat, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
         )
@@ -173,6 +173,11 @@ class Crew:
         self._listener.close()
         for member in self:
             member.channel.close()
+
+
+def _clock_offset(asked: float, theirs: float, now: float) -> float:
+    """Return how far an agent's clock is ahead: it answered at some moment between our asking and now."""
+    return theirs - (asked + now) / 2
 
 
 def listen(address: str, port: int = 0) -> socket.socket:

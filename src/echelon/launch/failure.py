@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from echelon.node.channel import Message
 
+NEVER = float("inf")
 USER_ERROR = "error in the script"
 OUT_OF_MEMORY = "out of memory"
 COLLECTIVE_TIMEOUT = "collective timeout"
@@ -61,6 +62,8 @@ class Failure:
     time: float = 0.0
     tail: str = ""
     log: str = ""
+    is_our_doing: bool = False
+    """Whether our own signal ended the rank, because another had failed."""
 
     @property
     def is_symptom(self) -> bool:
@@ -74,7 +77,7 @@ def of_rank(
     """Read an agent's report of a rank that failed."""
     status = int(exit_message["status"])
     error_time = float(exit_message["error_time"])
-    were_stopping = float(exit_message["time"]) - clock_offset >= stopped_at
+    were_stopping = stopped_at != NEVER  # when its report came: nothing that came before was our doing
     if status in _OUR_SIGNALS and were_stopping and 0 < error_time < stopped_at + clock_offset:
         status = 1  # its own exception came first; our signal only met it on its way out
     cause, detail = _cause(status, exit_message)
@@ -88,6 +91,7 @@ def of_rank(
         time=(error_time or float(exit_message["time"])) - clock_offset,
         tail=str(exit_message["tail"]),
         log=log,
+        is_our_doing=were_stopping and status in _OUR_SIGNALS,
     )
 
 
@@ -133,18 +137,13 @@ def _cause_from_text(tail: str) -> str:
     return ""
 
 
-def first(failures: Sequence[Failure], *, stopped_at: float) -> Failure:
+def first(failures: Sequence[Failure]) -> Failure:
     """Return the failure that explains the others.
 
-    A rank that died of our own stop signal after `stopped_at` explains nothing; a lost connection or a timeout is
-    another rank's failure seen from afar; of the rest the earliest wins.
+    A rank that died of our own signal explains nothing; a lost connection or a timeout is another rank's failure
+    seen from afar; of the rest the earliest wins.
     """
-
-    def rank_of(failure: Failure) -> tuple[bool, bool, float]:
-        stopped_by_us = failure.time >= stopped_at and failure.exit_code in (143, 137) and failure.cause == KILLED
-        return stopped_by_us, failure.is_symptom, failure.time
-
-    return min(failures, key=rank_of)
+    return min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
 
 
 def describe(failure: Failure, *, device: str, with_tail: bool) -> list[str]:

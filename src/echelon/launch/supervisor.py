@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.launch import failure, layout, progress, world
-from echelon.launch.attempt import NEVER, Attempt
+from echelon.launch.attempt import Attempt
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
-from echelon.launch.failure import Failure
+from echelon.launch.failure import NEVER, Failure
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.signals import Signals
 from echelon.node.channel import Message
@@ -311,7 +311,7 @@ class Supervisor:
             return
         self.answer_deadline = self.symptom_deadline = NEVER
         failures = self.attempt.failures
-        reason = failure.first(failures, stopped_at=self.attempt.stopped_at) if failures else None
+        reason = failure.first(failures) if failures else None
         if self.stop_signal and (reason is not None or self.attempt.alive or not self.attempt.is_running):
             name = signal.Signals(self.stop_signal).name
             reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.stop_signal)

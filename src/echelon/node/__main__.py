@@ -1,6 +1,7 @@
 """`python3 node.pyz agent RUN_DIRECTORY [INDEX]` and `python3 node.pyz exec PROGRAM [args…]`."""
 
 import os
+import signal
 import sys
 from typing import List
 
@@ -17,6 +18,10 @@ def main(argv: List[str]) -> int:
     return 2
 
 
+def _give_up(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def _agent(run_directory: str, index: int) -> int:
     from . import guard
 
@@ -28,6 +33,8 @@ def _agent(run_directory: str, index: int) -> int:
     instructions = order.read(run_directory)
     place = seat.find(instructions, index, os.environ)
     archive = os.path.abspath(sys.argv[0])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _give_up)
     agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory)
     try:
         channel = connect(
@@ -37,6 +44,9 @@ def _agent(run_directory: str, index: int) -> int:
         sys.stderr.write("echelon: agent on %s: %s\n" % (place.node, error))
         agent.leave()
         return 1
+    except SystemExit:
+        agent.leave()
+        raise
     return agent.run(channel)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..environment import threads
+from ..environment.errors import WrongEnvironmentError
 from . import guard, memory, ports, sweep
 from .channel import Channel, Closed, Message
 from .guard import Guard
@@ -45,7 +46,6 @@ class Agent:
         self.next_flush = 0.0
         self.paused: List[Tuple[RankOutput, int]] = []
         self.starter = Starter(order, seat, _environment(order, seat, self.mark), archive)
-        self._catch_signals()
         self.imports = RankOutput(
             os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),
             self._forward_imports if seat.agent_index == 0 else None,
@@ -57,10 +57,11 @@ class Agent:
 
     def facts(self) -> Dict[str, Any]:
         """Return what the supervisor is told in the agent's hello."""
-        return {**self.seat.facts(), "why_exec": self.starter.why_exec, "time": time.time()}
+        return {**self.seat.facts(), "why_exec": self.starter.why_exec}
 
     def run(self, channel: Channel) -> int:
         """Serve the supervisor until it says that the run is over; return the run's exit code."""
+        self._catch_signals()
         self.channel = channel
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
         self._listen_to(self.imports)
@@ -154,7 +155,7 @@ class Agent:
             self.attempt.ranks.append(rank)
             try:
                 self.starter.start(rank, self.starter.variables(place, message))
-            except CannotStart as error:
+            except (CannotStart, WrongEnvironmentError) as error:
                 rank.status = 127
                 self._tell("exit", **_exit_report(self.attempt, rank, str(error)))
                 continue
@@ -186,7 +187,9 @@ class Agent:
         self._tell("exit", **_exit_report(self.attempt, rank, ""))
 
     def _spared(self) -> Tuple[int, ...]:
-        return (os.getpid(), self.guard.pid, self.starter.warm.pid if self.starter.warm is not None else 0)
+        """Return the processes that are ours: what descends from them and is not one of them is the ranks'."""
+        warm = (self.starter.warm.pid,) if self.starter.warm is not None else ()
+        return (os.getpid(), self.guard.pid, *warm)
 
     # The warm process
 

@@ -47,6 +47,8 @@ def _shake_hands(channel: Channel, secret: bytes, facts: Dict[str, Any]) -> Chan
         version=PROTOCOL,
         nonce=ours,
         proof=proof(secret, "agent", challenge["nonce"] + ours),
+        asked=challenge["time"],
+        time=time.time(),
         **facts,
     )
     answer = _next(channel, "welcome")

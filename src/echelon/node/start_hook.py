@@ -43,5 +43,9 @@ finally:
     if _is_live and not sys.stdout.write_through:  # type: ignore[union-attr]
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     if _link:
-        warm.serve(int(_link), _at_start)  # returns in the ranks only
+        try:
+            warm.serve(int(_link), _at_start)  # returns in the ranks only
+        except BaseException:  # noqa: BLE001
+            sys.excepthook(*sys.exc_info())
+            os._exit(70)  # whatever failed here, the script must not run outside of its rank
         _leave_the_modules()

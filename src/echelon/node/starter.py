@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..environment import devices, frameworks, slurm_task, surroundings
 from ..environment.place import Place
-from . import warm_process
+from . import sweep, warm_process
 from .order import Order
 from .output import RankOutput
 from .ranks import Rank
@@ -24,6 +24,7 @@ class Starter:
         self.seat = seat
         self.environ = environ
         self.archive = archive
+        self._adopts = False
         self.warm: Optional[WarmProcess] = None
         self.why_exec = "" if order.launch == "warm" else "asked for"
 
@@ -31,7 +32,7 @@ class Starter:
         """Start importing at once, while the other agents are still on their way."""
         if self.order.launch != "warm":
             return
-        self.why_exec = warm_process.reason_against(self.order.argv)
+        self.why_exec = warm_process.reason_against(self.order.argv, self.archive)
         if self.why_exec:
             return
         try:
@@ -53,14 +54,20 @@ class Starter:
             if self.warm is not None and self.warm.state == READY:
                 self.warm.fork(rank.local_rank, variables, stdout, stderr)
             else:
+                self._adopt_orphans()
                 rank.pid = spawn(self.order.argv, self._exec_environment(variables), stdout, stderr)
         finally:
             os.close(stdout)
             os.close(stderr)
 
+    def _adopt_orphans(self) -> None:
+        if not self._adopts:
+            sweep.adopt_orphans()
+            self._adopts = True
+
     def _exec_environment(self, variables: Variables) -> Dict[str, str]:
         environ = merged(self.environ, variables)
-        if self.order.is_python and not warm_process.reason_against(self.order.argv):
+        if self.order.is_python and not warm_process.reason_against(self.order.argv, self.archive):
             return warm_process.with_hook(environ, self.archive)
         return environ
 
@@ -93,7 +100,7 @@ class Starter:
             result.update(devices.only(self.environ, place.local_rank))
         elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
             result.update(devices.first_device(place.local_rank))
-        result.update(self.order.environ)
+        result.update({name: value for name, value in self.order.environ.items() if name in result})
         return result
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Dict, FrozenSet, List, Tuple
 
-from . import leave, link, preload
+from . import leave, link, preload, sweep
 
 # Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -30,6 +30,7 @@ def serve(descriptor: int, at_start: FrozenSet[str]) -> None:
     leave.prepare()
     preload.forget_shadowed(order[0]["folder"], at_start)
     report = preload.prepare(order[0])
+    sweep.adopt_orphans()
     preload.forget_shadowed(order[0]["folder"], at_start)
     link.send(agent, {"kind": "ready", **report})
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others

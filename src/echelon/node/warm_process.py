@@ -62,8 +62,10 @@ def with_hook(environ: Dict[str, str], archive: str) -> Dict[str, str]:
     return result
 
 
-def reason_against(argv: List[str]) -> str:
+def reason_against(argv: List[str], archive: str) -> str:
     """Return why this interpreter cannot be trusted to run the start hook, if it cannot."""
+    if os.pathsep in archive:
+        return "PYTHONPATH cannot hold %s, whose name has a %r" % (archive, os.pathsep)
     path = os.path.realpath(argv[0])
     try:
         with open(path, "rb") as file:
