@@ -53,9 +53,7 @@ def test_program_takes_the_place_of_the_process():
     program = "import os, sys; print(os.getpid(), sys.stdin.read()); sys.exit(17)"
     command = [*EXEC, sys.executable, "-c", program]
     environ = {**os.environ, "PYTHONPATH": SOURCE}
-    with subprocess.Popen(
-        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         output, _ = process.communicate("input")
     assert (output, process.returncode) == (f"{process.pid} input\n", 17)
 
@@ -150,9 +148,7 @@ def test_threads_of_a_bound_task(recorded):
     environ = {**recorded("srun-2x8-rank9"), "SLURM_CPUS_ON_NODE": "128"}
     core = min(os.sched_getaffinity(0))
     program = "import os; print(os.environ['OMP_NUM_THREADS'])"
-    done = _exec(
-        sys.executable, "-c", program, environ=environ, preexec_fn=lambda: os.sched_setaffinity(0, {core})
-    )
+    done = _exec(sys.executable, "-c", program, environ=environ, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
     assert done.stdout == b"1\n"
 
 

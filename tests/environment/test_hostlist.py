@@ -66,9 +66,7 @@ def test_expand_of_unbalanced_text_names_text_and_position(text, position):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"), [("4(x2),8", [4, 4, 8]), ("1", [1]), ("", []), ("5,1(x2)", [5, 1, 1])]
-)
+@pytest.mark.parametrize(("text", "counts"), [("4(x2),8", [4, 4, 8]), ("1", [1]), ("", []), ("5,1(x2)", [5, 1, 1])])
 def test_counts_of_a_written_list(text, counts):
     """Slurm's task counts become one number per node."""
     assert hostlist.expand_counts(text) == counts

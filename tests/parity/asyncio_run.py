@@ -5,9 +5,7 @@ import sys
 
 
 async def main() -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "print(6 * 7)", stdout=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(6 * 7)", stdout=asyncio.subprocess.PIPE)
     text, _ = await process.communicate()
     print(text, process.returncode)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 
@@ -19,6 +20,10 @@ def main(arguments: list[str]) -> int:
     if "help" in scanned.values:
         print(help_text(), end="")
         return 0
+    if "json" in scanned.values and "dry_run" not in scanned.values:
+        raise UsageError(
+            "--json prints the plan of a --dry-run, and this is none", hint="echelon run --dry-run --json …"
+        )
     job = read_job(scanned)
     from echelon.launch.prepare import prepare
 
@@ -37,17 +42,17 @@ def main(arguments: list[str]) -> int:
 def read_job(scanned: Scanned) -> Job:
     """Return the job that a command line asks for."""
     values = {key: found[-1] for key, found in scanned.values.items()}
-    least, most = _nodes(values.get("nnodes", ""))
+    least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
     return Job(
         command=_command(scanned),
-        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "")),
+        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
         min_nodes=least,
         num_nodes=most,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
         share_devices="share_devices" in values,
         environ=tuple(_pair(text) for text in scanned.values.get("env", ())),
-        run_directory=values.get("run_dir", ""),
+        run_directory=_run_directory(values),
         name=values.get("rdzv_id", "none"),
         show=_show(values),
         timeout_seconds=_duration(values.get("timeout", "0")),
@@ -58,6 +63,8 @@ def read_job(scanned: Scanned) -> Job:
 
 
 def _command(scanned: Scanned) -> Command:
+    if scanned.is_program and "module" in scanned.values:
+        raise UsageError("-m names a module, and -- a program: one of them is wanted", hint="echelon run -m MODULE …")
     is_program = scanned.is_program or "no_python" in scanned.values
     if not scanned.rest:
         raise UsageError("no script was given", hint="echelon run -n 2 train.py")
@@ -68,12 +75,14 @@ def _command(scanned: Scanned) -> Command:
 
 def _whole(name: str, text: str, *, least: int) -> int:
     if not re.fullmatch(r"[+-]?\d+", text) or not least <= int(text) <= MAX_RANKS:
-        raise UsageError(f"{name} {text}: a whole number of at least {least} is wanted", hint=f"{name} {max(least, 1)}")
+        raise UsageError(
+            f"{name} {_seen(text)}: a whole number of at least {least} is wanted", hint=f"{name} {max(least, 1)}"
+        )
     return int(text)
 
 
 def _ranks_per_node(text: str) -> int:
-    if text in ("", "auto"):
+    if text == "auto":
         return ONE_PER_DEVICE
     if text == "cpu":
         from echelon.environment import threads
@@ -83,7 +92,7 @@ def _ranks_per_node(text: str) -> int:
         return ONE_PER_DEVICE
     if not re.fullmatch(r"[+-]?\d+", text) or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(
-            f"-n {text}: ranks per node are a whole number of at least 1, or gpu, cpu or auto",
+            f"-n {_seen(text)}: ranks per node are a whole number of at least 1, or gpu, cpu or auto",
             hint="echelon run -n 2 …",
         )
     return int(text)
@@ -91,21 +100,24 @@ def _ranks_per_node(text: str) -> int:
 
 def _nodes(text: str) -> tuple[int, int]:
     """Read N, or torchrun's elastic MIN:MAX."""
-    if not text:
-        return ALL_NODES, ALL_NODES
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
     least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
     if not 1 <= least <= most <= MAX_RANKS:
         raise UsageError(
-            f"--nnodes {text}: a number of at least 1 is wanted, or MIN:MAX", hint="echelon run --nnodes 2 …"
+            f"--nnodes {_seen(text)}: a number of at least 1 is wanted, or MIN:MAX", hint="echelon run --nnodes 2 …"
         )
     return least, most
+
+
+def _seen(text: str) -> str:
+    """Return a value as a message shows it: an empty one must be seen too."""
+    return text or "''"
 
 
 def _one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
     if text not in choices:
         raise UsageError(
-            f"{name} {text}: the choices are {', '.join(choices)}", hint=f"echelon run {name} {choices[0]} …"
+            f"{name} {_seen(text)}: the choices are {', '.join(choices)}", hint=f"echelon run {name} {choices[0]} …"
         )
     return text
 
@@ -118,7 +130,7 @@ def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(
-            f"--env {text}: a name, = and a value are wanted",
+            f"--env {_seen(text)}: a name, = and a value are wanted",
             hint=f"echelon run --env {name or 'NAME'}=VALUE …",
         )
     return name, value
@@ -133,9 +145,12 @@ def _show(values: dict[str, str]) -> frozenset[int] | None:
     shown: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match or int(match.group(2) or match.group(1)) > MAX_RANKS:
-            raise UsageError(f"--show {text}: ranks are wanted, or all, or none", hint="echelon run --show 0,4-7 …")
-        shown.update(range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1))
+        low, high = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
+        if not low <= high <= MAX_RANKS:
+            raise UsageError(
+                f"--show {_seen(text)}: ranks are wanted, or all, or none", hint="echelon run --show 0,4-7 …"
+            )
+        shown.update(range(low, high + 1))
     return frozenset(shown)
 
 
@@ -146,19 +161,37 @@ def _duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
     if not match or match.group(2) not in _UNITS:
         raise UsageError(
-            f"--timeout {text}: seconds are wanted, or a number with m, h or d",
+            f"--timeout {_seen(text)}: seconds are wanted, or a number with m, h or d",
             hint="echelon run --timeout 90m …",
         )
     return float(match.group(1)) * _UNITS[match.group(2)]
 
 
+def _run_directory(values: dict[str, str]) -> str:
+    if values.get("run_dir") == "":
+        raise UsageError("--run-dir '': the name of a directory is wanted", hint="echelon run --run-dir first …")
+    return os.path.normpath(os.path.join(os.getcwd(), values["run_dir"])) if "run_dir" in values else ""
+
+
 def _rendezvous(values: dict[str, str]) -> str:
+    """Return where nodes that are started by hand meet, as host:port."""
     if "rdzv_endpoint" in values:
-        endpoint = values["rdzv_endpoint"]
-        return endpoint if ":" in endpoint else f"{endpoint}:29400"  # torchrun's default port
+        text = values["rdzv_endpoint"]
+        host, colon, port = text.rpartition(":")
+        if not colon:
+            host, port = text, "29400"  # torchrun's default port
+        return f"{host}:{_port('--rdzv-endpoint', text, port, hint=f'{host}:29400')}"
     if "master_addr" in values or "master_port" in values:
-        return f"{values.get('master_addr', '127.0.0.1')}:{values.get('master_port', '29500')}"
+        port = values.get("master_port", "29500")
+        return f"{values.get('master_addr', '127.0.0.1')}:{_port('--master-port', port, port, hint='29500')}"
     return ""
+
+
+def _port(name: str, text: str, port: str, *, hint: str) -> int:
+    """Return a port; 0 is one that torchrun takes to mean any, which is all right where nobody has to meet."""
+    if not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
+        raise UsageError(f"{name} {_seen(text)}: a port is a whole number from 1 to 65535", hint=f"{name} {hint}")
+    return int(port)
 
 
 def _name_accepted(scanned: Scanned) -> None:

@@ -82,9 +82,7 @@ def read(argv: Sequence[str]) -> Order:
         if not equals:
             value = words.pop(0) if words else ""
         if value not in _VISIBLE:
-            raise UsageError(
-                f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py"
-            )
+            raise UsageError(f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py")
         visible = value
     if not words:
         raise UsageError("there is no program to become", f"{_USAGE}, such as: echelon exec python train.py")

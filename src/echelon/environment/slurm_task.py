@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from .place import Place
 
 
-def task_variables(
-    environ: Mapping[str, str], place: Place, *, ranks_per_node: Sequence[int] = ()
-) -> dict[str, str]:
+def task_variables(environ: Mapping[str, str], place: Place, *, ranks_per_node: Sequence[int] = ()) -> dict[str, str]:
     """Return Slurm's variables for a rank whose agent is the task that Slurm knows.
 
     Without `ranks_per_node` every node has as many ranks as this one.

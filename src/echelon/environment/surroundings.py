@@ -75,8 +75,7 @@ class Inherited(Surrounding):
             return True
         # One task per node, and a second launcher that made several ranks out of it.
         return task.local_world_size == 1 and (
-            world_size > task.world_size
-            or (world_size == task.world_size and "TORCHELASTIC_RUN_ID" in environ)
+            world_size > task.world_size or (world_size == task.world_size and "TORCHELASTIC_RUN_ID" in environ)
         )
 
     def started(self, environ: Mapping[str, str]) -> Started:
@@ -342,9 +341,7 @@ def _filled(started: Started, launcher: str) -> tuple[int, int]:
     return rank // local_world_size, world_size // local_world_size
 
 
-def _address(
-    environ: Mapping[str, str], launcher: str, started: Started, num_nodes: int, candidate: str
-) -> str:
+def _address(environ: Mapping[str, str], launcher: str, started: Started, num_nodes: int, candidate: str) -> str:
     """Return the user's address, or a candidate; rank 0 itself refuses one that is not its own node."""
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import time
 from collections.abc import Callable
 
 Write = Callable[[int, bytes], None]
 STDOUT, STDERR = 1, 2
+_LINES = {"stdout": re.compile(rb"[^\n]*\n"), "stderr": re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")}
 
 
 class ConsoleClosed(Exception):
-    """Nobody reads what we print any more."""
+    """Standard output takes nothing any more: nobody reads it, or the disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror)
+        self.is_pipe = error.errno in (errno.EPIPE, errno.EIO)
 
 
 class Console:
     """Writes bytes as they are; ranks are named only when several are shown."""
 
-    def __init__(self, *, names_ranks: bool, is_terminal: bool) -> None:
-        self._names_ranks = names_ranks
+    def __init__(self, *, is_terminal: bool) -> None:
+        self.names_ranks = False
         self._is_terminal = is_terminal
         self._progress = ""
         self._progress_time = 0.0
@@ -28,18 +35,20 @@ class Console:
     def rank_output(self, rank: int, stream: str, data: bytes) -> None:
         """Show what a rank wrote, whole lines at a time when lines of several ranks could mix."""
         target = STDERR if stream == "stderr" else STDOUT
-        if not self._names_ranks:
+        if not self.names_ranks:
             self.clear()
             _write(target, data)
             self._is_mid_line[target] = not data.endswith(b"\n")
             return
-        *lines, rest = (self._partial.pop((rank, stream), b"") + data).split(b"\n")
-        if rest:
-            self._partial[rank, stream] = rest
-        if lines:
+        data = self._partial.pop((rank, stream), b"") + data
+        ends = b"\n\r" if stream == "stderr" else b"\n"  # progress bars, on standard error, end each state with \r
+        whole = data[: max(data.rfind(end) for end in (ends[:1], ends[-1:])) + 1]
+        if len(whole) < len(data):
+            self._partial[rank, stream] = data[len(whole) :]
+        if whole:
             self.clear()
             prefix = b"[%d] " % rank
-            _write(target, b"".join(prefix + line + b"\n" for line in lines))
+            _write(target, b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r"))
 
     def finish_output(self) -> None:
         """Show the last lines that have no end."""
@@ -83,7 +92,7 @@ def _write(descriptor: int, data: bytes) -> None:
         except OSError as error:
             if descriptor == STDERR:
                 return
-            raise ConsoleClosed(str(error)) from None
+            raise ConsoleClosed(error) from None
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from echelon.errors import RunError
 from echelon.launch import orders, package
+from echelon.launch.crew import listen
 from echelon.node import order as node_order
 from echelon.spec import Plan
 
@@ -21,23 +22,30 @@ def endpoint(plan: Plan) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def is_host(plan: Plan) -> bool:
-    """Say whether this node hosts the supervisor: node 0, or whoever can take the port at the rendezvous first."""
-    if plan.node_rank >= 0:
-        return plan.node_rank == 0
-    host, port = endpoint(plan)
+def host(plan: Plan) -> socket.socket | None:
+    """Return the listening socket if this node hosts the supervisor, or None if it joins another's.
+
+    Node 0 hosts; where nobody has a number, whoever takes the port at the rendezvous first.
+    """
+    name, port = endpoint(plan)
+    if plan.node_rank > 0:
+        return None
+    if plan.node_rank == 0:
+        return listen("", port)
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise RunError(f"the rendezvous {plan.rendezvous} is unknown here: {error.strerror}") from None
-    with socket.socket(family, kind) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)  # fails for an address of another machine, and for a port that is taken
-            probe.listen()
-        except OSError:
-            return False
-    return True
+    listener = socket.socket(family, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)  # fails for an address of another machine, and for a port that is taken
+        listener.listen(4096)
+    except OSError:
+        listener.close()
+        return None
+    listener.setblocking(False)
+    return listener
 
 
 def join(plan: Plan) -> NoReturn:

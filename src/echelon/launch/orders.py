@@ -19,6 +19,7 @@ def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is
         argv=list(plan.argv),
         is_python=plan.is_python,
         preload=list(plan.preload),
+        own=list(plan.own),
         folder=plan.folder,
         launch=plan.launch,
         visible=plan.visible,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
+import stat
 import sys
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from echelon.environment import devices
 from echelon.errors import UsageError
@@ -15,6 +18,9 @@ from echelon.host import Host
 from echelon.launch.run_directory import new_path
 from echelon.plan import Surroundings, resolve
 from echelon.spec import Job, Plan
+
+if TYPE_CHECKING:
+    from echelon.script.imports import Imports
 
 RUNS = "echelon-runs"
 
@@ -25,7 +31,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
 
     host = host or Host()
     cwd = os.getcwd()
-    folder, preload = _read_script(job, cwd)
+    folder, found_imports = _read_script(job, cwd)
     found = allocation.read(host.environ, partial(gres.ask, host))
     run_id = os.urandom(8).hex()
     label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
@@ -35,36 +41,39 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         num_devices=len(devices.visible(host.environ)),
         allocation=found,
         slurm_signals_ranks=found is not None and signals.reach_ranks(host),
-        preload=preload,
+        preload=found_imports.preload if found_imports else (),
+        left_to_ranks=found_imports.skipped if found_imports else (),
+        own=tuple(dict.fromkeys(name.partition(".")[0] for name in found_imports.local)) if found_imports else (),
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
     )
-    plan = resolve(job, around)
-    return plan if os.path.isabs(plan.run_directory) else _absolute(plan, cwd)
+    return resolve(job, around)
 
 
-def _absolute(plan: Plan, cwd: str) -> Plan:
-    from dataclasses import replace
-
-    return replace(plan, run_directory=os.path.join(cwd, plan.run_directory))
-
-
-def _read_script(job: Job, cwd: str) -> tuple[str, tuple[str, ...]]:
-    """Return what Python will put first on sys.path, and what a warm process should import."""
+def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
+    """Return what Python will put first on sys.path, and what the script imports, where that is of use."""
     command = job.command
     if command.kind == "program":
-        if shutil.which(command.target) is None:
-            raise UsageError(
-                f"there is no program {command.target!r} on PATH", hint="echelon run -- /path/to/program …"
-            )
-        return cwd, ()
+        _refuse_what_cannot_be_executed(command.target)
+        return cwd, None
     from echelon.script import find, imports
 
     script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
     if job.launch != "warm":
-        return script.folder, ()
-    return script.folder, imports.read_imports(script).preload
+        return script.folder, None
+    return script.folder, imports.read_imports(script)
+
+
+def _refuse_what_cannot_be_executed(target: str) -> None:
+    if shutil.which(target) is not None:
+        return
+    if os.path.isdir(target):
+        raise UsageError(f"{target} is a folder, not a program", hint="echelon run -- /path/to/program …")
+    if "/" in target and os.path.exists(target):
+        mode = stat.filemode(os.stat(target).st_mode)
+        raise UsageError(f"{target} may not be executed (its mode is {mode})", hint=f"chmod +x {shlex.quote(target)}")
+    raise UsageError(f"there is no program {target!r} on PATH", hint="echelon run -- /path/to/program …")
 
 
 def _search_path() -> list[str]:

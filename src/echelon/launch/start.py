@@ -28,22 +28,17 @@ STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 def start(plan: Plan, host: Host) -> int:
     """Carry a plan out and return the exit code that a shell user expects."""
-    if plan.where == "meet":
-        from echelon.launch import meeting
-
-        if not meeting.is_host(plan):
-            meeting.join(plan)
+    listener = _listener(plan)
     directory = RunDirectory.create(plan)
     began = time.monotonic()
     try:
         archive = directory.file("node.pyz")
         package.write(archive)
-        listener = _listener(plan)
         secret = _secret(plan)
-        hosts = _own_addresses() if plan.where == "slurm" else ["127.0.0.1"]
+        hosts = _own_addresses() if plan.where == "slurm" else [_local_address(listener)]
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
         node_order.write(orders.order(plan, addresses, secret), directory.path)
-        console = Console(names_ranks=plan.show is None or len(plan.show) > 1, is_terminal=sys.stderr.isatty())
+        console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
         supervisor = Supervisor(plan, directory, listener, secret, console)
         agents = Agents.start(plan, archive, host, lambda code, said: _agents_ended(supervisor, plan, code, said))
         _allow_many_files()
@@ -74,11 +69,19 @@ def _secret(plan: Plan) -> bytes:
 
 
 def _listener(plan: Plan) -> socket.socket:
+    """Open the supervisor's port; where another node hosts the supervisor, become its agent and never return."""
     if plan.where == "here":
         return listen("127.0.0.1")
-    if plan.where == "meet":
-        return listen("", int(plan.rendezvous.rpartition(":")[2]))
-    return listen("")
+    if plan.where == "slurm":
+        return listen("")
+    from echelon.launch import meeting
+
+    return meeting.host(plan) or meeting.join(plan)
+
+
+def _local_address(listener: socket.socket) -> str:
+    address = str(listener.getsockname()[0])
+    return "127.0.0.1" if address == "0.0.0.0" else address
 
 
 def _own_addresses() -> list[str]:

@@ -6,7 +6,6 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.launch import failure, layout, progress, world
@@ -56,6 +55,7 @@ class Supervisor:
         self.imported: set[int] = set()
         self.stop_signal = 0
         self.num_interrupts = 0
+        self.is_console_closed = False
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.gather_deadline = time.monotonic() + GATHER_SECONDS
         self.escalation = NEVER
@@ -87,17 +87,11 @@ class Supervisor:
             )
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
                 if key.fd in self.selector.get_map() and not self.is_over:
-                    self._call(key.data)
+                    key.data()
             self._meet_deadlines()
         if self.error is not None:
             raise self.error
         return self.outcome
-
-    def _call(self, handler: Callable[[], None]) -> None:
-        try:
-            handler()
-        except ConsoleClosed:
-            self._receive_signal(signal.SIGPIPE)
 
     def close(self, exit_code: int) -> None:
         """Dismiss the agents and give the signals back."""
@@ -153,6 +147,8 @@ class Supervisor:
         attempt.began, attempt.is_running = time.time(), True
         attempt.alive = {rank for share in shares for rank in share.ranks}
         self.num_ranks = len(attempt.alive)
+        shown = self.num_ranks if self.plan.show is None else len(attempt.alive & self.plan.show)
+        self.console.names_ranks = shown > 1
         around = world.describe(self.plan, list(self.crew))
         self.directory.event("attempt", number=attempt.number, ranks=self.num_ranks, master=around["master_addr"])
         self.crew.tell_all(
@@ -170,8 +166,7 @@ class Supervisor:
     def _hear(self, member: Member, message: Message) -> None:
         kind = message["kind"]
         if kind == "output":
-            data = message["data"].encode("utf-8", "surrogateescape")
-            self.console.rank_output(message["rank"], message["stream"], data)
+            self._show(message)
         elif kind == "ports":
             self._hear_ports(member, message)
         elif kind == "imported":
@@ -190,6 +185,19 @@ class Supervisor:
             self._fail(lost)
         elif kind == "stopped":
             self._hear_stopped(member)
+
+    def _show(self, message: Message) -> None:
+        if self.is_console_closed:
+            return
+        data = message["data"].encode("utf-8", "surrogateescape")
+        try:
+            self.console.rank_output(message["rank"], message["stream"], data)
+        except ConsoleClosed as error:
+            self.is_console_closed = True
+            if error.is_pipe:
+                self._receive_signal(signal.SIGPIPE)
+            else:
+                self._fail(Failure(cause=failure.NO_OUTPUT, detail=str(error), time=time.time()))
 
     def _hear_exit(self, member: Member, message: Message) -> None:
         rank, attempt = message["rank"], self.attempt

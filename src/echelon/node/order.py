@@ -13,6 +13,7 @@ class Order(NamedTuple):
     argv: List[str]  # what each rank runs: [python, script, args…] or [program, args…]
     is_python: bool
     preload: List[str]
+    own: List[str]  # top-level modules that are the script's own
     folder: str  # what Python will put first on sys.path
     launch: str  # "warm", "exec" or "tasks"
     visible: str  # "all" or "own"

@@ -41,9 +41,9 @@ def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def forget_shadowed(folder: str, at_start: FrozenSet[str]) -> None:
-    """Forget modules that we brought in and that the script's folder has under the same name: it finds its own."""
-    shadowed = set()
+def forget_shadowed(folder: str, own: Sequence[str], at_start: FrozenSet[str]) -> None:
+    """Forget modules that we brought in where the script's folder, or the script, has its own of the same name."""
+    shadowed = set(own) - at_start
     for name in {name.partition(".")[0] for name in sys.modules} - at_start:
         spec = importlib.machinery.PathFinder.find_spec(name, [folder])
         if spec is None or spec.loader is None:  # a bare folder hides nothing

@@ -40,7 +40,7 @@ class Starter:
         except CannotStart as error:
             self.why_exec = str(error)  # starting the ranks will fail alike, and is reported then
             return
-        self.warm.prepare(self.order.preload, self.order.folder)
+        self.warm.prepare(self.order.preload, self.order.folder, self.order.own)
 
     @property
     def is_waiting(self) -> bool:

@@ -28,10 +28,11 @@ def serve(descriptor: int, at_start: FrozenSet[str]) -> None:
     if order is None:
         os._exit(0)
     leave.prepare()
-    preload.forget_shadowed(order[0]["folder"], at_start)
+    folder, own = order[0]["folder"], order[0]["own"]
+    preload.forget_shadowed(folder, own, at_start)
     report = preload.prepare(order[0])
     sweep.adopt_orphans()
-    preload.forget_shadowed(order[0]["folder"], at_start)
+    preload.forget_shadowed(folder, own, at_start)
     link.send(agent, {"kind": "ready", **report})
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
     on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it

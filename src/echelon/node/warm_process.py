@@ -27,8 +27,8 @@ class WarmProcess:
         finally:
             theirs.close()
 
-    def prepare(self, preload: List[str], folder: str) -> None:
-        link.send(self.socket, {"preload": preload, "folder": folder})
+    def prepare(self, preload: List[str], folder: str, own: List[str]) -> None:
+        link.send(self.socket, {"preload": preload, "folder": folder, "own": own})
 
     def fork(self, local_rank: int, environ: Dict[str, Optional[str]], stdout: int, stderr: int) -> None:
         link.send(self.socket, {"kind": "fork", "local_rank": local_rank, "environ": environ}, [stdout, stderr])

@@ -26,6 +26,9 @@ class Surroundings:
     allocation: Allocation | None
     slurm_signals_ranks: bool
     preload: tuple[str, ...]
+    left_to_ranks: tuple[tuple[str, str], ...]
+    """Imports that each rank makes for itself, with the reason."""
+    own: tuple[str, ...]
     folder: str
     run_id: str
     run_directory: str
@@ -41,6 +44,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         tasks = ranks_per_node if job.launch == "tasks" else 1
         step = step_command(num_nodes=len(nodes), tasks_per_node=tasks, devices_per_node=devices)
     num_nodes = len(nodes) or job.num_nodes
+    _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
     return Plan(
         run_id=around.run_id,
         name=job.name,
@@ -48,6 +52,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         argv=_argv(job, around),
         is_python=job.command.kind != "program",
         preload=around.preload,
+        own=around.own,
         folder=around.folder,
         where=where,
         job_id=around.allocation.job_id if around.allocation is not None else "",
@@ -71,6 +76,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             Reason(what="launch", value=job.launch, why=_why_launch(job)),
+            *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
 
@@ -100,20 +106,37 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
         return _meet_in_step(job, allocation)
     if allocation is not None:
         return _in_allocation(job, allocation)
-    if job.num_nodes > 1:
+    if job.num_nodes > 1 and (job.min_nodes > 1 or job.rendezvous):
         if not job.rendezvous:
             raise UsageError(
                 f"{job.num_nodes} nodes were asked for, but this is a single machine outside of any Slurm allocation",
-                hint="salloc --nodes=2 …, then the same command; or start it on each node yourself with\n"
+                hint=f"salloc --nodes={job.num_nodes} …, then the same command; "
+                "or start it on each node yourself with\n"
                 f"      echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
             )
+        if job.rendezvous.endswith(":0"):
+            host = job.rendezvous.rpartition(":")[0]
+            raise UsageError(
+                f"--rdzv-endpoint {job.rendezvous}: a port is a whole number from 1 to 65535",
+                hint=f"--rdzv-endpoint {host}:29400",
+            )
+        if job.node_rank >= job.num_nodes:
+            raise UsageError(
+                f"--node-rank {job.node_rank}: of {job.num_nodes} nodes the last has number {job.num_nodes - 1}",
+                hint=f"--node-rank {job.num_nodes - 1}",
+            )
+        _refuse_tasks_outside_slurm(job)
         return "meet", (), "each node is started by hand and meets the others at the rendezvous"
+    _refuse_tasks_outside_slurm(job)
+    return "here", (around.node,), "not in a Slurm allocation, so this machine"
+
+
+def _refuse_tasks_outside_slurm(job: Job) -> None:
     if job.launch == "tasks":
         raise UsageError(
             "--launch tasks needs a Slurm allocation, and this is none",
             hint="choose --launch warm or --launch exec",
         )
-    return "here", (around.node,), "not in a Slurm allocation, so this machine"
 
 
 def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
@@ -208,7 +231,21 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
             f"{asked} ranks per node were asked for, but {place} has {devices} device{'s' if devices > 1 else ''}",
             hint=f"echelon run -n {devices} …   or, if ranks shall share devices: --share-devices",
         )
+    if job.visible == "own" and 0 < devices < asked:
+        raise UsageError(
+            f"{asked} ranks cannot each have a device of their own: "
+            f"{'this machine' if where == 'here' else 'a node'} has {devices} device{'s' if devices > 1 else ''}",
+            hint=f"echelon run -n {devices} --visible own …   or let each rank see all: --visible all",
+        )
     return asked, devices, "as asked"
+
+
+def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
+    if job.show and 0 < world_size <= max(job.show):
+        raise UsageError(
+            f"--show {max(job.show)}: there are {world_size} ranks, 0 to {world_size - 1}",
+            hint=f"echelon run --show {world_size - 1} …   or --show all",
+        )
 
 
 def _refuse_rank_variables(environ: tuple[tuple[str, str], ...]) -> None:

@@ -6,7 +6,7 @@ import stat
 import sys
 import zipimport
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from echelon.errors import UsageError
@@ -41,6 +41,8 @@ class Script:
     """The dotted name of the module that runs, `pkg.__main__` for a package; `__main__` for a file."""
     search_path: tuple[str, ...] = ()
     """Where Python looks after `folder`."""
+    cwd: str = ""
+    """The folder in which it starts, "" where that is not known."""
 
 
 def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) -> Script:
@@ -49,9 +51,9 @@ def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) 
         raise UsageError("the script has an empty name", hint=RUN + "train.py")
     if "\0" in target:
         raise UsageError(f"the script's name {target!r} contains a null byte, which no file name can")
-    if module:
-        return _resolve_module(target, cwd=cwd, search_path=tuple(search_path))
-    return _resolve_path(target, cwd=cwd, search_path=tuple(search_path))
+    find = _resolve_module if module else _resolve_path
+    found = find(target, cwd=cwd, search_path=tuple(search_path))
+    return replace(found, cwd=os.path.abspath(cwd))
 
 
 def _resolve_path(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Script:

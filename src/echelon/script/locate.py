@@ -23,6 +23,7 @@ LOADERS = (
     (SourceFileLoader, SOURCE_SUFFIXES),
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
+SUFFIXES = frozenset({*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES})
 # /opt/lib/python3.12, …/lib-dynload, /usr/lib/python312.zip, …/site-packages, …/dist-packages
 INSTALLED = re.compile(r"/(site|dist)-packages(/|$)|/lib\w*/python3[\d.]*t?(/lib-dynload)?/?$|/python3\d*\.zip$")
 
@@ -38,11 +39,33 @@ class Located:
     """Where its submodules lie; empty for a module that is no package."""
     entry: str
     """The entry of the search path that has it."""
+    is_bare: bool = False
+    """A folder without __init__, which any package of that name further on hides."""
+
+    def is_same_as(self, other: "Located") -> bool:
+        """Tell whether both are one file or folder, whatever links lead to it."""
+        mine, theirs = ((each.source or each.entry, *each.folders) for each in (self, other))
+        return [*map(os.path.realpath, mine)] == [*map(os.path.realpath, theirs)]
 
 
 def is_own_code(entry: str) -> bool:
     """Tell a folder of the user's own code from one that an installer fills."""
     return INSTALLED.search(entry) is None and os.path.isdir(entry)
+
+
+def names_in(folder: str) -> list[str]:
+    """Return what lies in a folder; nothing where Python could not list it either."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def tops(entry: str) -> list[str]:
+    """Return the names that may be modules in this folder."""
+    stems = (name.split(".", 1) for name in names_in(entry))
+    found = (stem for stem, *suffix in stems if not suffix or "." + suffix[0] in SUFFIXES)
+    return [name for name in dict.fromkeys(found) if name.isidentifier()]
 
 
 def is_built_in(top: str) -> bool:
@@ -58,9 +81,21 @@ class Searcher:
     def __init__(self, path: Iterable[str]) -> None:
         self.path = tuple(entry for entry in path if entry)
         self._finders: dict[str, FileFinder | zipimport.zipimporter | None] = {}
+        self._found: dict[str, Located | None] = {}
+
+    def over(self, path: Iterable[str]) -> "Searcher":
+        """Return one for another search path that shares the listings."""
+        other = Searcher(path)
+        other._finders = self._finders
+        return other
 
     def locate(self, name: str) -> Located | None:
         """Return where the dotted name lies, or None where the folders do not say."""
+        if name not in self._found:
+            self._found[name] = self._locate(name)
+        return self._found[name]
+
+    def _locate(self, name: str) -> Located | None:
         top, *rest = name.split(".")
         found = self._top(top)
         for part in rest:
@@ -85,7 +120,7 @@ class Searcher:
         if not portions:
             return None
         places = tuple(place for _, place in portions)
-        return Located(name=name, source="", folders=places, entry=portions[0][0])
+        return Located(name=name, source="", folders=places, entry=portions[0][0], is_bare=True)
 
     def _spec(self, name: str, entry: str) -> ModuleSpec | None:
         if entry not in self._finders:

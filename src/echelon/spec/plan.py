@@ -24,6 +24,8 @@ class Plan:
     """What each rank executes: (python, script, arguments…) or (program, arguments…)."""
     is_python: bool
     preload: tuple[str, ...]
+    own: tuple[str, ...]
+    """Top-level modules that are the script's own, whatever else has their name."""
     folder: str
     """What Python will put first on sys.path."""
     where: str

@@ -1,0 +1,116 @@
+"""Where Python looks for modules while the script changes sys.path, and what may be imported before the ranks do."""
+
+import os
+
+from echelon.script.find import Script
+from echelon.script.locate import Located, Searcher, is_built_in, is_own_code, tops
+from echelon.script.values import Place, Unknown
+
+
+class SearchPath:
+    """sys.path at one point of the script's reading.
+
+    The warm process imports with the sys.path of the start. So once something that the script puts there may hide
+    an installed module, imports are left to the ranks: also those of other modules, which may import the hidden one.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.given = (script.folder, *script.search_path)
+        self.place = Place(cwd=script.cwd, path=list(self.given), given=self.given)
+        self.folder = script.folder
+        self.start = Searcher(self.given)
+        self.installed = self.start.over(script.search_path)
+        self.now = self.start
+        self.barrier = ""
+        """Why no import from here on may come before the ranks; "" where it may."""
+        self.open_end = ""
+        """Why a module that is not found may be found after all."""
+        self._seen: dict[str, str] = {}
+        self._added: dict[str, str] = {}
+        self._homes: dict[str, Searcher] = {}
+        self._real = {os.path.realpath(entry): entry for entry in self.given if entry}
+
+    def locate(self, name: str) -> Located | None:
+        """Return where the dotted name lies; what has been imported stays where it was found."""
+        top = name.partition(".")[0]
+        now = self._homes.get(top, self.now)
+        return (now if now.locate(top) is not None else self.start).locate(name)
+
+    def settle(self, name: str) -> None:
+        """Note that this has surely been imported, so that no later change hides it."""
+        top = name.partition(".")[0]
+        if top not in self._homes and self.now.locate(top) is not None:
+            self._homes[top] = self.now
+
+    def is_own(self, top: str) -> bool:
+        """Tell whether a top-level name is the user's own code, which is read and left to the ranks."""
+        found = None if is_built_in(top) else self.locate(top)
+        # a package that `pip install -e` put on no path has an entry of its own outside the search path
+        return found is not None and (found.entry == self.folder or is_own_code(found.entry))
+
+    def why_not(self, top: str) -> str:
+        """Return why this must not be imported before the fork, "" where it may."""
+        if is_built_in(top):
+            return ""
+        found = self.locate(top)
+        if found is not None and found.entry in self._added:
+            return f"it lies in {found.entry}, which the script puts on sys.path ({self._added[found.entry]})"
+        if self.barrier:
+            return self.barrier
+        if self.open_end and (found is None or found.is_bare or found.entry not in self.given):
+            return f"it is not installed where Python looked at the start, and {self.open_end}"
+        return ""
+
+    def update(self, where: str) -> None:
+        """Look again after a change of `place.path`."""
+        entries = [self._resolved(each, where) for each in self.place.path if isinstance(each, (str, Unknown))]
+        known = [each for each in entries if isinstance(each, str)]
+        self._added.update((each, where) for each in known if each not in self.given and each not in self._added)
+        self.now = self.start.over(known)
+        installed = self.given[1:]
+        last = max((number for number, each in enumerate(entries) if each in installed), default=-1)
+        unknown = next(((number, each.why) for number, each in enumerate(entries) if isinstance(each, Unknown)), None)
+        self.open_end = unknown[1] if unknown else ""
+        is_moved = [*dict.fromkeys(each for each in known if each in installed)] != [*dict.fromkeys(installed)]
+        if self.barrier:
+            return
+        if unknown and (unknown[0] < last or is_moved):
+            self.barrier = unknown[1]
+        elif is_moved:
+            self.barrier = f"the script takes away or moves what Python itself put on sys.path ({where})"
+        else:
+            self.barrier = self._hidden(known, where)
+
+    def lose(self, why: str) -> None:
+        """Note that sys.path may change where nothing was read."""
+        self.place.path = [Unknown(why=why), *self.place.path]
+        self.update("")
+
+    def _resolved(self, entry: str | Unknown, where: str) -> str | Unknown:
+        if isinstance(entry, Unknown) or entry in self.given:
+            return entry
+        where = self._seen.setdefault(entry, where)
+        path = os.path.normpath(os.path.join(self.place.cwd, entry))
+        if not os.path.isabs(path):
+            return Unknown(why=f"the script puts {entry!r} on sys.path ({where}) in a working folder that is not known")
+        if not os.path.isdir(os.path.join(self.place.cwd, entry)):
+            return Unknown(why=f"the script puts {path} on sys.path ({where}), which is no folder that could be read")
+        real = os.path.realpath(os.path.join(self.place.cwd, entry))
+        return self._real.get(real, path if os.path.realpath(path) == real else real)
+
+    def _hidden(self, known: list[str], where: str) -> str:
+        """Return why an import may now find another module than at the start."""
+        candidates = [each for each in known if each not in self.given]
+        first = next((number for number, each in enumerate(known) if each in self.given[1:]), len(known))
+        if self.folder not in known[:first] and os.path.isdir(self.folder):
+            candidates.append(self.folder)
+        for top in (name for entry in dict.fromkeys(candidates) for name in tops(entry)):
+            if top in self._homes or is_built_in(top) or self.installed.locate(top) is None:
+                continue
+            was, now = self.start.locate(top), self.now.locate(top)
+            if was is not None and now is not None and not was.is_same_as(now):
+                return (
+                    f"the script changes sys.path ({where}), after which {top} comes from {now.entry} and not from "
+                    f"{was.entry}, and this import may use it"
+                )
+        return ""
