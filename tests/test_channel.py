@@ -40,9 +40,11 @@ class Stranger:
     def hello(self, *, secret: bytes, version: int = PROTOCOL, agent_index: int = 0) -> None:
         ours = nonce()
         answer = proof(secret, "agent", self.challenge["nonce"] + ours)
-        seat = {"node": "elsewhere", "node_rank": 1, "first_local_rank": 0, "num_ranks": 1, "local_world_size": 1,
-                "num_devices": 0, "num_cores": 1, "agent_pid": 1, "time": time.time(), "asked": self.challenge["time"]}  # fmt: skip
-        self.say(kind="hello", version=version, nonce=ours, proof=answer, agent_index=agent_index, **seat)
+        numbers = {"node_rank": 1, "first_local_rank": 0, "num_ranks": 1, "local_world_size": 1}
+        offers = {"num_devices": 0, "num_cores": 1, "agent_pid": 1}
+        times = {"asked": self.challenge["time"], "time": time.time()}
+        said = {"agent_index": agent_index, "node": "elsewhere", **numbers, **offers, **times}
+        self.say(kind="hello", version=version, nonce=ours, proof=answer, **said)
 
     def is_shown_the_door(self) -> bool:
         try:
