@@ -176,7 +176,7 @@ def test_refusal(arguments, message):
     done = _exec(*arguments)
     assert done.returncode == 2
     error, hint = done.stderr.decode().splitlines()
-    assert error.startswith("echelon: error: ") and hint.startswith("hint: ")
+    assert error.startswith("echelon: error: ") and hint.startswith("  hint: ")
     assert message in done.stderr.decode()
     assert done.stdout == b""
 

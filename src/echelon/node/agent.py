@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..environment import threads
 from ..environment.errors import WrongEnvironmentError
-from . import guard, memory, ports, sweep
+from . import children, guard, memory, ports, sweep
 from .channel import Channel, Closed, Message
 from .guard import Guard
 from .order import Order
@@ -339,14 +339,8 @@ class Agent:
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._was_ended(pid, os.waitstatus_to_exitcode(status))
+        for pid, status in children.ended():
+            self._was_ended(pid, status)
 
     def _reap_warm(self, pid: int) -> None:
         """Wait for the warm process, so that `time echelon run` counts the ranks' seconds too."""

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Dict, FrozenSet, List, Tuple
 
-from . import leave, link, preload, sweep
+from . import children, leave, link, preload, sweep
 
 # Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -66,14 +66,8 @@ def _report_exits(agent: socket.socket, wakeup: int) -> None:
         os.read(wakeup, 4096)
     except BlockingIOError:
         pass
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        link.send(agent, {"kind": "exit", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+    for pid, status in children.ended():
+        link.send(agent, {"kind": "exit", "pid": pid, "status": status})
 
 
 def _fork(agent: socket.socket, message: Dict[str, Any], descriptors: List[int]) -> bool:
