@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 COMMANDS = {
@@ -27,6 +28,7 @@ example:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _fill_standard_descriptors()
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP.format(commands="\n".join(f"  {name:<14} {what}" for name, what in COMMANDS.items())), end="")
@@ -37,6 +39,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"echelon {__version__}")
         return 0
     return _dispatch(arguments[0], arguments[1:])
+
+
+def _fill_standard_descriptors() -> None:
+    """Open what the shell has closed (2>&-): the next file to be opened would get its number, and our words."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _dispatch(name: str, arguments: list[str]) -> int:

@@ -21,25 +21,36 @@ def command(plan: Plan, archive: str) -> tuple[str, ...]:
     agent = (plan.python, "-I", "-S", archive, "agent", plan.run_directory)
     if plan.where == "slurm":
         return (*plan.step, *agent)
-    return (*agent, "0" if plan.where == "here" else str(plan.node_rank))
+    return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the host of the meeting is number 0
 
 
 class Agents:
     """The process whose life is that of all agents: an agent itself, or srun."""
 
-    def __init__(self, process: subprocess.Popen[bytes], on_end: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], on_end: Callable[[int, str], None], on_said: Callable[[str], None]
+    ) -> None:
         self._process = process
+        self._on_said = on_said
         self._on_end = on_end
         self._selector: selectors.BaseSelector | None = None
         self._said = bytearray()
 
     @classmethod
-    def start(cls, plan: Plan, archive: str, host: Host, on_end: Callable[[int, str], None]) -> Agents:
+    def start(
+        cls,
+        plan: Plan,
+        archive: str,
+        host: Host,
+        *,
+        on_end: Callable[[int, str], None],
+        on_said: Callable[[str], None],
+    ) -> Agents:
         """Start the agents; raise ToolMissing when the program that does it is not here."""
         from echelon.slurm.step import step_environment
 
         environ = step_environment(host.environ) if plan.where == "slurm" else dict(host.environ)
-        return cls(host.start(command(plan, archive), environ=environ), on_end)
+        return cls(host.start(command(plan, archive), environ=environ), on_end, on_said)
 
     @property
     def said(self) -> str:
@@ -68,10 +79,12 @@ class Agents:
                 self._selector.unregister(stream)
                 self._selector = None
             self._on_end(self._process.wait(), self.said)
+        else:
+            self._on_said(self.said)
 
-    def end(self, *, seconds: float) -> None:
-        """Wait for it to end by itself, then make it."""
-        for number in (0, signal.SIGTERM, signal.SIGKILL):
+    def end(self, *, seconds: float, waits_first: bool) -> None:
+        """Make it end; wait first where its agents have been asked to leave by themselves."""
+        for number in (0, signal.SIGTERM, signal.SIGKILL) if waits_first else (signal.SIGTERM, signal.SIGKILL):
             if number:
                 self._process.send_signal(number)
             deadline = time.monotonic() + seconds

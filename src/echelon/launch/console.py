@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 import time
 from collections.abc import Callable
 
-Write = Callable[[int, bytes], None]
 STDOUT, STDERR = 1, 2
 _LINES = {"stdout": re.compile(rb"[^\n]*\n"), "stderr": re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")}
 
@@ -19,6 +19,7 @@ class ConsoleClosed(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror)
         self.is_pipe = error.errno in (errno.EPIPE, errno.EIO)
+        self.is_unread = error.errno == errno.EAGAIN
 
 
 class Console:
@@ -26,6 +27,8 @@ class Console:
 
     def __init__(self, *, is_terminal: bool) -> None:
         self.names_ranks = False
+        self.gives_up: Callable[[], bool] = lambda: False
+        """Asked while nobody reads: whether to stop waiting, because a signal or a deadline has come."""
         self._is_terminal = is_terminal
         self._progress = ""
         self._progress_time = 0.0
@@ -37,7 +40,7 @@ class Console:
         target = STDERR if stream == "stderr" else STDOUT
         if not self.names_ranks:
             self.clear()
-            _write(target, data)
+            _write(target, data, self.gives_up)
             self._is_mid_line[target] = not data.endswith(b"\n")
             return
         data = self._partial.pop((rank, stream), b"") + data
@@ -48,26 +51,31 @@ class Console:
         if whole:
             self.clear()
             prefix = b"[%d] " % rank
-            _write(target, b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r"))
+            _write(
+                target,
+                b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r"),
+                self.gives_up,
+            )
 
     def finish_output(self) -> None:
         """Show the last lines that have no end."""
         for (rank, stream), rest in sorted(self._partial.items()):
             self.clear()
-            _write(STDERR if stream == "stderr" else STDOUT, b"[%d] " % rank + rest + b"\n")
+            target = STDERR if stream == "stderr" else STDOUT
+            _write(target, b"[%d] " % rank + rest + b"\n", self.gives_up)
         self._partial.clear()
 
     def progress(self, text: str) -> None:
         """Show how far the start is, on a terminal only."""
         if self._is_terminal and text != self._progress:
-            _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode())
+            _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode(), self.gives_up)
             self._progress = text
             self._progress_time = time.monotonic()
 
     def clear(self) -> None:
         """Take the progress line away."""
         if self._progress:
-            _write(STDERR, b"\r\x1b[2K")
+            _write(STDERR, b"\r\x1b[2K", self.gives_up)
             self._progress = ""
 
     def say(self, text: str) -> None:
@@ -78,15 +86,20 @@ class Console:
         """Print lines of our own on standard error, never at the end of somebody else's."""
         self.clear()
         if self._is_mid_line[STDERR] or (self._is_terminal and self._is_mid_line[STDOUT]):
-            _write(STDERR, b"\n")
+            _write(STDERR, b"\n", self.gives_up)
             self._is_mid_line = {STDOUT: False, STDERR: False}
-        _write(STDERR, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+        _write(STDERR, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"), self.gives_up)
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def _write(descriptor: int, data: bytes, gives_up: Callable[[], bool]) -> None:
+    """Write all, unless nobody reads and something else has become more important."""
     while data:
         try:
-            data = data[os.write(descriptor, data) :]
+            if not select.select([], [descriptor], [], 0.1)[1]:
+                if gives_up():
+                    raise ConsoleClosed(OSError(errno.EAGAIN, "nobody reads it"))
+                continue
+            data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]  # as much as a ready pipe takes at once
         except BlockingIOError:
             time.sleep(0.01)  # a terminal shared with a program that made it non-blocking
         except OSError as error:

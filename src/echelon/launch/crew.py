@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from echelon.errors import RunError
 from echelon.launch.layout import Seat, Share, seat_of
 from echelon.node import PROTOCOL
-from echelon.node.channel import Channel, Closed, Message, encode, keep_alive, nonce, proof, proves
+from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive, nonce, proof, proves
 
 STRANGER_LINE_BYTES = 1 << 16  # nobody unproven may make us keep more than this
 
@@ -52,6 +52,8 @@ class Crew:
         self._on_loss = on_loss
         self._on_refusal = on_refusal
         self.members: dict[int, Member] = {}
+        self.is_complete = False
+        """Whether all have come: then nobody else may."""
         self._listener = listener
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -111,25 +113,18 @@ class Crew:
         if hello["kind"] != "hello" or not proves(self._secret, "agent", answer, hello.get("proof")):
             self._drop(channel)
             return
-        if hello.get("version") != PROTOCOL:
-            why = (
-                f"the agent on {hello.get('node')} speaks version {hello.get('version')} of the protocol, "
-                f"this supervisor version {PROTOCOL}: install the same echelon on every node"
-            )
+        why = self._reason_against(hello)
+        if why:
             channel.send("refused", why=why)
             self._drop(channel)
             self._on_refusal(why)
             return
-        channel.max_line_bytes = 64 << 20
+        channel.max_line_bytes = MAX_LINE_BYTES
         channel.send("welcome", proof=proof(self._secret, "supervisor", str(hello["nonce"]) + challenge))
         self._join(channel, hello, address)
 
     def _join(self, channel: Channel, hello: Message, address: str) -> None:
         seat = self._seat(hello)
-        if seat.agent_index in self.members:
-            self._on_refusal(f"two agents say that they are number {seat.agent_index}: {seat.node} is the second")
-            self._drop(channel)
-            return
         offset = _clock_offset(float(hello["asked"]), float(hello["time"]), time.time())
         member = Member(
             channel, seat, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
@@ -138,10 +133,23 @@ class Crew:
         self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
         self._on_join(member)
 
+    def _reason_against(self, hello: Message) -> str:
+        node = hello.get("node")
+        if hello.get("version") != PROTOCOL:
+            return (
+                f"the agent on {node} speaks version {hello.get('version')} of the protocol, "
+                f"this supervisor version {PROTOCOL}: install the same echelon on every node"
+            )
+        if self.is_complete:
+            return f"the agent on {node} comes to a run that has all its nodes"
+        if int(hello["agent_index"]) in self.members:
+            return f"two agents say that they are number {hello['agent_index']}: {node} is the second"
+        return ""
+
     def _seat(self, hello: Message) -> Seat:
         if int(hello["agent_index"]) >= 0:
             return seat_of(hello)
-        free = next(n for n in range(len(self.members) + 1) if n not in self.members)
+        free = next(n for n in range(1, len(self.members) + 2) if n not in self.members)  # 0 is the host's own
         return seat_of({**hello, "agent_index": free, "node_rank": free})
 
     def _hear(self, member: Member) -> None:

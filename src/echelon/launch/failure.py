@@ -81,6 +81,7 @@ def of_rank(
     were_stopping = stopped_at != NEVER  # when its report came: nothing that came before was our doing
     if status in _OUR_SIGNALS and were_stopping and 0 < error_time < stopped_at + clock_offset:
         status = 1  # its own exception came first; our signal only met it on its way out
+    began = (error_time or float(exit_message["time"])) - clock_offset
     cause, detail = _cause(status, exit_message)
     return Failure(
         cause=cause,
@@ -89,10 +90,10 @@ def of_rank(
         rank=int(exit_message["rank"]),
         node=node,
         local_rank=local_rank,
-        time=(error_time or float(exit_message["time"])) - clock_offset,
+        time=began,
         tail=str(exit_message["tail"]),
         log=log,
-        is_our_doing=were_stopping and status in _OUR_SIGNALS,
+        is_our_doing=were_stopping and (status in _OUR_SIGNALS or began >= stopped_at),
     )
 
 

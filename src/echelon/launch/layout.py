@@ -106,3 +106,13 @@ def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
                 f"device{'s' if seat.num_devices > 1 else ''}",
                 hint=f"echelon run -n {seat.num_devices} …   or, if ranks shall share devices: --share-devices",
             )
+
+
+def missing(plan: Plan, seats: Sequence[Seat], waited_seconds: float) -> RunError:
+    """Return the error that names the nodes that have not come."""
+    came = {seat.node for seat in seats}
+    absent = [node for node in plan.nodes if node not in came]
+    return RunError(
+        f"{len(came)} of {plan.num_nodes} nodes came within {waited_seconds:.0f} s; "
+        f"missing: {', '.join(absent) or 'others, which are started by hand'}"
+    )

@@ -19,8 +19,10 @@ FORMAT = 1  # of plan.json, events.jsonl and report.json
 class RunDirectory:
     """Created for one run and locked while its supervisor lives."""
 
-    def __init__(self, path: str, events: IO[str]) -> None:
+    def __init__(self, path: str, events: IO[bytes]) -> None:
         self.path = path
+        self.problem = ""
+        """Why something could not be written; a full disk must not end the training."""
         self._events = events
 
     @classmethod
@@ -31,13 +33,21 @@ class RunDirectory:
         try:
             os.makedirs(os.path.join(path, "logs"), mode=0o700, exist_ok=True)
             os.chmod(path, 0o700)
-            events = open(os.path.join(path, "events.jsonl"), "a", encoding="utf-8")  # noqa: SIM115
+            events = open(os.path.join(path, "events.jsonl"), "ab", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise UsageError(
                 f"the run directory {path} cannot be written: {error.strerror}",
                 hint="choose another: echelon run --run-dir DIRECTORY …",
             ) from None
-        fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"the run directory {path} is in use by a run that is still going on",
+                hint=f"choose another: echelon run --run-dir {path}-2 …",
+            ) from None
+        except OSError:
+            pass  # Lustre mounted without flock: the name is unique unless it was chosen
         directory = cls(path, events)
         directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
         directory.write_json("plan.json", {"format": FORMAT, **plan_fields(plan)})
@@ -51,14 +61,21 @@ class RunDirectory:
         return self.file("logs", f"attempt-{attempt}")
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
-        with open(self.file(name), "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.write("\n")
+        """Write a file of the run; a problem is kept for the report."""
+        try:
+            with open(self.file(name), "w", encoding="utf-8") as file:
+                json.dump(value, file, indent=1)
+                file.write("\n")
+        except OSError as error:
+            self.problem = self.problem or f"{name}: {error.strerror}"
 
     def event(self, kind: str, **fields: object) -> None:
         """Append one event; the supervisor is the only writer."""
-        self._events.write(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n")
-        self._events.flush()
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n"
+        try:
+            self._events.write(line.encode())
+        except OSError as error:
+            self.problem = self.problem or f"events.jsonl: {error.strerror}"
 
     def remove(self, name: str) -> None:
         """Remove a file that is of no use after the run."""
@@ -92,8 +109,10 @@ def _refuse_if_used(path: str) -> None:
         try:
             fcntl.flock(events, fcntl.LOCK_SH | fcntl.LOCK_NB)
             state = "already holds a run, which is over"
-        except OSError:
+        except BlockingIOError:
             state = "is in use by a run that is still going on"
+        except OSError:
+            state = "already holds a run"  # Lustre mounted without flock does not say whether it goes on
     raise UsageError(
         f"the run directory {path} {state}",
         hint=f"choose another: echelon run --run-dir {path}-2 …",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 from collections.abc import Callable
@@ -32,6 +33,10 @@ class Signals:
         for number in os.read(self._pipe[0], 4096):
             if number in self._old:
                 self._on_signal(number)
+
+    def is_waiting(self) -> bool:
+        """Say whether a signal has come that the loop has not seen yet."""
+        return bool(select.select([self._pipe[0]], [], [], 0)[0])
 
     def close(self) -> None:
         for number, handler in self._old.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 import socket
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
@@ -31,6 +33,7 @@ def start(plan: Plan, host: Host) -> int:
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
     began = time.monotonic()
+    supervisor: Supervisor | None = None
     try:
         archive = directory.file("node.pyz")
         package.write(archive)
@@ -40,7 +43,13 @@ def start(plan: Plan, host: Host) -> int:
         node_order.write(orders.order(plan, addresses, secret), directory.path)
         console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
         supervisor = Supervisor(plan, directory, listener, secret, console)
-        agents = Agents.start(plan, archive, host, lambda code, said: _agents_ended(supervisor, plan, code, said))
+        agents = Agents.start(
+            plan,
+            archive,
+            host,
+            on_end=partial(_agents_ended, supervisor, plan),
+            on_said=partial(_agents_said, supervisor, plan),
+        )
         _allow_many_files()
         agents.watch(supervisor.selector)
         exit_code = 1
@@ -49,7 +58,8 @@ def start(plan: Plan, host: Host) -> int:
             exit_code = outcome.exit_code if outcome is not None else 0
         finally:
             supervisor.close(exit_code)
-            agents.end(seconds=STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS)
+            seconds = STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS
+            agents.end(seconds=seconds, waits_first=supervisor.crew.is_complete)
             console.finish_output()
             console.clear()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
@@ -58,6 +68,8 @@ def start(plan: Plan, host: Host) -> int:
     finally:
         directory.remove("secret")
         directory.close()
+        if supervisor is not None:
+            supervisor.signals.close()
 
 
 def _secret(plan: Plan) -> bytes:
@@ -122,7 +134,20 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
     supervisor.is_over = True
 
 
+def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
+    """End the waiting for agents as soon as one of them says that it cannot come."""
+    cannot_come = r"^echelon: agent on |error: \S+: tasks? [\d,-]+: Exited"
+    if not supervisor.crew.is_complete and re.search(cannot_come, said, re.MULTILINE):
+        supervisor.error = _start_error(plan, "an agent", 1, said)
+        supervisor.is_over = True
+
+
 def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
+    if "can't open file" in said:
+        return UsageError(
+            f"the run directory {plan.run_directory} is not seen by every node",
+            hint="echelon run --run-dir DIRECTORY-ON-A-SHARED-DISK …",
+        )
     if re.search(r"execve\(\).*No such file|No such file or directory", said):
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
         return UsageError(
@@ -144,7 +169,8 @@ def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Ho
     """Ask Slurm why, when nodes or agents went away or a signal came that no person here has sent."""
     if outcome is None or plan.where != "slurm":
         return outcome
-    if outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM, failure.KILLED):
+    by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+    if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
         return outcome
     from echelon.slurm.verdict import why_ended
 
@@ -164,6 +190,8 @@ def _report(
         console.say_lines(["echelon: " + line if n == 0 else line for n, line in enumerate(_explain(plan, outcome))])
     for node, why in supervisor.cold_nodes().items():
         console.say(f"note: {node} started each rank by itself, not by fork: {why}")
+    if directory.problem:
+        console.say(f"warning: the run directory is incomplete: {directory.problem}")
     num_ranks = supervisor.num_ranks
     ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
     nodes = f" on {plan.num_nodes} nodes" if plan.num_nodes > 1 else ""

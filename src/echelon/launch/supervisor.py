@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 
-from echelon.errors import EchelonError, RunError, UsageError
+from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, layout, progress, world
 from echelon.launch.attempt import Attempt
 from echelon.launch.console import Console, ConsoleClosed
@@ -44,7 +44,7 @@ class Supervisor:
             on_join=self._join,
             on_message=self._hear,
             on_loss=self._lose,
-            on_refusal=lambda why: self._give_up(UsageError(why)),
+            on_refusal=self._refuse,
         )
         self.signals = Signals(self.selector, self._receive_signal)
         self.attempt = Attempt(0)
@@ -61,6 +61,7 @@ class Supervisor:
         self.escalation = NEVER
         self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
+        console.gives_up = self._is_called
         self.outcome: Failure | None = None
         self.is_over = False
         self.error: EchelonError | None = None
@@ -81,10 +82,7 @@ class Supervisor:
         while not self.is_over:
             self._show_progress()
             now = time.monotonic()
-            wait = (
-                min(self.timeout, self.gather_deadline, self.escalation, self.symptom_deadline, self.answer_deadline)
-                - now
-            )
+            wait = self._next_deadline() - now
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
                 if key.fd in self.selector.get_map() and not self.is_over:
                     key.data()
@@ -93,12 +91,17 @@ class Supervisor:
             raise self.error
         return self.outcome
 
+    def _next_deadline(self) -> float:
+        return min(self.timeout, self.gather_deadline, self.escalation, self.symptom_deadline, self.answer_deadline)
+
+    def _is_called(self) -> bool:
+        return self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
+
     def close(self, exit_code: int) -> None:
         """Dismiss the agents and give the signals back."""
         self.crew.tell_all("end", exit_code=exit_code)
         self.crew.flush(seconds=5.0)
         self.crew.close()
-        self.signals.close()
 
     # Gathering
 
@@ -115,6 +118,7 @@ class Supervisor:
         if len(self.crew.members) < self.num_agents:
             return
         self.gather_deadline = NEVER
+        self.crew.is_complete = True
         seats = [each.seat for each in self.crew]
         shares = layout.divide(seats)
         try:
@@ -126,6 +130,12 @@ class Supervisor:
         for each, share in zip(self.crew, shares, strict=True):
             each.share = share
         self._prepare()
+
+    def _refuse(self, why: str) -> None:
+        if self.crew.is_complete:
+            self.console.say(f"note: an agent was turned away: {why}")
+        else:
+            self._give_up(UsageError(why))
 
     def _prepare(self) -> None:
         """Ask every node for free ports: the first for the master's, all for one per rank."""
@@ -164,6 +174,8 @@ class Supervisor:
     # What agents say
 
     def _hear(self, member: Member, message: Message) -> None:
+        if message.get("attempt", self.attempt.number) != self.attempt.number:
+            return  # a late word about an attempt that is over
         kind = message["kind"]
         if kind == "output":
             self._show(message)
@@ -181,8 +193,7 @@ class Supervisor:
         elif kind == "signalled":
             self._hear_signalled(member, message["number"])
         elif kind == "lost":
-            lost = Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.seat.node, time=time.time())
-            self._fail(lost)
+            self._fail(Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.seat.node, time=time.time()))
         elif kind == "stopped":
             self._hear_stopped(member)
 
@@ -196,7 +207,7 @@ class Supervisor:
             self.is_console_closed = True
             if error.is_pipe:
                 self._receive_signal(signal.SIGPIPE)
-            else:
+            elif not error.is_unread:
                 self._fail(Failure(cause=failure.NO_OUTPUT, detail=str(error), time=time.time()))
 
     def _hear_exit(self, member: Member, message: Message) -> None:
@@ -224,11 +235,16 @@ class Supervisor:
         if number in (signal.SIGTERM, signal.SIGINT) and not self.stop_signal:
             self.stop_signal = number
             self.escalation = time.monotonic() + TERMINATE_SECONDS
+            if not self.attempt.is_running:
+                self._stop(0.0)
+                self._end_attempt()
 
     def _hear_stopped(self, member: Member) -> None:
         member.is_stopped = True
         if all(each.is_stopped for each in self.crew):
             self._end_attempt()
+        elif self.attempt.stopped_at == NEVER:  # it stopped unasked, so this world can never be whole
+            self._stop(FAILURE_GRACE_SECONDS)
 
     def _lose(self, member: Member, why: str) -> None:
         self.directory.event("agent lost", agent_index=member.seat.agent_index, node=member.seat.node, why=why)
@@ -242,7 +258,7 @@ class Supervisor:
                 node=member.seat.node, time=time.time(),
             )  # fmt: skip
             self._fail(lost)
-        if not self.crew.members:
+        if all(each.is_stopped for each in self.crew):
             self._end_attempt()
 
     def lose_all(self, why: str) -> None:
@@ -303,7 +319,7 @@ class Supervisor:
             if not self.attempt.is_running:
                 self._end_attempt()
         if now >= self.gather_deadline:
-            self._give_up(self._missing_nodes())
+            self._give_up(layout.missing(self.plan, [member.seat for member in self.crew], GATHER_SECONDS))
         if now >= self.symptom_deadline:
             self.symptom_deadline = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
@@ -329,15 +345,9 @@ class Supervisor:
         self.outcome = reason
         self.is_over = True
 
-    def _missing_nodes(self) -> RunError:
-        came = {member.seat.node for member in self.crew}
-        missing = [node for node in self.plan.nodes if node not in came]
-        return RunError(
-            f"{len(came)} of {self.num_agents} nodes came within {GATHER_SECONDS:.0f} s; "
-            f"missing: {', '.join(missing) or 'the others, which are started by hand'}"
-        )
-
     def _may_start_again(self, reason: Failure) -> bool:
+        if not all(member.is_stopped for member in self.crew):
+            return False  # a rank that could not be ended would still hold its device
         if len(self.crew.members) < self.num_agents or reason.cause in (
             failure.INTERRUPTED,
             failure.TIME_LIMIT,

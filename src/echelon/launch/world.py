@@ -15,7 +15,8 @@ LOOPBACK = "127.0.0.1"
 
 def describe(plan: Plan, members: Sequence[Member]) -> Message:
     """Return what every agent must know of an attempt; `members` are in the order of their ranks."""
-    hosts = [_host_of(plan, member) for member in members]
+    has_names = plan.num_nodes > 1 and _resolves(members[-1].seat.node)  # a network knows all its nodes or none
+    hosts = [_host_of(plan, member, has_names=has_names) for member in members]
     shares = [member.share for member in members if member.share is not None]
     return {
         "name": plan.name,
@@ -34,11 +35,15 @@ def _master_host(plan: Plan, first_host: str) -> str:
     return first_host
 
 
-def _host_of(plan: Plan, member: Member) -> str:
+def _host_of(plan: Plan, member: Member, *, has_names: bool) -> str:
     if plan.num_nodes == 1:
         return LOOPBACK
+    return member.seat.node if has_names else member.address
+
+
+def _resolves(name: str) -> bool:
     try:
-        socket.getaddrinfo(member.seat.node, None)
+        socket.getaddrinfo(name, None)
     except OSError:
-        return member.address  # a node name that only Slurm knows
-    return member.seat.node
+        return False  # a node name that only Slurm knows
+    return True

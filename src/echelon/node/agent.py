@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..environment import threads
 from ..environment.errors import WrongEnvironmentError
-from . import children, guard, memory, ports, sweep
+from . import children, guard, ports, report, sweep
 from .channel import Channel, Closed, Message
 from .guard import Guard
 from .order import Order
@@ -76,7 +76,7 @@ class Agent:
         patience = self._advance()
         self._adjust_interest()
         for key, _events in self.selector.select(patience):
-            if key.fd in self.selector.get_map():  # an earlier event of this turn may have closed it
+            if self.selector.get_map().get(key.fd) is key:  # an earlier event of this turn may have closed it
                 key.data()
         self._flush_logs()
 
@@ -115,12 +115,18 @@ class Agent:
             self.world = message
         elif kind == "start":
             self._start({**self.world, **message})
-        elif kind == "signal" and self.attempt is not None:
-            self.attempt.signal(message["number"])
+        elif kind == "signal":
+            self._signal(message["number"])
         elif kind == "stop":
             self._stop(message["grace_seconds"], message["attempt"])
         elif kind == "end":
             self.exit_code = message["exit_code"]
+
+    def _signal(self, number: int) -> None:
+        if self.attempt is not None:
+            self.attempt.signal(number)
+        elif self.postponed is not None and number in (signal.SIGINT, signal.SIGTERM):
+            self._stop(0.0, self.postponed["attempt"])  # nothing has begun that could answer it
 
     def _lose_supervisor(self) -> None:
         if self.channel is not None:
@@ -146,18 +152,22 @@ class Agent:
             return
         self.postponed = None
         self.shown = None if message["show"] == "all" else frozenset(message["show"])
-        os.makedirs(message["log_directory"], exist_ok=True)
         self._show_early()
         self.attempt = Attempt(message["attempt"], self.mark, self._spared)
         for offset in range(self.seat.num_ranks):
             place = place_of(message, self.seat, offset)
-            rank = new_rank(place, message["log_directory"], self._forward(place.rank))
+            try:
+                rank = new_rank(place, message["log_directory"], self._forward(place.rank))
+            except OSError as error:
+                why = "its log %s: %s" % (message["log_directory"], error.strerror)
+                self._tell("exit", **report.of_no_start(self.attempt, place.rank, why))
+                continue
             self.attempt.ranks.append(rank)
             try:
                 self.starter.start(rank, self.starter.variables(place, message))
             except (CannotStart, WrongEnvironmentError) as error:
                 rank.status = 127
-                self._tell("exit", **_exit_report(self.attempt, rank, str(error)))
+                self._tell("exit", **report.of_no_start(self.attempt, rank.rank, str(error)))
                 continue
             self._listen_to(rank.output)
             if rank.pid:
@@ -184,7 +194,7 @@ class Agent:
         rank.status = status
         self._hear_all(rank.output)
         rank.output.flush()
-        self._tell("exit", **_exit_report(self.attempt, rank, ""))
+        self._tell("exit", **report.of_exit(self.attempt, rank))
 
     def _spared(self) -> Tuple[int, ...]:
         """Return the processes that are ours: what descends from them and is not one of them is the ranks'."""
@@ -213,7 +223,7 @@ class Agent:
         elif message["kind"] == "unforked" and self.attempt is not None:
             rank = next(rank for rank in self.attempt.ranks if rank.local_rank == message["local_rank"])
             rank.status = 127
-            self._tell("exit", **_exit_report(self.attempt, rank, "cannot fork: " + message["why"]))
+            self._tell("exit", **report.of_no_start(self.attempt, rank.rank, "cannot fork: " + message["why"]))
         elif message["kind"] == "exit":
             self._was_ended(message["pid"], message["status"])
 
@@ -328,8 +338,8 @@ class Agent:
                 self._reap()
             elif number != signal.SIGCONT:
                 self._tell("signalled", number=number)
-                if self.attempt is not None and self.order.forwards_signals:
-                    self.attempt.signal(number)
+                if self.attempt is None or self.order.forwards_signals:
+                    self._signal(number)
 
     def _replace_guard(self) -> None:
         self.selector.unregister(self.guard.link)
@@ -355,9 +365,14 @@ class Agent:
         if self.starter.warm is not None:
             sweep.send(self.starter.warm.pid, signal.SIGKILL)
             self._reap_warm(self.starter.warm.pid)
+        if self.attempt is not None:  # the supervisor gave the run up while ranks lived
+            sweep.kill_all(self.mark, set(self.attempt.sessions), set(self._spared()))
         self.imports.close()
-        if os.path.getsize(self.imports.path) == 0:
-            os.unlink(self.imports.path)
+        try:
+            if os.path.getsize(self.imports.path) == 0:
+                os.unlink(self.imports.path)
+        except FileNotFoundError:
+            pass  # another agent of this node was first
         self.guard.dismiss()
         if self.order.is_private_directory:
             import shutil  # with the compressors that it imports, more than the rest of the agent
@@ -372,18 +387,3 @@ def _environment(order: Order, seat: Seat, mark: str) -> Dict[str, str]:
     num_threads = threads.omp_num_threads(seat.num_cores, seat.local_world_size)
     environ.setdefault("OMP_NUM_THREADS", str(num_threads))
     return environ
-
-
-def _exit_report(attempt: Attempt, rank: Rank, why: str) -> Dict[str, Any]:
-    failed = rank.status != 0
-    return {
-        "attempt": attempt.number,
-        "rank": rank.rank,
-        "status": rank.status,
-        "why": why,
-        "time": time.time(),
-        "error_time": rank.output.error_time if failed else 0.0,
-        "oom_kills": memory.oom_kills() - attempt.oom_kills_before if failed else 0,
-        "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
-        "log_problem": rank.output.log_problem,
-    }

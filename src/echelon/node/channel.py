@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 Message = Dict[str, Any]
 
 MAX_LINE_BYTES = 64 << 20
+READS_AT_ONCE = 4
 STALL_BYTES = 1 << 20  # above this much unsent text, the sender stops taking in more
 
 
@@ -72,7 +73,9 @@ class Channel:
         return [parse(line) for line in lines]
 
     def _read(self) -> bool:
-        while len(self._unread) <= self.max_line_bytes:
+        for _ in range(READS_AT_ONCE):  # a flood waits in the socket, and so in the rank that makes it
+            if len(self._unread) > self.max_line_bytes:
+                break
             try:
                 data = self.socket.recv(1 << 18)
             except (BlockingIOError, InterruptedError):
@@ -97,7 +100,7 @@ def parse(line: bytes) -> Message:
     """Return the message of one line; raise Closed when it is none, for then the other end is not ours."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Closed("not a message: %r" % line[:80]) from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise Closed("not a message: %r" % line[:80])
@@ -111,12 +114,15 @@ def nonce() -> str:
 
 def proof(secret: bytes, role: str, challenge: str) -> str:
     """Return what only a holder of the run's secret can answer to a challenge."""
-    return hmac.new(secret, (role + ":" + challenge).encode(), hashlib.sha256).hexdigest()
+    return hmac.new(secret, (role + ":" + challenge).encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def proves(secret: bytes, role: str, challenge: str, answer: object) -> bool:
     """Say whether the answer to a challenge shows knowledge of the secret."""
-    return isinstance(answer, str) and hmac.compare_digest(proof(secret, role, challenge), answer)
+    if not isinstance(answer, str):
+        return False
+    wanted = proof(secret, role, challenge).encode()
+    return hmac.compare_digest(wanted, answer.encode("utf-8", "surrogatepass"))
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 
 class Order(NamedTuple):
-    """The part of plan.json that agents need."""
+    """What order.json holds, and the secret."""
 
     run_id: str
     addresses: List[Tuple[str, int]]  # where the supervisor listens

@@ -123,7 +123,8 @@ def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
 
 
 def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
-    """Return a rank with its log file, not yet started."""
+    """Return a rank with its log file, not yet started; raise OSError where the log cannot be written."""
+    os.makedirs(log_directory, exist_ok=True)
     output = RankOutput(os.path.join(log_directory, "rank-%d.log" % place.rank), forward)
     return Rank(rank=place.rank, local_rank=place.local_rank, output=output)
 

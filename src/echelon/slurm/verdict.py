@@ -50,7 +50,7 @@ def from_srun(said: str) -> Verdict | None:
 
 def _from_state(host: Host) -> Verdict | None:
     job_id = host.environ.get("SLURM_JOB_ID", "")
-    ask_nodes = ("sinfo", "--noheader", "--format=%N %T", "--states=down,drain,fail,no_respond")
+    ask_nodes = ("sinfo", "--noheader", "--format=%N %T", "--states=down,fail,no_respond")
     try:
         shown = host.ask(("scontrol", "--oneliner", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
         down = host.ask(ask_nodes, timeout_seconds=ASK_SECONDS)

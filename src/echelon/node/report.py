@@ -1,0 +1,32 @@
+"""What the supervisor is told about a rank that has ended."""
+
+import time
+from typing import Any, Dict
+
+from . import memory
+from .ranks import Attempt, Rank
+
+ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback was not the end
+
+
+def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
+    """Report a rank that has ended, well or not."""
+    failed = rank.status != 0
+    now, error_time = time.time(), rank.output.error_time
+    return {
+        "attempt": attempt.number,
+        "rank": rank.rank,
+        "status": rank.status,
+        "why": "",
+        "time": now,
+        "error_time": error_time if failed and now - error_time < ERROR_TO_EXIT_SECONDS else 0.0,
+        "oom_kills": memory.oom_kills() - attempt.oom_kills_before if failed else 0,
+        "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
+        "log_problem": rank.output.log_problem,
+    }
+
+
+def of_no_start(attempt: Attempt, rank: int, why: str) -> Dict[str, Any]:
+    """Report a rank that could not be started, as a shell does: with exit code 127."""
+    nothing = {"error_time": 0.0, "oom_kills": 0, "tail": "", "log_problem": ""}
+    return {"attempt": attempt.number, "rank": rank, "status": 127, "why": why, "time": time.time(), **nothing}
