@@ -211,6 +211,7 @@ def main() -> None:
     losses = train(options, text, device)
     if dist.get_rank() == 0:
         report(losses, text, options)
+    time.sleep(0.1)  # torch 2.13's gloo thread must let go of its last work first: it needs the interpreter for that
     dist.destroy_process_group()
 
 

@@ -11,10 +11,16 @@ ECHELON = (sys.executable, "-m", "echelon", "run", "-n", "2")
 SMALL = ("--steps", "20", "--layers", "2", "--width", "64", "--every", "5")
 
 
+TORCH_BUG = "terminate called without an active exception"  # torch 2.13, at the end of about one gloo run in ten
+
+
 def losses(folder: Path, *launcher: str) -> list[str]:
     folder.mkdir()
     command = [*launcher, str(EXAMPLES / "gpt.py"), *SMALL, "--out", str(folder)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    for _ in range(3):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+        if TORCH_BUG not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert (folder / "loss.png").stat().st_size > 10_000
     return re.findall(r"step +\d+ +loss +[\d.]+", done.stdout)

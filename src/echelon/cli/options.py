@@ -27,7 +27,7 @@ class Option:
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
-_WE_MEET = "echelon finds the nodes by itself"
+WE_MEET = "echelon finds the nodes by itself"
 _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
@@ -53,10 +53,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--rdzv-id",), value="ID", help="what ranks see as TORCHELASTIC_RUN_ID"),
     Option(names=("--virtual-local-rank",), help="the same as --visible own"),
     Option(names=("-t", "--tee"), value="N", help="torchrun's way to say --show all"),
-    Option(names=("--standalone",), no_meaning=_WE_MEET),
-    Option(names=("--rdzv-backend",), value="NAME", no_meaning=_WE_MEET),
-    Option(names=("--rdzv-conf",), value="K=V,…", no_meaning=_WE_MEET),
-    Option(names=("--local-addr",), value="HOST", no_meaning=_WE_MEET),
+    Option(names=("--standalone",), no_meaning=WE_MEET),
+    Option(names=("--rdzv-backend",), value="NAME", no_meaning=WE_MEET),
+    Option(names=("--rdzv-conf",), value="K=V,…", no_meaning=WE_MEET),
+    Option(names=("--local-addr",), value="HOST", no_meaning=WE_MEET),
     Option(names=("--monitor-interval",), value="S", no_meaning="a rank's end is noticed at once"),
     Option(names=("--start-method",), value="NAME", no_meaning="see --launch"),
     Option(names=("--role",), value="NAME", no_meaning="all ranks have the same role"),

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-from echelon.cli.options import OPTIONS, Scanned, help_text, scan
+from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         print_plan(plan, as_json="json" in scanned.values)
         return 0
     if plan.node_rank <= 0:  # where each node is started by hand, once is enough
-        _name_accepted(scanned)
+        _name_accepted(scanned, plan)
     from echelon.host import Host
     from echelon.launch.start import start
 
@@ -194,9 +194,19 @@ def _port(name: str, text: str, port: str, *, hint: str) -> int:
     return int(port)
 
 
-def _name_accepted(scanned: Scanned) -> None:
+def _name_accepted(scanned: Scanned, plan: Plan) -> None:
     """Name, once, what was accepted for torchrun's sake."""
     by_why: dict[str, list[str]] = {}
+    if plan.where != "meet":
+        for key in ("node_rank", "master_addr", "master_port", "rdzv_endpoint"):
+            if key in scanned.values:
+                by_why.setdefault(WE_MEET, []).append("--" + key.replace("_", "-"))
+    if (
+        scanned.values.get("nproc_per_node", [""])[-1] in ("gpu", "xpu")
+        and plan.where == "here"
+        and not plan.devices_per_node
+    ):
+        print("echelon: note: there is no GPU here, so one rank is started", file=sys.stderr)
     for option in OPTIONS:
         if option.no_meaning and option.key in scanned.values:
             by_why.setdefault(option.no_meaning, []).append(option.names[-1])

@@ -1,6 +1,7 @@
 """Find what `echelon run TARGET` means, as `python TARGET` would, and refuse early what cannot run."""
 
 import os
+import re
 import shlex
 import stat
 import sys
@@ -116,6 +117,8 @@ def _missing(target: str, path: str, *, cwd: str, search_path: tuple[str, ...]) 
         return UsageError(message, hint=RUN + shlex.quote(shown))
     if Searcher([cwd, *search_path]).locate(name) is not None and "/" not in target:
         return UsageError(f"{message}; there is a module of that name", hint=f"{RUN}-m {target}")
+    if re.fullmatch(r"python[\d.]*", target):
+        return UsageError(f"{target} is the interpreter, and echelon starts it itself", hint=RUN + "train.py")
     if "/" not in target and _is_command(target):
         message += "; there is a program of that name"
         return UsageError(message, hint=f"to start a program that is not Python write: {RUN}-- {target}")
