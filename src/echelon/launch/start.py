@@ -24,6 +24,7 @@ from echelon.launch.supervisor import Supervisor
 from echelon.node import order as node_order
 from echelon.spec import Plan
 
+REASON_SECONDS = 1.0
 LOCAL_END_SECONDS = 3.0
 STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
@@ -135,11 +136,11 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
 
 
 def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
-    """End the waiting for agents as soon as one of them says that it cannot come."""
+    """Cut the waiting for agents short when one of them cannot come; its reason may still be on the way."""
     cannot_come = r"^echelon: agent on |error: \S+: tasks? [\d,-]+: Exited"
     if not supervisor.crew.is_complete and re.search(cannot_come, said, re.MULTILINE):
-        supervisor.error = _start_error(plan, "an agent", 1, said)
-        supervisor.is_over = True
+        supervisor.gather_error = partial(_start_error, plan, "an agent", 1, said)
+        supervisor.gather_deadline = min(supervisor.gather_deadline, time.monotonic() + REASON_SECONDS)
 
 
 def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:

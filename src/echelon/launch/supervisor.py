@@ -6,6 +6,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, layout, progress, world
@@ -58,6 +59,7 @@ class Supervisor:
         self.is_console_closed = False
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.gather_deadline = time.monotonic() + GATHER_SECONDS
+        self.gather_error: Callable[[], EchelonError] = self._missing_nodes
         self.escalation = NEVER
         self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
@@ -170,8 +172,6 @@ class Supervisor:
         )
         for member, share in zip(self.crew, shares, strict=True):
             self.crew.tell(member, "start", attempt=attempt.number, **share.message())
-
-    # What agents say
 
     def _hear(self, member: Member, message: Message) -> None:
         if message.get("attempt", self.attempt.number) != self.attempt.number:
@@ -319,7 +319,7 @@ class Supervisor:
             if not self.attempt.is_running:
                 self._end_attempt()
         if now >= self.gather_deadline:
-            self._give_up(layout.missing(self.plan, [member.seat for member in self.crew], GATHER_SECONDS))
+            self._give_up(self.gather_error())
         if now >= self.symptom_deadline:
             self.symptom_deadline = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
@@ -344,6 +344,9 @@ class Supervisor:
             return
         self.outcome = reason
         self.is_over = True
+
+    def _missing_nodes(self) -> EchelonError:
+        return layout.missing(self.plan, [member.seat for member in self.crew], GATHER_SECONDS)
 
     def _may_start_again(self, reason: Failure) -> bool:
         if not all(member.is_stopped for member in self.crew):

@@ -184,8 +184,8 @@ class Agent:
         attempt = self.attempt
         if attempt is not None:
             self._tell("started", attempt=attempt.number, rank=rank.rank, pid=rank.pid)
-            if attempt.is_stopping:
-                attempt.stop(grace_seconds=0.0)
+            for number in rank.owed:
+                sweep.send(rank.pid, number)
 
     def _was_ended(self, pid: int, status: int) -> None:
         rank = self.attempt.by_pid().get(pid) if self.attempt is not None else None

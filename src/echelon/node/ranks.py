@@ -17,6 +17,7 @@ class Rank:
         self.local_rank = local_rank
         self.output = output
         self.pid = 0
+        self.owed: List[int] = []  # signals that came between the order to fork it and the report of its birth
         self.status: Optional[int] = None  # exit code, or minus the signal that ended it
 
     @property
@@ -56,8 +57,11 @@ class Attempt:
 
     def signal(self, number: int) -> None:
         """Send a signal to the ranks themselves: their workers are theirs to tell."""
-        for rank in self.alive:
-            sweep.send(rank.pid, number)
+        for rank in self.ranks:
+            if rank.is_unborn:
+                rank.owed.append(number)
+            elif rank.is_alive:
+                sweep.send(rank.pid, number)
 
     def stop(self, *, grace_seconds: float) -> None:
         """Ask the ranks to end; whoever is still there after the grace is killed."""
