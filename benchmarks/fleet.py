@@ -39,7 +39,7 @@ def supervise(directory: str, num_agents: int) -> None:
     secret = os.urandom(32)
     addresses = [("127.0.0.1", listener.getsockname()[1])]
     order.write(orders.order(plan, addresses, secret), directory)
-    supervisor = Supervisor(plan, run_directory, listener, secret, Console(names_ranks=False, is_terminal=False))
+    supervisor = Supervisor(plan, run_directory, listener, secret, Console(is_terminal=False))
     print(addresses[0][1], flush=True)
     supervisor.run()
     supervisor.close(0)
@@ -70,7 +70,7 @@ class SimulatedAgent:
             agent_index=index, node_rank=index, node=_address(index), first_local_rank=0, num_ranks=RANKS_PER_NODE,
             local_world_size=RANKS_PER_NODE, num_cores=56, num_devices=RANKS_PER_NODE,
         )  # fmt: skip
-        facts = {**seat.facts(), "why_exec": "", "time": time.time()}
+        facts = {**seat.facts(), "why_exec": ""}
         self.channel: Channel = connect(instructions.addresses, instructions.secret, facts, seconds=CONNECT_SECONDS)
         self.ranks = range(index * RANKS_PER_NODE, (index + 1) * RANKS_PER_NODE)
         self._line = bytearray()
