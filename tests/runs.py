@@ -14,6 +14,11 @@ ECHELON = (sys.executable, "-m", "echelon")
 PATIENCE_SECONDS = 60.0
 
 
+def hear_interrupts() -> None:
+    """Undo what a shell does to background jobs, of which a test run may be one: they ignore SIGINT from the start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Run:
     """One `echelon run` that goes on in the background."""
 
@@ -30,6 +35,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=hear_interrupts,
         )
 
     def events(self, kind: str = "") -> list[dict[str, Any]]:

@@ -153,8 +153,8 @@ def run(block: Block, desk: Desk) -> str:
 def as_written(text: str, desk: Desk) -> str:
     """Put a reader's own folders and machine in place of those of this test."""
     for ours, theirs in (
-        (str(ROOT / "examples"), "/home/me/work/examples"),
-        (str(desk.folder), "/home/me/work"),
+        (str(ROOT / "examples"), "/home/me/training/examples"),
+        (str(desk.folder), "/home/me/training"),
         (sys.executable, "/home/me/venv/bin/python3"),
         (sys.prefix, "/home/me/venv"),
     ):
