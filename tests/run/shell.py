@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.runs import hear_interrupts
+
 import echelon
 
 SOURCES = str(Path(echelon.__file__).parents[1])
@@ -79,6 +81,7 @@ class Shell:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
+            preexec_fn=hear_interrupts,
         ) as process:
             try:
                 yield process
