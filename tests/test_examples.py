@@ -11,7 +11,7 @@ ECHELON = (sys.executable, "-m", "echelon", "run", "-n", "2")
 SMALL = ("--steps", "20", "--layers", "2", "--width", "64", "--every", "5")
 
 
-TORCH_BUG = "terminate called without an active exception"  # torch 2.13, at the end of about one gloo run in ten
+TORCH_BUG = "terminate called without an active exception"  # torch 2.13, at the end of a gloo run; seen once under torchrun
 
 
 def losses(folder: Path, *launcher: str) -> list[str]:
