@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import selectors
 import socket
 import time
@@ -11,9 +12,11 @@ from dataclasses import dataclass, field
 from echelon.errors import RunError
 from echelon.launch.layout import Seat, Share, seat_of
 from echelon.node import PROTOCOL
-from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive, nonce, proof, proves
+from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
+from echelon.node.proof import nonce, proof, proves
 
 STRANGER_LINE_BYTES = 1 << 16  # nobody unproven may make us keep more than this
+STRANGER_SECONDS = 30.0  # nor hold a connection for longer without a word
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Crew:
         self._on_loss = on_loss
         self._on_refusal = on_refusal
         self.members: dict[int, Member] = {}
+        self._strangers: dict[Channel, float] = {}
         self.is_complete = False
         """Whether all have come: then nobody else may."""
         self._listener = listener
@@ -87,18 +91,27 @@ class Crew:
             self._selector.modify(member.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, hear_or_flush)
 
     def _accept(self) -> None:
+        self._drop_silent_strangers()
         try:
             sock, address = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EMFILE and self._strangers:
+                self._drop(next(iter(self._strangers)))  # the one that has kept us waiting longest
             return
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             keep_alive(sock)
         channel = Channel(sock, max_line_bytes=STRANGER_LINE_BYTES)
         challenge = nonce()
+        self._strangers[channel] = time.monotonic() + STRANGER_SECONDS
         self._selector.register(
             channel, selectors.EVENT_READ, lambda: self._hear_stranger(channel, challenge, str(address[0]))
         )
         channel.send("challenge", version=PROTOCOL, nonce=challenge, time=time.time())
+
+    def _drop_silent_strangers(self) -> None:
+        now = time.monotonic()
+        for channel in [channel for channel, deadline in self._strangers.items() if deadline < now]:
+            self._drop(channel)
 
     def _hear_stranger(self, channel: Channel, challenge: str, address: str) -> None:
         try:
@@ -130,6 +143,7 @@ class Crew:
             channel, seat, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
         )
         self.members[seat.agent_index] = member
+        self._strangers.pop(channel, None)
         self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
         self._on_join(member)
 
@@ -166,6 +180,7 @@ class Crew:
             self._on_message(member, message)
 
     def _drop(self, channel: Channel) -> None:
+        self._strangers.pop(channel, None)
         self._selector.unregister(channel)
         channel.close()
 

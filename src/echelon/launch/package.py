@@ -1,42 +1,57 @@
-"""Pack what runs on compute nodes into one zip that any python3 can start.
+"""Put what runs on compute nodes into a run directory, as one zip that any python3 can start.
 
-Inside, the package is called _echelon, so that a script's own `import echelon` is never answered from the zip.
+The zip is packed once per installation and kept in the user's cache: a run copies it, and never loads zipfile.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
 import os
-import zipfile
-from importlib.machinery import SourceFileLoader
-from types import CodeType
+import sys
 
 _ROOMS = ("node", "environment")
-_MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 
 def write(path: str) -> None:
-    """Write node.pyz: sources for every Python, and this interpreter's bytecode beside them."""
-    with zipfile.ZipFile(path, "w") as archive:
-        _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
-        _add(archive, "_echelon/__init__", b"", compile("", "node.pyz", "exec"))
-        for room in _ROOMS:
-            folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), room)
-            for name in sorted(os.listdir(folder)):
-                if name.endswith(".py"):
-                    inner = "sitecustomize" if name == "start_hook.py" else f"_echelon/{room}/{name[:-3]}"
-                    loader = SourceFileLoader(f"echelon.{room}.{name[:-3]}", os.path.join(folder, name))
-                    code = loader.get_code(loader.name)  # from __pycache__ where it is there: no compiling at each run
-                    if code is not None:
-                        _add(archive, inner, loader.get_data(loader.path), code)
+    """Write node.pyz, from the cache where it is there."""
+    content = _kept() or _packed()
+    with open(path, "wb") as file:
+        file.write(content)
 
 
-def _add(archive: zipfile.ZipFile, name: str, source: bytes, code: CodeType) -> None:
-    archive.writestr(zipfile.ZipInfo(name + ".py"), source)
-    archive.writestr(zipfile.ZipInfo(name + ".pyc"), _unchecked_bytecode(code))
+def sources() -> list[str]:
+    """Return the files that go into the zip."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folders = [os.path.join(here, room) for room in _ROOMS]
+    return [
+        os.path.join(folder, name) for folder in folders for name in sorted(os.listdir(folder)) if name.endswith(".py")
+    ]
 
 
-def _unchecked_bytecode(code: CodeType) -> bytes:
-    """Return a .pyc that is valid without a look at the source (PEP 552, flag 0b01)."""
-    return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
+def _kept() -> bytes:
+    try:
+        with open(_cache_path(), "rb") as file:
+            return file.read() if os.fstat(file.fileno()).st_uid == os.geteuid() else b""
+    except OSError:
+        return b""
+
+
+def _packed() -> bytes:
+    from echelon.launch import packing
+
+    content = packing.pack(sources())
+    try:
+        packing.keep(content, _cache_path())
+    except OSError:
+        pass  # a home that is full or read-only costs the next run 10 ms
+    return content
+
+
+def _cache_path() -> str:
+    """Return the name for exactly these sources and this interpreter."""
+    from binascii import crc32
+
+    stats = [(path, os.stat(path)) for path in sources()]
+    state = ";".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    key = crc32(f"{sys.version} {state}".encode("utf-8", "surrogateescape"))
+    return os.path.join(base, "echelon", f"node-{sys.implementation.cache_tag}-{key:08x}.pyz")

@@ -1,9 +1,6 @@
 """One end of a connection that carries one JSON object a line."""
 
-import hashlib
-import hmac
 import json
-import os
 import socket
 from typing import Any, Dict, List
 
@@ -105,24 +102,6 @@ def parse(line: bytes) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise Closed("not a message: %r" % line[:80])
     return message
-
-
-def nonce() -> str:
-    """Return a fresh random challenge."""
-    return os.urandom(16).hex()
-
-
-def proof(secret: bytes, role: str, challenge: str) -> str:
-    """Return what only a holder of the run's secret can answer to a challenge."""
-    return hmac.new(secret, (role + ":" + challenge).encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-
-
-def proves(secret: bytes, role: str, challenge: str, answer: object) -> bool:
-    """Say whether the answer to a challenge shows knowledge of the secret."""
-    if not isinstance(answer, str):
-        return False
-    wanted = proof(secret, role, challenge).encode()
-    return hmac.compare_digest(wanted, answer.encode("utf-8", "surrogatepass"))
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -5,13 +5,19 @@ import time
 from typing import Any, Dict, Sequence, Tuple
 
 from . import PROTOCOL
-from .channel import Channel, Closed, Message, keep_alive, nonce, parse, proof, proves
+from .channel import Channel, Closed, Message, keep_alive, parse
+from .proof import nonce, proof, proves
 
 HANDSHAKE_SECONDS = 20.0
+MAX_STRANGE_ROUNDS = 3  # one is a backlog that overflowed, or a name that the resolver did not know for a moment
 
 
 class ConnectError(Exception):
     """The supervisor cannot be reached, or is not ours."""
+
+
+class Refused(ConnectError):
+    """The supervisor was reached and does not want this agent."""
 
 
 def connect(addresses: Sequence[Tuple[str, int]], secret: bytes, facts: Dict[str, Any], *, seconds: float) -> Channel:
@@ -19,25 +25,40 @@ def connect(addresses: Sequence[Tuple[str, int]], secret: bytes, facts: Dict[str
     deadline = time.monotonic() + seconds
     problems: Dict[str, str] = {}
     pause = 0.01
+    num_strange_rounds = 0
     while True:
+        is_strange = False
         for host, port in addresses:
             try:
-                sock = socket.create_connection((host, port), timeout=min(5.0, seconds))
+                return _try(host, port, secret, facts, seconds=min(5.0, seconds))
+            except Refused:
+                raise
+            except ConnectError as error:  # another service may listen there: the next address may be the right one
+                problems["%s:%d" % (host, port)] = str(error)
+                is_strange = True
             except OSError as error:
                 problems["%s:%d" % (host, port)] = str(error)
-                continue
-            keep_alive(sock)
-            return _shake_hands(Channel(sock), secret, facts)
-        if time.monotonic() + pause > deadline:
+        num_strange_rounds += is_strange
+        if time.monotonic() + pause > deadline or num_strange_rounds == MAX_STRANGE_ROUNDS:
             raise ConnectError("; ".join("%s: %s" % item for item in problems.items()))
         time.sleep(pause)
         pause = min(pause * 2, 0.5)
 
 
+def _try(host: str, port: int, secret: bytes, facts: Dict[str, Any], *, seconds: float) -> Channel:
+    sock = socket.create_connection((host, port), timeout=seconds)
+    keep_alive(sock)
+    try:
+        return _shake_hands(Channel(sock), secret, facts)
+    except BaseException:
+        sock.close()
+        raise
+
+
 def _shake_hands(channel: Channel, secret: bytes, facts: Dict[str, Any]) -> Channel:
     challenge = _next(channel, "challenge")
     if challenge.get("version") != PROTOCOL:
-        raise ConnectError(
+        raise Refused(
             "the supervisor speaks version %s of the protocol, this agent version %s: "
             "install the same echelon on every node" % (challenge.get("version"), PROTOCOL)
         )
@@ -76,7 +97,7 @@ def _next(channel: Channel, kind: str) -> Message:
     except Closed as error:
         raise ConnectError(str(error)) from None
     if message["kind"] == "refused":
-        raise ConnectError(str(message.get("why")))
+        raise Refused(str(message.get("why")))
     if message["kind"] != kind:
         raise ConnectError("expected %r, got %r" % (kind, message["kind"]))
     return message

@@ -1,0 +1,62 @@
+"""Pack the sources of node.pyz.
+
+Inside, the package is called _echelon, so that a script's own `import echelon` is never answered from the zip.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import marshal
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from types import CodeType
+
+_MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+MAX_KEPT = 8  # versions and interpreters that one user may have in use
+
+
+def pack(sources: Sequence[str]) -> bytes:
+    """Return the zip: sources for every Python, and this interpreter's bytecode beside them."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
+        _add(archive, "_echelon/__init__", b"", compile("", "node.pyz", "exec"))
+        for source in sources:
+            room, name = os.path.basename(os.path.dirname(source)), os.path.basename(source)[:-3]
+            inner = "sitecustomize" if name == "start_hook" else f"_echelon/{room}/{name}"
+            loader = SourceFileLoader(f"echelon.{room}.{name}", source)
+            code = loader.get_code(loader.name)  # from __pycache__ where it is there
+            if code is not None:
+                _add(archive, inner, loader.get_data(source), code)
+    return content.getvalue()
+
+
+def keep(content: bytes, path: str) -> None:
+    """Put the zip into the cache, whole or not at all, and let the oldest go."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    descriptor, fresh = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(fresh, path)
+    except OSError:
+        os.unlink(fresh)
+        raise
+    kept = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("node-")]
+    for old in sorted(kept, key=os.path.getmtime)[:-MAX_KEPT]:
+        os.unlink(old)
+
+
+def _add(archive: zipfile.ZipFile, name: str, source: bytes, code: CodeType) -> None:
+    archive.writestr(zipfile.ZipInfo(name + ".py"), source)
+    archive.writestr(zipfile.ZipInfo(name + ".pyc"), _unchecked_bytecode(code))
+
+
+def _unchecked_bytecode(code: CodeType) -> bytes:
+    """Return a .pyc that is valid without a look at the source (PEP 552, flag 0b01)."""
+    return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
