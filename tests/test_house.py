@@ -14,7 +14,7 @@ from echelon.launch import package
 
 SOURCE = Path(__file__).parent.parent / "src" / "echelon"
 FILES = sorted(SOURCE.rglob("*.py"))
-ON_NODES = [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("node", "environment")]
+ON_NODES = [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("node", "topology", "environment")]
 SLURM_WORDS = re.compile(r"SLURM_|#SBATCH|\bsbatch\b")
 SLURM_ROOMS = ("slurm", "environment")
 

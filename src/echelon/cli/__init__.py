@@ -8,6 +8,10 @@ import sys
 COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
+    "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
+    "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
+    "machines": "what is known of the machines; learn a new one from its Slurm",
+    "topology": "what this node is made of: cores, NUMA domains, devices, NICs",
 }
 
 HELP = """usage: echelon COMMAND …
@@ -54,14 +58,10 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     from echelon.errors import EchelonError, UsageError
 
     try:
-        if name == "run":
-            from echelon.cli import run
+        if name in COMMANDS:
+            from importlib import import_module
 
-            return run.main(arguments)
-        if name == "exec":
-            from echelon.cli import exec as exec_command
-
-            return exec_command.main(arguments)
+            return int(import_module(f"echelon.cli.{name}").main(arguments))
         raise UsageError(f"there is no command {name!r}", hint=_nearest_commands(name))
     except EchelonError as error:
         print(f"echelon: error: {error.message}", file=sys.stderr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-_ROOMS = ("node", "environment")
+_ROOMS = ("node", "topology", "environment")
 
 
 def write(path: str) -> None:

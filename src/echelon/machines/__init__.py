@@ -1,0 +1,1 @@
+"""What is published about machines: data files, and the schema that they are checked against."""

@@ -1,0 +1,1 @@
+"""What this node is made of, read from the node itself without root and without vendor tools."""

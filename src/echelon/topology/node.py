@@ -1,0 +1,55 @@
+"""The nouns of a node's inside: hardware threads, devices, NICs, and what is near to what.
+
+This room is shipped to the compute nodes: standard library only, Python 3.9 or newer.
+"""
+
+from typing import Dict, NamedTuple, Tuple
+
+
+class Cpu(NamedTuple):
+    """One hardware thread, by Linux's number."""
+
+    number: int
+    core: int  # the least number among the hardware threads of its physical core: equal for SMT siblings
+    socket: int
+    numa: int  # -1: not known
+    cache: int  # the least number among the threads that share its last-level cache
+
+
+class Device(NamedTuple):
+    """One device as the framework counts it, before any visibility filter."""
+
+    number: int  # in the order of the driver: HIP's and CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID
+    vendor: str  # "amd" or "nvidia"
+    model: str  # "gfx90a", "NVIDIA A100-SXM4-80GB"; empty: not known
+    pci: str  # "0000:c1:00.0"; empty: not known
+    uuid: str  # "GPU-…"; empty: not known
+    numa: int  # -1: not known
+    local_cpus: Tuple[int, ...]  # hardware threads that the kernel calls local to it; empty: not known
+    memory_bytes: int  # 0: not known
+    chip: int  # devices with the same number share a chip
+    is_allowed: bool  # whether this process may open it
+
+
+class Nic(NamedTuple):
+    """One network interface."""
+
+    name: str  # "hsn0", "mlx5_0", "eth0"
+    kind: str  # "slingshot", "infiniband", "ethernet"
+    pci: str
+    numa: int  # -1: not known
+    is_up: bool
+    bits_per_second: int  # 0: not known
+
+
+class Node(NamedTuple):
+    """What this node is made of."""
+
+    name: str
+    cpus: Tuple[Cpu, ...]
+    allowed: Tuple[int, ...]  # hardware threads that the affinity mask and the cgroup allow
+    numa_distances: Dict[int, Dict[int, int]]  # from domain to domain; 10 is "here"
+    numa_memory_bytes: Dict[int, int]
+    devices: Tuple[Device, ...]
+    nics: Tuple[Nic, ...]
+    device_links: Tuple[Tuple[int, int, str, int], ...]  # device, device, "xgmi" | "nvlink" | "pci", links or weight

@@ -1,0 +1,77 @@
+"""Times and sizes as people and Slurm write them."""
+
+from __future__ import annotations
+
+import re
+
+from echelon.errors import UsageError
+
+GIB = 1 << 30
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
+_UNIT_MINUTES = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
+TIMES = "30 (minutes), 1:30:00, 2-00:00:00, 90m, 36h or 2d"
+
+
+def minutes(text: str, *, option: str = "--time") -> int:
+    """Read a time limit as Slurm does, or a number with s, m, h or d; whole minutes, rounded up.
+
+    Raises UsageError for anything else, such as 1:70.
+    """
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+        total = float(found.group(1)) * _UNIT_MINUTES[found.group(2)]
+    elif found := re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text):
+        total = _slurm_minutes(text, option, *found.groups())
+    else:
+        raise UsageError(f"{option} {text or repr('')}: not a time; a time is {TIMES}", hint=f"{option} 1:00:00")
+    if total <= 0:
+        raise UsageError(f"{option} {text}: the time must be more than nothing", hint=f"{option} 1:00:00")
+    return max(1, -int(-total // 1))
+
+
+def _slurm_minutes(
+    text: str, option: str, days: str | None, first: str, second: str | None, third: str | None
+) -> float:
+    if days is not None:  # days-hours[:minutes[:seconds]]
+        parts = (int(days), int(first), int(second or 0), int(third or 0))
+    elif third is not None:  # hours:minutes:seconds
+        parts = (0, int(first), int(second or 0), int(third))
+    elif second is not None:  # minutes:seconds
+        parts = (0, 0, int(first), int(second))
+    else:
+        return float(first)
+    num_days, hours, mins, seconds = parts
+    if seconds > 59 or (second is not None and third is not None and mins > 59) or (days is not None and hours > 23):
+        raise UsageError(
+            f"{option} {text}: minutes and seconds go from 0 to 59 (and hours after days to 23); "
+            "and Slurm reads A:B as minutes and seconds",
+            hint=f"{option} 1:10:00   an hour and ten minutes",
+        )
+    return num_days * 1440 + hours * 60 + mins + seconds / 60
+
+
+def slurm_time(total_minutes: int) -> str:
+    """Write minutes as Slurm's D-HH:MM:SS, the days only where there are some."""
+    days, rest = divmod(total_minutes, 1440)
+    clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def size_bytes(text: str, *, option: str = "--mem") -> int:
+    """Read a size such as 60G (powers of 1024, as Slurm has it); raise UsageError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not found or float(found.group(1)) <= 0:
+        raise UsageError(f"{option} {text or repr('')}: not a size; a size is 60G, 1.5T or 500M", hint=f"{option} 60G")
+    return int(float(found.group(1)) * _SIZES[found.group(2).upper()])
+
+
+def size(num_bytes: int) -> str:
+    """Write a size for a person, exact to a tenth: 480 GiB, 217.5 GiB."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= factor and (unit != "TiB" or num_bytes % (1 << 40) == 0):
+            return f"{num_bytes / factor:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{num_bytes} B"
+
+
+def slurm_size(num_bytes: int) -> str:
+    """Write a size as Slurm's --mem takes it: 480G, or whole mebibytes where it is not even."""
+    return f"{num_bytes // GIB}G" if num_bytes % GIB == 0 else f"{num_bytes // (1 << 20)}M"
