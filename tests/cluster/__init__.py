@@ -6,6 +6,8 @@ belong to one guard process; when whoever started them ends, in whatever way, no
     with Cluster(num_nodes=2) as cluster:
         print(cluster.run("srun", "--nodes=2", "hostname").stdout)
 
+`Cluster.like(machine)` imitates any machine whose facts are known; `machines` says how far.
+
 Known differences to the machine that it imitates:
 
 - Nothing is enforced with task/none: `--cpu-bind` only prints "cluster configuration lacks support for
@@ -15,12 +17,14 @@ Known differences to the machine that it imitates:
   process whose parent has ended; that one outlives its step, and as long as it holds the step's output
   open the job stays in COMPLETING. On the real machine it is killed.
 - The devices are copies of /dev/null; only the environment (ROCR_VISIBLE_DEVICES) is as it should be.
-- A node has one hardware thread per core, one socket, no NUMA domains and no switch topology.
+- A node has one hardware thread per core, unless the imitated machine has more, one socket, no NUMA
+  domains and no switch topology.
 - Slurm is Debian's 22.05: no `--gres-flags=allow-task-sharing`, and srun does not take over the job's
   `--cpus-per-task`.
 - All nodes share one file system, one clock, one hostname (`hostname` is this machine's; the node's
   name is SLURMD_NODENAME) and one set of ports; a listener on a node is seen on all of them.
-- There is no accounting (`sacct` answers nothing), no PMIx, no X11, no QOS, and jobs run as root.
+- There is no accounting (`sacct` answers nothing, and a job's TRES name no gres/gpu), no PMIx, no X11, no QOS,
+  and jobs run as root.
 - Waits are short: a lost node is noticed after 9 to 16 s, KillWait is 5 s, and a requeued job starts
   again after about 11 s, not after 2 minutes. A node lost by `kill_slurmd` keeps its processes;
   `power_off` ends them too.
@@ -30,7 +34,8 @@ Known differences to the machine that it imitates:
 """
 
 from .errors import ClusterError
-from .private import Cluster, Ended, missing_tools
+from .private import Cluster, missing_tools
 from .processes import Process
+from .texts import Ended
 
 __all__ = ["Cluster", "ClusterError", "Ended", "Process", "missing_tools"]

@@ -6,11 +6,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-NUM_CORES = 64
-NUM_DEVICES = 8
-MEMORY_MIB = 480 * 1024
-# As on LUMI-G: the first core of each of the eight core complexes is kept for the operating system.
-RESERVED_CORES = "0,8,16,24,32,40,48,56"
+from .site import NodeKind, Site
+
 MAX_NODES = 16
 
 SETTINGS = """\
@@ -51,36 +48,33 @@ EnforcePartLimits=ALL
 JobRequeue=1
 """
 
-# Limits as LUMI documents them; the memory per core is ours, so that small jobs can share a node.
-PARTITIONS = """\
-PartitionName=small-g Nodes=ALL Default=YES MaxNodes=4 MaxTime=3-00:00:00 DefaultTime=01:00:00 \
-DefMemPerCPU={core_memory_mib}
-PartitionName=standard-g Nodes=ALL MaxNodes=1024 MaxTime=2-00:00:00 DefaultTime=01:00:00 \
-OverSubscribe=EXCLUSIVE
-PartitionName=dev-g Nodes=ALL MaxNodes=32 MaxTime=03:00:00 DefaultTime=00:30:00 DefMemPerCPU={core_memory_mib}
-"""
+# One parameter of gres.conf for each vendor, so that a task finds its devices in the right variable.
+GRES_FLAGS = {"amd": " Flags=amd_gpu_env", "nvidia": " Flags=nvidia_gpu_env"}
 
 
 @dataclass(frozen=True)
 class Layout:
     """One private cluster as values: where it lives, its ports, its nodes."""
 
+    site: Site
     folder: Path
     controller_port: int
     node_ports: tuple[int, ...]
+    unused_port: int
+    """Where nobody listens: the port of the nodes that have no slurmd."""
     task_plugin: str
     slurmd_timeout_seconds: int
     message_timeout_seconds: int
 
     @property
     def name(self) -> str:
-        """Return the ClusterName, which is as unique as the folder."""
-        return "".join(letter for letter in self.folder.name.lower() if letter.isalnum())
+        """Return the ClusterName: the imitated machine's, or one that is as unique as the folder."""
+        return self.site.name or "".join(letter for letter in self.folder.name.lower() if letter.isalnum())
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return the loopback address of each node, by node name."""
-        return {f"nid{5000 + index:06d}": f"127.0.5.{index + 1}" for index in range(len(self.node_ports))}
+        """Return the loopback address of each live node, by node name."""
+        return {node: f"127.0.5.{index + 1}" for index, node in enumerate(self.site.live_nodes)}
 
     @property
     def conf(self) -> Path:
@@ -90,34 +84,29 @@ class Layout:
 
 def slurm_conf(layout: Layout) -> str:
     """Write the text of slurm.conf."""
-    host = socket.gethostname().split(".")[0]
-    enforced = layout.task_plugin == "task/affinity"
-    # Masks can only be enforced on cores that exist.
-    num_cores = (os.cpu_count() or 1) if enforced else NUM_CORES
-    reserved = "" if enforced else f" CpuSpecList={RESERVED_CORES}"
-    lines = [
-        SETTINGS.format(
-            name=layout.name,
-            host=host,
-            controller_port=layout.controller_port,
-            folder=layout.folder,
-            task_plugin=layout.task_plugin,
-            slurmd_timeout_seconds=layout.slurmd_timeout_seconds,
-            message_timeout_seconds=layout.message_timeout_seconds,
-        )
-    ]
-    lines += [
-        f"NodeName={node} NodeHostname={host} NodeAddr={address} Port={port} Sockets=1 "
-        f"CoresPerSocket={num_cores} ThreadsPerCore=1 RealMemory={MEMORY_MIB}{reserved} "
-        f"Gres=gpu:mi250:{NUM_DEVICES}\n"
-        for (node, address), port in zip(layout.addresses.items(), layout.node_ports, strict=True)
-    ]
-    return "".join([*lines, PARTITIONS.format(core_memory_mib=MEMORY_MIB // num_cores)])
+    settings = SETTINGS.format(
+        name=layout.name,
+        host=_host(),
+        controller_port=layout.controller_port,
+        folder=layout.folder,
+        task_plugin=layout.task_plugin,
+        slurmd_timeout_seconds=layout.slurmd_timeout_seconds,
+        message_timeout_seconds=layout.message_timeout_seconds,
+    )
+    lines = ["JobSubmitPlugins=lua"] if layout.site.submit_script else []
+    ports = dict(zip(layout.addresses, layout.node_ports, strict=True))
+    for kind in layout.site.kinds:
+        hardware = _hardware(kind, enforced=layout.task_plugin == "task/affinity")
+        lines += [_node(node, layout.addresses[node], ports[node], hardware) for node in kind.live_nodes]
+        if kind.other_nodes:
+            state = f"{hardware} State=DOWN Reason=imitated"
+            lines.append(_node(kind.other_nodes, "127.0.0.1", layout.unused_port, state))
+    return "\n".join([settings, *lines, *layout.site.partitions, ""])
 
 
 def gres_conf(layout: Layout) -> str:
     """Write the text of gres.conf."""
-    return f"Name=gpu Type=mi250 File={layout.folder}/gpu[0-{NUM_DEVICES - 1}] Flags=amd_gpu_env\n"
+    return "".join(_gres(kind, layout.folder) for kind in layout.site.kinds if kind.num_devices)
 
 
 def write_files(layout: Layout) -> None:
@@ -127,8 +116,40 @@ def write_files(layout: Layout) -> None:
         (layout.folder / name).mkdir()
     layout.conf.write_text(slurm_conf(layout))
     (layout.folder / "gres.conf").write_text(gres_conf(layout))
-    for index in range(NUM_DEVICES):
+    if layout.site.submit_script:
+        (layout.folder / "job_submit.lua").write_text(layout.site.submit_script)
+    for index in range(layout.site.num_devices):
         os.mknod(layout.folder / f"gpu{index}", 0o020666, os.makedev(1, 3))
     key = layout.folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
+
+
+def _host() -> str:
+    return socket.gethostname().split(".")[0]
+
+
+def _node(names: str, address: str, port: int, rest: str) -> str:
+    return f"NodeName={names} NodeHostname={_host()} NodeAddr={address} Port={port} {rest}"
+
+
+def _hardware(kind: NodeKind, *, enforced: bool) -> str:
+    # Masks can only be enforced on cores that exist.
+    cores, threads = (os.cpu_count() or 1, 1) if enforced else (kind.num_cores, kind.threads_per_core)
+    words = [f"Sockets=1 CoresPerSocket={cores} ThreadsPerCore={threads} RealMemory={kind.memory_mib}"]
+    if kind.reserved_cores and not enforced:
+        # Slurm numbers the threads of one core one after another.
+        reserved = [core * threads + thread for core in kind.reserved_cores for thread in range(threads)]
+        words.append(f"CpuSpecList={','.join(map(str, reserved))}")
+    if kind.num_devices:
+        words.append(f"Gres={kind.gres}:{kind.num_devices}")
+    if kind.features:
+        words.append(f"Features={','.join(kind.features)}")
+    return " ".join(words)
+
+
+def _gres(kind: NodeKind, folder: Path) -> str:
+    typed = f" Type={kind.gres_type}" if kind.gres_type else ""
+    files = f"{folder}/gpu[0-{kind.num_devices - 1}]" if kind.num_devices > 1 else f"{folder}/gpu0"
+    nodes = ",".join(kind.live_nodes)
+    return f"NodeName={nodes} Name=gpu{typed} File={files}{GRES_FLAGS.get(kind.vendor, '')}\n"

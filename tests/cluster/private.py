@@ -1,24 +1,31 @@
 """Run a private Slurm cluster and talk to it."""
 
+from __future__ import annotations
+
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import ClusterError
 from .layout import MAX_NODES, Layout, write_files
+from .machines import site_of
 from .ports import free_ports
-from .processes import CLUSTER_MARK, Process, descendants, is_alive
+from .processes import CLUSTER_MARK, Process, descendants, is_alive, kill
+from .site import Site, lumi_g
+from .texts import Ended, ended, fields, tail, told
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Machine
 
 REPOSITORY = Path(__file__).parents[2]
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -38,17 +45,6 @@ def missing_tools() -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a job ended."""
-
-    state: str
-    """COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL …"""
-    exit_code: int
-    signal: int
-    num_restarts: int
-
-
 class Cluster:
     """A private Slurm cluster; `start` and `stop` it, or use it in a `with` statement."""
 
@@ -59,28 +55,51 @@ class Cluster:
         task_plugin: str = "task/none",
         slurmd_timeout_seconds: int = 5,
         message_timeout_seconds: int = 5,
+        site: Site | None = None,
     ) -> None:
         """Describe a cluster; nothing is started yet.
 
         A killed slurmd is noticed after the first timeout plus about twice the second: measured 9 s with
-        5 and 2, 16 s with 5 and 5. A busy machine needs the longer ones.
+        5 and 2, 16 s with 5 and 5. A busy machine needs the longer ones. A site says how many nodes are
+        live itself; without one the cluster is a small LUMI-G.
         """
+        if site is not None:
+            num_nodes = len(site.live_nodes)
         if not 1 <= num_nodes <= MAX_NODES:
             raise ClusterError(f"num_nodes is {num_nodes}; choose from 1 to {MAX_NODES}")
         if task_plugin not in ("task/none", "task/affinity"):
             raise ClusterError(f"task_plugin is {task_plugin!r}; choose task/none or task/affinity")
         self._guard: subprocess.Popen[bytes] | None = None
         self._layout = Layout(
+            site=site or lumi_g(num_nodes),
             folder=Path(),
             controller_port=0,
             node_ports=(0,) * num_nodes,
+            unused_port=0,
             task_plugin=task_plugin,
             slurmd_timeout_seconds=slurmd_timeout_seconds,
             message_timeout_seconds=message_timeout_seconds,
         )
         self._daemons: dict[str, int] = {}
 
-    def __enter__(self) -> "Cluster":
+    @classmethod
+    def like(
+        cls,
+        machine: Machine,
+        *,
+        partitions: Sequence[str] | None = None,
+        num_live_nodes: int = 4,
+        **settings: Any,
+    ) -> Cluster:
+        """Describe a cluster with the partitions, limits and nodes of a machine.
+
+        All nodes of the machine are known to Slurm, but only `num_live_nodes` of each kind run; the rest is
+        down, so that a job at the limit waits. The settings are those of the constructor; `machines` says
+        which limits Slurm enforces itself and which the job_submit script does.
+        """
+        return cls(site=site_of(machine, partitions=partitions, num_live_nodes=num_live_nodes), **settings)
+
+    def __enter__(self) -> Cluster:
         """Start, and return when all nodes are idle."""
         self.start()
         return self
@@ -151,7 +170,7 @@ class Cluster:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
         return {**inherited, "SLURM_CONF": str(self.conf), CLUSTER_MARK: str(self.folder)}
 
-    def popen(self, *argv: str, **options: Any) -> "subprocess.Popen[str]":
+    def popen(self, *argv: str, **options: Any) -> subprocess.Popen[str]:
         """Start a command whose Slurm is this cluster; the options are those of subprocess.Popen."""
         settings: dict[str, Any] = {"env": self.environ, "text": True, "start_new_session": True, **options}
         return subprocess.Popen(argv, **settings)
@@ -164,7 +183,7 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
         cwd: Path | None = None,
-    ) -> "subprocess.CompletedProcess[str]":
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command whose Slurm is this cluster and return its output; end it with all its children."""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = self.popen(*argv, env=dict(env) if env is not None else self.environ, cwd=cwd, **pipes)
@@ -174,15 +193,15 @@ class Cluster:
             os.killpg(process.pid, signal.SIGKILL)
             output, talk = process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
-                raise ClusterError(_told(argv, f"still ran after {timeout} s", output, talk)) from None
+                raise ClusterError(told(argv, f"still ran after {timeout} s", output, talk)) from None
             raise
         if check and process.returncode:
-            raise ClusterError(_told(argv, f"exit code {process.returncode}", output, talk))
+            raise ClusterError(told(argv, f"exit code {process.returncode}", output, talk))
         return subprocess.CompletedProcess(argv, process.returncode, output, talk)
 
     def salloc(
         self, *options: str, command: Iterable[str], nodes: int = 1, **settings: Any
-    ) -> "subprocess.CompletedProcess[str]":
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command inside an interactive allocation; the settings are those of `run`."""
         return self.run("salloc", f"--nodes={nodes}", *options, *command, **settings)
 
@@ -199,14 +218,12 @@ class Cluster:
 
     def job(self, job: int) -> dict[str, str]:
         """Return what `scontrol show job` says, by field."""
-        return _fields(self.run("scontrol", "show", "job", "--oneliner", str(job)).stdout)
+        return fields(self.run("scontrol", "show", "job", "--oneliner", str(job)).stdout)
 
     def wait_job(self, job: int, *, timeout: float = 60.0) -> Ended:
         """Wait until a job has ended and its nodes are free, and say how it ended."""
         self.wait(lambda: self.job(job)["JobState"] not in NOT_ENDED, f"job {job} ends", timeout=timeout)
-        fields = self.job(job)
-        code, _, number = fields["ExitCode"].partition(":")
-        return Ended(fields["JobState"], int(code), int(number), int(fields["Restarts"]))
+        return ended(self.job(job))
 
     def wait_job_state(self, job: int, state: str, *, timeout: float = 60.0) -> None:
         """Wait until a job is in a state such as RUNNING."""
@@ -214,7 +231,7 @@ class Cluster:
 
     def state(self, node: str) -> str:
         """Return a node's state in small letters, flags behind a plus: idle, down+not_responding …"""
-        return _fields(self.run("scontrol", "show", "node", "--oneliner", node).stdout)["State"].lower()
+        return fields(self.run("scontrol", "show", "node", "--oneliner", node).stdout)["State"].lower()
 
     def wait_state(self, node: str, state: str, *, timeout: float = 60.0) -> None:
         """Wait until a node's state, without its flags, is the given one."""
@@ -246,7 +263,7 @@ class Cluster:
         self.kill_slurmd(node)
         while found := [process for process in self.processes() if process.node == node]:
             for process in found:
-                _kill(process.pid)
+                kill(process.pid)
 
     def restart_slurmd(self, node: str) -> None:
         """Start a node's slurmd again and wait until the node is idle."""
@@ -290,9 +307,13 @@ class Cluster:
 
     def _start(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-        controller_port, *node_ports = free_ports(1 + len(self.nodes))
+        controller_port, unused_port, *node_ports = free_ports(2 + len(self.nodes))
         self._layout = replace(
-            self._layout, folder=folder, controller_port=controller_port, node_ports=tuple(node_ports)
+            self._layout,
+            folder=folder,
+            controller_port=controller_port,
+            unused_port=unused_port,
+            node_ports=tuple(node_ports),
         )
         self._guard = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.guard", str(folder)],
@@ -349,7 +370,8 @@ class Cluster:
 
     def _is_idle(self) -> bool:
         self._all_live()
-        listed = self.run("sinfo", "--noheader", "--Node", "--format=%N %T", check=False).stdout.splitlines()
+        nodes = f"--nodes={','.join(self.nodes)}"
+        listed = self.run("sinfo", "--noheader", "--Node", nodes, "--format=%N %T", check=False).stdout.splitlines()
         return set(listed) == {f"{node} idle" for node in self.nodes}
 
     def _is_drained(self) -> bool:
@@ -357,7 +379,7 @@ class Cluster:
         left = self.processes()
         for process in left:
             if process.name != "slurmstepd":
-                _kill(process.pid)
+                kill(process.pid)
         return not left and not self.run("squeue", "--noheader").stdout
 
     def _all_live(self) -> bool:
@@ -368,31 +390,9 @@ class Cluster:
 
     def _daemon_logs(self, *patterns: str) -> str:
         paths = [path for pattern in patterns or ("*.log",) for path in sorted(self._logs.glob(pattern))]
-        return "\n".join(f"--- {path.name}\n{_tail(path)}" for path in paths)
-
-
-def _fields(line: str) -> dict[str, str]:
-    # JobId=7 JobName=my job UserId=root(0) ...; only a word that ends in = starts a field.
-    return dict(re.findall(r"(?:^|(?<= ))([A-Za-z:/]+)=(.*?)(?= [A-Za-z:/]+=|\s*$)", line))
-
-
-def _told(argv: Iterable[str], what: str, output: str, talk: str) -> str:
-    return f"{' '.join(argv)}: {what}\nstdout:\n{output}\nstderr:\n{talk}"
-
-
-def _tail(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()
-    # Every slurmd complains that Debian's Slurm comes without the PMIx library.
-    return "\n".join([line for line in lines if "mpi/pmix" not in line and "MPI:" not in line][-12:])
+        return "\n".join(f"--- {path.name}\n{tail(path)}" for path in paths)
 
 
 def _path() -> str:
     # Debian's daemons are in sbin, which a user's PATH may lack.
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

@@ -1,5 +1,7 @@
 """Read which processes belong to a private cluster from /proc."""
 
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,14 @@ def is_alive(pid: int) -> bool:
     """Tell whether a process exists and is no zombie."""
     stat = _stat(pid)
     return stat is not None and stat[2] != "Z"
+
+
+def kill(pid: int) -> None:
+    """Kill a process that may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def _stat(pid: int) -> tuple[int, str, str] | None:

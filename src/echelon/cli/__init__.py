@@ -61,7 +61,9 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         if name in COMMANDS:
             from importlib import import_module
 
-            return int(import_module(f"echelon.cli.{name}").main(arguments))
+            exit_code = int(import_module(f"echelon.cli.{name}").main(arguments))
+            sys.stdout.flush()
+            return exit_code
         raise UsageError(f"there is no command {name!r}", hint=_nearest_commands(name))
     except EchelonError as error:
         print(f"echelon: error: {error.message}", file=sys.stderr)
@@ -70,6 +72,9 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `echelon machines lumi | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _nearest_commands(name: str) -> str:
@@ -77,5 +82,5 @@ def _nearest_commands(name: str) -> str:
 
     if name.endswith(".py"):
         return f"echelon run {name}"
-    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.4)
+    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else f"the commands are {', '.join(COMMANDS)}"

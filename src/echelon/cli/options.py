@@ -5,7 +5,7 @@ The scanner stops at the script, so that nothing after it is ever interpreted: i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
@@ -36,6 +36,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
+    Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
+    Option(names=("--global-batch",), value="N", help="divide N samples: ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
+    Option(names=("--container",), value="IMAGE", help="run the ranks in this Singularity or Apptainer image"),
     Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
     Option(names=("--run-dir",), value="DIR", help="the directory of this run (default: a new one in echelon-runs/)"),
     Option(names=("--show",), value="RANKS", help="whose output is live here: 0 (default), 0,3, 4-7, all or none"),
@@ -74,8 +77,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--shutdown-timeout",), value="S", no_meaning="see the grace periods in docs/run.md"),
 )  # fmt: skip
 
-_BY_NAME = {name: option for option in OPTIONS for name in option.names}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
@@ -89,8 +90,9 @@ class Scanned:
     """Whether -- stood before the rest."""
 
 
-def scan(arguments: Sequence[str]) -> Scanned:
+def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, command: str = "run") -> Scanned:
     """Read options up to the script; raise UsageError for one that does not exist."""
+    by_name = {name: option for option in reversed(options) for name in option.names}  # of two, the first counts
     values: dict[str, list[str]] = {}
     position = 0
     while position < len(arguments):
@@ -99,49 +101,49 @@ def scan(arguments: Sequence[str]) -> Scanned:
             return Scanned(values=values, rest=tuple(arguments[position + 1 :]), is_program=True)
         if not word.startswith("-") or word == "-":
             break
-        name, has_value, value = _split(word)
-        option = _BY_NAME.get(name) or _unknown(name)
+        name, has_value, value = _split(word, by_name)
+        option = by_name.get(name) or _unknown(name, by_name, command)
         position += 1
         if option.value and not has_value:
             if position == len(arguments):
-                raise UsageError(f"{name} needs a value", hint=f"echelon run {name} {option.value} …")
+                raise UsageError(f"{name} needs a value", hint=f"echelon {command} {name} {option.value} …")
             value = arguments[position]
             position += 1
         elif has_value and not option.value:
-            raise UsageError(f"{name} takes no value, and {value!r} was given", hint=f"echelon run {name} …")
+            raise UsageError(f"{name} takes no value, and {value!r} was given", hint=f"echelon {command} {name} …")
         values.setdefault(option.key, []).append(value)
     return Scanned(values=values, rest=tuple(arguments[position:]), is_program=False)
 
 
-def _split(word: str) -> tuple[str, bool, str]:
+def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
     """Take --name=value and -n4 apart; underscores in a long name are dashes."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name.replace("_", "-"), bool(equals), value
     short = word[:2]
-    if len(word) > 2 and short in _BY_NAME and _BY_NAME[short].value:
+    if len(word) > 2 and short in by_name and by_name[short].value:
         return short, True, word[2:].removeprefix("=")
     return word, False, ""
 
 
-def _unknown(name: str) -> Option:
-    starts = [known for known in _BY_NAME if known.startswith(name) and name.startswith("--")]
+def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
+    starts = [known for known in by_name if known.startswith(name) and name.startswith("--")]
     if len(starts) == 1:
-        return _BY_NAME[starts[0]]  # argparse, and so torchrun, lets people shorten
-    near = starts or _nearest(name)
-    lists = "echelon run --help lists them; the script's own come after it"
+        return by_name[starts[0]]  # argparse, and so torchrun, lets people shorten
+    near = starts or _nearest(name, by_name)
+    lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
     raise UsageError(f"there is no option {name}", hint=hint)
 
 
-def _nearest(name: str) -> list[str]:
+def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:
     import difflib
 
     def likeness(known: str) -> float:
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return max(whole, difflib.SequenceMatcher(None, name, known[: len(name) + 1]).ratio())
 
-    ranked = sorted((likeness(known), known) for known in _BY_NAME if known.startswith("--"))
+    ranked = sorted((likeness(known), known) for known in by_name if known.startswith("--"))
     return [known for ratio, known in reversed(ranked[-2:]) if ratio > 0.6]
 
 
@@ -150,15 +152,22 @@ def help_text() -> str:
     lines = ["usage: echelon run [options] SCRIPT [args…]", "       echelon run [options] -m MODULE [args…]",
              "       echelon run [options] -- PROGRAM [args…]", "",
              "Start a script on every device of this machine, or of the Slurm allocation one stands in.", "", "options:"]  # fmt: skip
-    for option in OPTIONS:
-        if not option.no_meaning:
-            left = ", ".join(option.names) + (f" {option.value}" if option.value else "")
-            lines.append(f"  {left:<28} {option.help}" if len(left) < 28 else f"  {left}\n{'':31}{option.help}")
+    lines += rows(OPTIONS)
     accepted = ", ".join(option.names[-1] for option in OPTIONS if option.no_meaning)
     lines += ["", "accepted so that torchrun's command lines work verbatim, without meaning here:"]
     lines += _wrapped(accepted)
     lines += ["", "example:", "  echelon run -n 4 --env OMP_NUM_THREADS=8 train.py --epochs 3", ""]
     return "\n".join(lines)
+
+
+def rows(options: Sequence[Option]) -> list[str]:
+    """Return the lines of a help for the options that have a meaning."""
+    lines = []
+    for option in options:
+        if not option.no_meaning:
+            left = ", ".join(option.names) + (f" {option.value}" if option.value else "")
+            lines.append(f"  {left:<28} {option.help}" if len(left) < 28 else f"  {left}\n{'':31}{option.help}")
+    return lines
 
 
 def _wrapped(text: str) -> list[str]:

@@ -50,6 +50,9 @@ def read_job(scanned: Scanned) -> Job:
         num_nodes=most,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
+        bind=_one_of("--bind", values.get("bind", "auto"), ("auto", "strict", "off")),
+        container=_image(values),
+        global_batch=_whole("--global-batch", values["global_batch"], least=1) if "global_batch" in values else 0,
         share_devices="share_devices" in values,
         environ=tuple(_pair(text) for text in scanned.values.get("env", ())),
         run_directory=_run_directory(values),
@@ -96,6 +99,12 @@ def _ranks_per_node(text: str) -> int:
             hint="echelon run -n 2 …",
         )
     return int(text)
+
+
+def _image(values: dict[str, str]) -> str:
+    if values.get("container") == "":
+        raise UsageError("--container '': the name of an image is wanted", hint="--container image.sif")
+    return values.get("container", "")
 
 
 def _nodes(text: str) -> tuple[int, int]:

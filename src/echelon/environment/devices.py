@@ -28,6 +28,13 @@ def visible(environ: Mapping[str, str], root: str = "/") -> list[str]:
     return _filtered(filter_text, seen)
 
 
+def vendor(environ: Mapping[str, str], root: str = "/") -> str:
+    """Return whose devices count here, "amd" or "nvidia"; empty where there are none."""
+    if not visible(environ, root):
+        return ""
+    return "nvidia" if _is_nvidia(environ, root) else "amd"
+
+
 def only(environ: Mapping[str, str], local_rank: int, root: str = "/") -> dict[str, str | None]:
     """Return the variables by which a rank sees its own device alone; None means to remove one.
 

@@ -27,3 +27,13 @@ def agent_task(environ: Mapping[str, str]) -> AgentTask | None:
         local_rank=int(environ["SLURM_LOCALID"]),
         node=environ.get("SLURMD_NODENAME", ""),
     )
+
+
+def is_slurm_job(environ: Mapping[str, str]) -> bool:
+    """Tell whether the cores and devices here are a Slurm job's own."""
+    return "SLURM_JOB_ID" in environ
+
+
+def job_id(environ: Mapping[str, str]) -> str:
+    """Return the number of the job; empty outside of one."""
+    return environ.get("SLURM_JOB_ID", "")

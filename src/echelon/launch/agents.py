@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def command(plan: Plan, archive: str) -> tuple[str, ...]:
     """Return the command line that starts all agents of a plan; -I and -S keep the user's site out of them."""
-    agent = (plan.python, "-I", "-S", archive, "agent", plan.run_directory)
+    inside = plan.container.prefix if plan.container is not None else ()
+    agent = (*inside, plan.python, "-I", "-S", archive, "agent", plan.run_directory)
     if plan.where == "slurm":
         return (*plan.step, *agent)
     return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the host of the meeting is number 0

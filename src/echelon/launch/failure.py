@@ -25,6 +25,7 @@ LOST_WARM = "lost warm process"
 SLURM = "ended by Slurm"
 TIME_LIMIT = "time limit"
 INTERRUPTED = "interrupted"
+MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
 # The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.

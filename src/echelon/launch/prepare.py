@@ -16,13 +16,14 @@ from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch.run_directory import new_path
-from echelon.plan import Surroundings, resolve
+from echelon.plan import Site, Surroundings, resolve
 from echelon.spec import Job, Plan
 
 if TYPE_CHECKING:
     from echelon.script.imports import Imports
 
 RUNS = "echelon-runs"
+RUNTIMES = ("singularity", "apptainer")
 
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
@@ -47,15 +48,50 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
+        site=_site(host, found.partition if found is not None else "", is_slurm=found is not None),
+        cwd=cwd,
+        vendor=devices.vendor(host.environ),
     )
     return resolve(job, around)
+
+
+def _site(host: Host, partition: str, *, is_slurm: bool) -> Site:
+    """Return what is known of the machine; outside of Slurm nobody asks, unless its name is in the environment."""
+    runtimes = tuple(name for name in RUNTIMES if shutil.which(name))
+    if not is_slurm and not host.environ.get("ECHELON_MACHINE"):
+        return Site(runtimes=runtimes, environ=host.environ)
+    from echelon.machines import detect, load
+    from echelon.script import torch_build
+
+    found = detect.detect(host.environ, host, socket.gethostname())
+    if found is None:
+        return Site(runtimes=runtimes, environ=host.environ)
+    return Site(
+        machine=load.find(found.machine_name, host.environ),
+        how=found.how,
+        partition=partition,
+        rocm=torch_build.rocm(_search_path()),
+        environ=host.environ,
+        runtimes=runtimes,
+    )
+
+
+def refuse_bad_command(job: Job) -> None:
+    """Raise UsageError for a script or program that could not be started: before it has waited in a queue."""
+    command = job.command
+    if command.kind != "program":
+        from echelon.script import find
+
+        find.resolve(command.target, module=command.kind == "module", cwd=os.getcwd(), search_path=_search_path())
+    elif not job.container:  # what an image holds is not seen from here
+        _refuse_what_cannot_be_executed(command.target)
 
 
 def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     """Return what Python will put first on sys.path, and what the script imports, where that is of use."""
     command = job.command
     if command.kind == "program":
-        _refuse_what_cannot_be_executed(command.target)
+        refuse_bad_command(job)
         return cwd, None
     from echelon.script import find, imports
 

@@ -206,7 +206,7 @@ def _report(
     directory.write_json(
         "report.json",
         {"format": 1, "exit_code": exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,
-         "attempts": supervisor.attempt.number + 1, "restarts": supervisor.num_restarts, **fields},
+         "attempts": supervisor.attempt.number + 1, "restarts": supervisor.restarts.count, **fields},
     )  # fmt: skip
     directory.event("end", exit_code=exit_code, **fields)
 

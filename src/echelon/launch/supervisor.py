@@ -11,11 +11,14 @@ from collections.abc import Callable
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, layout, progress, world
 from echelon.launch.attempt import Attempt
+from echelon.launch.bound import Bound
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
+from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.signals import Signals
+from echelon.launch.stragglers import Stragglers
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -25,7 +28,6 @@ TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a check
 SYMPTOM_SECONDS = 0.5  # a rank that others have lost gets this long to show its own failure before all are stopped
 GATHER_SECONDS = 600.0  # how long nodes may take to come; torchrun waits as long
 ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
-MAX_PORT_CLASHES = 3
 
 
 class Supervisor:
@@ -51,15 +53,18 @@ class Supervisor:
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
-        self.num_restarts = 0
-        self.num_port_clashes = 0
+        self.restarts = Restarts(plan.max_restarts)
+        self.bound = Bound(plan, directory, self.num_agents, console.say)
+        self.stragglers = Stragglers(console.say)
         self.imported: set[int] = set()
         self.stop_signal = 0
         self.num_interrupts = 0
         self.is_console_closed = False
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.gather_deadline = time.monotonic() + GATHER_SECONDS
-        self.gather_error: Callable[[], EchelonError] = self._missing_nodes
+        self.gather_error: Callable[[], EchelonError] = lambda: layout.missing(
+            plan, [member.seat for member in self.crew], GATHER_SECONDS
+        )
         self.escalation = NEVER
         self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
@@ -94,7 +99,8 @@ class Supervisor:
         return self.outcome
 
     def _next_deadline(self) -> float:
-        return min(self.timeout, self.gather_deadline, self.escalation, self.symptom_deadline, self.answer_deadline)
+        nearest = min(self.timeout, self.gather_deadline, self.escalation, self.symptom_deadline)
+        return min(nearest, self.answer_deadline, self.stragglers.deadline)
 
     def _is_called(self) -> bool:
         return self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
@@ -109,14 +115,8 @@ class Supervisor:
 
     def _join(self, member: Member) -> None:
         seat = member.seat
-        self.directory.event(
-            "agent",
-            agent_index=seat.agent_index,
-            node=seat.node,
-            cores=seat.num_cores,
-            devices=seat.num_devices,
-            pid=member.pid,
-        )
+        offer = {"cores": seat.num_cores, "devices": seat.num_devices}
+        self.directory.event("agent", agent_index=seat.agent_index, node=seat.node, pid=member.pid, **offer)
         if len(self.crew.members) < self.num_agents:
             return
         self.gather_deadline = NEVER
@@ -134,10 +134,10 @@ class Supervisor:
         self._prepare()
 
     def _refuse(self, why: str) -> None:
-        if self.crew.is_complete:
-            self.console.say(f"note: an agent was turned away: {why}")
-        else:
+        if not self.crew.is_complete:
             self._give_up(UsageError(why))
+            return
+        self.console.say(f"note: an agent was turned away: {why}")
 
     def _prepare(self) -> None:
         """Ask every node for free ports: the first for the master's, all for one per rank."""
@@ -165,7 +165,7 @@ class Supervisor:
         self.directory.event("attempt", number=attempt.number, ranks=self.num_ranks, master=around["master_addr"])
         self.crew.tell_all(
             "world",
-            restart=self.num_restarts,
+            restart=self.restarts.count,
             run_directory=self.directory.path,
             log_directory=self.directory.logs(attempt.number),
             **around,
@@ -176,28 +176,40 @@ class Supervisor:
     def _hear(self, member: Member, message: Message) -> None:
         if message.get("attempt", self.attempt.number) != self.attempt.number:
             return  # a late word about an attempt that is over
-        kind = message["kind"]
-        if kind == "output":
-            self._show(message)
-        elif kind == "ports":
-            self._hear_ports(member, message)
-        elif kind == "imported":
-            self.imported.add(member.seat.agent_index)
-            member.why_exec = message["why_exec"]
-            self.directory.event("imported", node=member.seat.node, **_without_kind(message))
-        elif kind == "started":
-            self.attempt.num_started += 1
-            self.directory.event("started", node=member.seat.node, **_without_kind(message))
-        elif kind == "exit":
-            self._hear_exit(member, message)
-        elif kind == "signalled":
-            self._hear_signalled(member, message["number"])
-        elif kind == "lost":
-            self._fail(Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.seat.node, time=time.time()))
-        elif kind == "stopped":
-            self._hear_stopped(member)
+        hear = {
+            "output": self._show,
+            "ports": self._hear_ports,
+            "imported": self._hear_imported,
+            "started": self._hear_started,
+            "bound": self._hear_bound,
+            "unbound": self._hear_bound,
+            "exit": self._hear_exit,
+            "signalled": self._hear_signalled,
+            "lost": self._hear_lost,
+            "stopped": self._hear_stopped,
+        }.get(message["kind"])
+        if hear is not None:
+            hear(member, message)
 
-    def _show(self, message: Message) -> None:
+    def _hear_imported(self, member: Member, message: Message) -> None:
+        self.imported.add(member.seat.agent_index)
+        member.why_exec = message["why_exec"]
+        self.directory.event("imported", node=member.seat.node, **_without_kind(message))
+
+    def _hear_started(self, member: Member, message: Message) -> None:
+        self.attempt.num_started += 1
+        self.stragglers.pids[message["rank"]] = (member.seat.node, message["pid"])
+        self.directory.event("started", node=member.seat.node, **_without_kind(message))
+
+    def _hear_lost(self, member: Member, message: Message) -> None:
+        self._fail(Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.seat.node, time=time.time()))
+
+    def _hear_bound(self, member: Member, message: Message) -> None:
+        misplaced = self.bound.hear(member.seat.agent_index, member.seat.node, message)
+        if misplaced is not None:
+            self._fail(misplaced)
+
+    def _show(self, _member: Member, message: Message) -> None:
         if self.is_console_closed:
             return
         data = message["data"].encode("utf-8", "surrogateescape")
@@ -227,10 +239,12 @@ class Supervisor:
                     log=self.directory.file("logs", f"attempt-{attempt.number}", f"rank-{rank}.log"),
                 )
             )
+        self.stragglers.note_exit(len(attempt.alive))
         if not attempt.alive:
             self._stop(FAILURE_GRACE_SECONDS * 2)
 
-    def _hear_signalled(self, member: Member, number: int) -> None:
+    def _hear_signalled(self, member: Member, message: Message) -> None:
+        number = message["number"]
         self.directory.event("signalled", node=member.seat.node, number=number)
         if number in (signal.SIGTERM, signal.SIGINT) and not self.stop_signal:
             self.stop_signal = number
@@ -239,7 +253,7 @@ class Supervisor:
                 self._stop(0.0)
                 self._end_attempt()
 
-    def _hear_stopped(self, member: Member) -> None:
+    def _hear_stopped(self, member: Member, _message: Message) -> None:
         member.is_stopped = True
         if all(each.is_stopped for each in self.crew):
             self._end_attempt()
@@ -326,6 +340,9 @@ class Supervisor:
         if now >= self.escalation:
             self.escalation = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
+        if now >= self.stragglers.deadline:
+            logs = self.directory.logs(self.attempt.number)
+            self.stragglers.meet(self.attempt.alive, self.num_ranks, logs)
         if now >= self.answer_deadline and not self.is_over:
             self._end_attempt()
 
@@ -345,24 +362,10 @@ class Supervisor:
         self.outcome = reason
         self.is_over = True
 
-    def _missing_nodes(self) -> EchelonError:
-        return layout.missing(self.plan, [member.seat for member in self.crew], GATHER_SECONDS)
-
     def _may_start_again(self, reason: Failure) -> bool:
         if not all(member.is_stopped for member in self.crew):
             return False  # a rank that could not be ended would still hold its device
-        if len(self.crew.members) < self.num_agents or reason.cause in (
-            failure.INTERRUPTED,
-            failure.TIME_LIMIT,
-        ):
-            return False
-        if reason.cause == failure.PORT_CLASH and self.num_port_clashes < MAX_PORT_CLASHES:
-            self.num_port_clashes += 1
-            return True
-        if self.num_restarts < self.plan.max_restarts:
-            self.num_restarts += 1
-            return True
-        return False
+        return len(self.crew.members) == self.num_agents and self.restarts.take(reason)
 
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with a port of its own."""
@@ -372,6 +375,8 @@ class Supervisor:
         )
         self.directory.event("restart", cause=reason.cause, rank=reason.rank)
         self.attempt = Attempt(self.attempt.number + 1)
+        self.bound = Bound(self.plan, self.directory, self.num_agents, self.console.say)
+        self.stragglers = Stragglers(self.console.say)
         self._prepare()
 
     def _give_up(self, error: EchelonError) -> None:
@@ -382,14 +387,9 @@ class Supervisor:
         if self.attempt.is_running and self.attempt.num_started >= len(self.attempt.alive):
             self.console.clear()
             return
-        self.console.progress(
-            progress.text(
-                self.plan,
-                self.attempt,
-                num_agents=(len(self.crew.members), self.num_agents),
-                is_importing=self.plan.launch == "warm" and len(self.imported) < self.num_agents,
-            )
-        )
+        is_importing = self.plan.launch == "warm" and len(self.imported) < self.num_agents
+        come = (len(self.crew.members), self.num_agents)
+        self.console.progress(progress.text(self.plan, self.attempt, num_agents=come, is_importing=is_importing))
 
 
 _BULKY = frozenset({"kind", "tail"})

@@ -38,7 +38,7 @@ class NodeType(Row):
     chip: str
     """What one buys: "MI250X", "A100"."""
     vendor: str
-    """"amd", "nvidia", or "none" for a node without devices."""
+    """"amd", "nvidia", "none" for a node without devices, or "unknown"."""
     num_nodes: int | None = None
     num_chips: int | None = None
     num_devices: int | None = None
@@ -46,6 +46,8 @@ class NodeType(Row):
     device_memory_bytes: int | None = None
     gres: str = ""
     """What Slurm calls the device: "gpu:a100"; plain "gpu" where it has no type."""
+    features: tuple[str, ...] = ()
+    """Names by which a job can insist on this kind of node (`--constraint`)."""
     architecture: str = ""
     """As `uname -m` says: "x86_64", "aarch64"."""
     num_cores: int | None = None
@@ -74,7 +76,7 @@ class Partition(Row):
     name: str
     node_type: str
     purpose: str = "batch"
-    """"batch", "test" (short trials), "interactive" or "request" (only after an application)."""
+    """"batch", "test" (short trials), "interactive", "request" (only after an application), "unconfirmed"."""
     preference: int = 0
     """Which of two partitions that cost the same is taken: the lower."""
     whole_nodes: bool = False
@@ -89,6 +91,8 @@ class Partition(Row):
     max_devices_per_node: int | None = None
     max_cores: int | None = None
     """Cores of one job."""
+    max_cores_per_node: int | None = None
+    max_memory_bytes_per_node: int | None = None
     max_jobs: int | None = None
     """Jobs of one user, waiting and running."""
     max_running_jobs: int | None = None

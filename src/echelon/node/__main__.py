@@ -1,4 +1,4 @@
-"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]` and `python3 node.pyz exec PROGRAM [args…]`."""
+"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]`, `… exec PROGRAM [args…]` and `… topology`."""
 
 import os
 import signal
@@ -14,7 +14,16 @@ def main(argv: List[str]) -> int:
         become.main(argv[1:], os.environ)
     if argv[:1] == ["agent"] and len(argv) in (2, 3):
         return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
-    sys.stderr.write("usage: python3 node.pyz agent RUN_DIRECTORY [INDEX]\n       python3 node.pyz exec PROGRAM …\n")
+    if argv == ["topology"]:
+        from ..topology import describe
+
+        sys.stdout.write(describe.dump("/", os.environ) + "\n")
+        return 0
+    sys.stderr.write(
+        "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX]\n"
+        "       python3 node.pyz exec PROGRAM …\n"
+        "       python3 node.pyz topology\n"
+    )
     return 2
 
 

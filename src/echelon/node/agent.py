@@ -4,18 +4,20 @@ import os
 import selectors
 import signal
 import time
-from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
-from ..environment import threads
 from ..environment.errors import WrongEnvironmentError
 from . import children, guard, ports, report, sweep
+from .binding import Binding
 from .channel import Channel, Closed, Message
+from .ears import Ears
 from .guard import Guard
+from .holdings import Holdings
 from .order import Order
 from .output import RankOutput
 from .ranks import Attempt, Rank
 from .seat import Seat
+from .settings import num_threads, surroundings_of_ranks
 from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
 
@@ -40,15 +42,18 @@ class Agent:
         self.attempt: Optional[Attempt] = None
         self.world: Message = {}  # what all ranks of the attempt have in common
         self.postponed: Optional[Message] = None
-        self.shown: "frozenset[int] | None" = frozenset()
-        self.early: "List[Tuple[str, bytes]] | None" = []  # what imports wrote before it was known who is shown
         self.exit_code: Optional[int] = None
         self.next_flush = 0.0
-        self.paused: List[Tuple[RankOutput, int]] = []
-        self.starter = Starter(order, seat, _environment(order, seat, self.mark), archive)
+        self.ears = Ears(self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled)
+        environ = surroundings_of_ranks(order, seat, self.mark)
+        self.binding = Binding(order, seat, environ)
+        self.holdings: Optional[Holdings] = None
+        num_cores = self.binding.num_cores(seat.first_local_rank)
+        environ.setdefault("OMP_NUM_THREADS", str(num_threads(seat, num_cores)))
+        self.starter = Starter(order, seat, self.binding, environ, archive)
         self.imports = RankOutput(
             os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),
-            self._forward_imports if seat.agent_index == 0 else None,
+            self.ears.forward_imports if seat.agent_index == 0 else None,
         )
         stdout, stderr = self.imports.open_pipes()
         self.starter.warm_up(stdout, stderr)
@@ -64,7 +69,7 @@ class Agent:
         self._catch_signals()
         self.channel = channel
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
-        self._listen_to(self.imports)
+        self.ears.listen_to(self.imports)
         if self.starter.warm is not None:
             self.selector.register(self.starter.warm.socket, selectors.EVENT_READ, self._hear_warm)
         while self.exit_code is None:
@@ -85,13 +90,14 @@ class Agent:
         attempt = self.attempt
         wanted = attempt.advance() if attempt is not None else None
         if attempt is not None and attempt.is_over:
-            self._silence(attempt)
+            self.ears.silence(attempt)
             self.attempt = None
             self._tell("stopped", attempt=attempt.number)
             if self.channel is None:
                 self.exit_code = 1
             return 0.0
-        return FLUSH_SECONDS if wanted is None else wanted
+        due = self.holdings.look() if self.holdings is not None and self.attempt is not None else None
+        return min(FLUSH_SECONDS if seconds is None else seconds for seconds in (wanted, due))
 
     # What the supervisor says
 
@@ -151,13 +157,15 @@ class Agent:
             self.postponed = message
             return
         self.postponed = None
-        self.shown = None if message["show"] == "all" else frozenset(message["show"])
-        self._show_early()
+        self.ears.show(message["show"], self.imports)
         self.attempt = Attempt(message["attempt"], self.mark, self._spared)
+        self.holdings = Holdings(self.binding, self.attempt, self.seat.num_ranks, self._tell)
+        if self.binding.why_not:
+            self._tell("unbound", attempt=self.attempt.number, why=self.binding.why_not)
         for offset in range(self.seat.num_ranks):
             place = place_of(message, self.seat, offset)
             try:
-                rank = new_rank(place, message["log_directory"], self._forward(place.rank))
+                rank = new_rank(place, message["log_directory"], self.ears.forward(place.rank))
             except OSError as error:
                 why = "its log %s: %s" % (message["log_directory"], error.strerror)
                 self._tell("exit", **report.of_no_start(self.attempt, place.rank, why))
@@ -169,15 +177,10 @@ class Agent:
                 rank.status = 127
                 self._tell("exit", **report.of_no_start(self.attempt, rank.rank, str(error)))
                 continue
-            self._listen_to(rank.output)
+            self.ears.listen_to(rank.output)
             if rank.pid:
                 self._was_started(rank)
-
-    def _show_early(self) -> None:
-        self._hear_all(self.imports)
-        early, self.early = self.early or [], None
-        for stream, data in early:
-            self._forward_imports(stream, data)
+                self.holdings.note_started(rank)
 
     def _was_started(self, rank: Rank) -> None:
         self.guard.watch([rank.pid])
@@ -192,7 +195,7 @@ class Agent:
         if rank is None or self.attempt is None:
             return
         rank.status = status
-        self._hear_all(rank.output)
+        self.ears.hear_all(rank.output)
         rank.output.flush()
         self._tell("exit", **report.of_exit(self.attempt, rank))
 
@@ -220,6 +223,9 @@ class Agent:
             rank = next(rank for rank in self.attempt.ranks if rank.local_rank == message["local_rank"])
             rank.pid = message["pid"]
             self._was_started(rank)
+        elif message["kind"] == "held" and self.attempt is not None and self.holdings is not None:
+            rank = next(rank for rank in self.attempt.ranks if rank.local_rank == message["local_rank"])
+            self.holdings.note(rank, message["cpus"], message["environ"])
         elif message["kind"] == "unforked" and self.attempt is not None:
             rank = next(rank for rank in self.attempt.ranks if rank.local_rank == message["local_rank"])
             rank.status = 127
@@ -247,59 +253,7 @@ class Agent:
             self.selector.unregister(self.starter.warm.socket)
             self.starter.give_up_fork(why)
 
-    # Output
-
-    def _forward(self, rank: int) -> Callable[[str, bytes], None]:
-        def forward(stream: str, data: bytes) -> None:
-            if self.shown is None or rank in self.shown:
-                self._tell("output", rank=rank, stream=stream, data=data.decode("utf-8", "surrogateescape"))
-
-        return forward
-
-    def _forward_imports(self, stream: str, data: bytes) -> None:
-        """Show what an import writes as rank 0's, which under plain python it would be."""
-        if self.early is None:
-            self._forward(0)(stream, data)
-        else:
-            self.early.append((stream, data))
-
-    def _listen_to(self, output: RankOutput) -> None:
-        for pipe in output.pipes:
-            self.selector.register(pipe, selectors.EVENT_READ, partial(self._hear_rank, output, pipe))
-
-    def _hear_rank(self, output: RankOutput, pipe: int) -> None:
-        if self.channel is not None and self.channel.is_stalled:
-            self.selector.unregister(pipe)  # the rank waits in write(), as it would before a full pipe of its own
-            self.paused.append((output, pipe))
-            return
-        output.read(pipe)
-        if pipe not in output.pipes:
-            self.selector.unregister(pipe)
-
-    def _hear_all(self, output: RankOutput) -> None:
-        for pipe in list(output.pipes):
-            while output.read(pipe):
-                pass
-            if pipe not in output.pipes:
-                self._forget(pipe)
-
-    def _resume(self) -> None:
-        paused, self.paused = self.paused, []
-        for output, pipe in paused:
-            if pipe in output.pipes:
-                self.selector.register(pipe, selectors.EVENT_READ, partial(self._hear_rank, output, pipe))
-
-    def _forget(self, pipe: int) -> None:
-        if pipe in self.selector.get_map():
-            self.selector.unregister(pipe)
-        self.paused = [entry for entry in self.paused if entry[1] != pipe]
-
-    def _silence(self, attempt: Attempt) -> None:
-        for rank in attempt.ranks:
-            self._hear_all(rank.output)
-            for pipe in rank.output.pipes:
-                self._forget(pipe)
-        attempt.close()
+    # The loop's own needs
 
     def _flush_logs(self) -> None:
         if time.monotonic() >= self.next_flush:
@@ -307,14 +261,11 @@ class Agent:
             for rank in self.attempt.ranks if self.attempt is not None else ():
                 rank.output.flush()
 
-    # The loop's own needs
-
     def _adjust_interest(self) -> None:
         """Wait for the supervisor to take what is unsent; hear the ranks again once it has."""
         if self.channel is None:
             return
-        if self.paused and not self.channel.is_stalled:
-            self._resume()
+        self.ears.resume()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.channel.has_unsent else 0)
         self.selector.modify(self.channel, events, self._hear_supervisor)
 
@@ -378,12 +329,3 @@ class Agent:
             import shutil  # with the compressors that it imports, more than the rest of the agent
 
             shutil.rmtree(self.run_directory, ignore_errors=True)
-
-
-def _environment(order: Order, seat: Seat, mark: str) -> Dict[str, str]:
-    environ = dict(os.environ)
-    environ.update(order.environ)
-    environ[sweep.MARK] = mark
-    num_threads = threads.omp_num_threads(seat.num_cores, seat.local_world_size)
-    environ.setdefault("OMP_NUM_THREADS", str(num_threads))
-    return environ

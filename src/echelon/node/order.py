@@ -17,6 +17,9 @@ class Order(NamedTuple):
     folder: str  # what Python will put first on sys.path
     launch: str  # "warm", "exec" or "tasks"
     visible: str  # "all" or "own"
+    bind: str  # "auto", "strict" or "off"
+    reserved: List[int]  # cores that the machine keeps for itself
+    settings: List[Tuple[str, str, bool]]  # name, value with {places}, whether it names a folder to be made
     ranks_per_node: int  # 0: one per visible device
     environ: Dict[str, str]
     max_restarts: int

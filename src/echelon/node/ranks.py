@@ -17,6 +17,7 @@ class Rank:
         self.local_rank = local_rank
         self.output = output
         self.pid = 0
+        self.was_forked = False
         self.owed: List[int] = []  # signals that came between the order to fork it and the report of its birth
         self.status: Optional[int] = None  # exit code, or minus the signal that ended it
 

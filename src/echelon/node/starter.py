@@ -5,7 +5,8 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..environment import devices, frameworks, slurm_task, surroundings
 from ..environment.place import Place
-from . import sweep, warm_process
+from . import affinity, sweep, warm_process
+from .binding import Binding
 from .order import Order
 from .output import RankOutput
 from .ranks import Rank
@@ -19,9 +20,10 @@ Variables = Dict[str, Optional[str]]
 class Starter:
     """Knows how ranks are started on this node, and why not by fork if so."""
 
-    def __init__(self, order: Order, seat: Seat, environ: Dict[str, str], archive: str) -> None:
+    def __init__(self, order: Order, seat: Seat, binding: Binding, environ: Dict[str, str], archive: str) -> None:
         self.order = order
         self.seat = seat
+        self.binding = binding
         self.environ = environ
         self.archive = archive
         self._adopts = False
@@ -50,13 +52,19 @@ class Starter:
     def start(self, rank: Rank, variables: Variables) -> None:
         """Start one rank; raise CannotStart. By fork its process id comes later, in a message."""
         stdout, stderr = rank.output.open_pipes()
+        cpus = self.binding.cpus(rank.local_rank)
+        ours = os.sched_getaffinity(0)
         try:
             if self.warm is not None and self.warm.state == READY:
-                self.warm.fork(rank.local_rank, variables, stdout, stderr)
+                rank.was_forked = True
+                self.warm.fork(rank.local_rank, variables, cpus, stdout, stderr)
             else:
                 self._adopt_orphans()
+                affinity.apply(cpus)  # a program inherits it
                 rank.pid = spawn(self.order.argv, self._exec_environment(variables), stdout, stderr)
         finally:
+            if cpus and not rank.was_forked:
+                os.sched_setaffinity(0, ours)
             os.close(stdout)
             os.close(stderr)
 

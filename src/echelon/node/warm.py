@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Dict, FrozenSet, List, Tuple
 
-from . import children, leave, link, preload, sweep
+from . import affinity, children, leave, link, preload, sweep
 
 # Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -96,6 +96,8 @@ def _become_rank(
     descriptors: List[int],
 ) -> None:
     os.setsid()
+    if message["cpus"]:
+        _bind(agent, message)
     agent.close()
     signal.set_wakeup_fd(-1)
     for end in wakeup:
@@ -113,6 +115,15 @@ def _become_rank(
     leave.in_rank()
     _renew_thread_id()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _bind(agent: socket.socket, message: Dict[str, Any]) -> None:
+    """Go to the cores of this rank, and say from inside what was got."""
+    affinity.apply(message["cpus"])
+    environ = {**os.environ, **message["environ"]}
+    seen = {name: environ[name] for name in affinity.SEEN if environ.get(name) is not None}
+    cpus = sorted(os.sched_getaffinity(0))
+    link.send(agent, {"kind": "held", "local_rank": message["local_rank"], "cpus": cpus, "environ": seen})
 
 
 def _reseed() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from . import link
 from .spawn import CannotStart, spawn
@@ -30,8 +30,11 @@ class WarmProcess:
     def prepare(self, preload: List[str], folder: str, own: List[str]) -> None:
         link.send(self.socket, {"preload": preload, "folder": folder, "own": own})
 
-    def fork(self, local_rank: int, environ: Dict[str, Optional[str]], stdout: int, stderr: int) -> None:
-        link.send(self.socket, {"kind": "fork", "local_rank": local_rank, "environ": environ}, [stdout, stderr])
+    def fork(
+        self, local_rank: int, environ: Dict[str, Optional[str]], cpus: Sequence[int], stdout: int, stderr: int
+    ) -> None:
+        order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus)}
+        link.send(self.socket, order, [stdout, stderr])
 
     def receive(self) -> Optional[Dict[str, Any]]:
         """Return its next message, or None when it is gone."""

@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
+from echelon.plan import containers
+from echelon.plan.batch import share_of_batch
+from echelon.plan.site import Site, variables
 from echelon.slurm.allocation import Allocation
 from echelon.slurm.step import step_command
-from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Plan, Reason
+from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Container, Job, Plan, Reason
 
 # What echelon itself sets in each rank; a value for all ranks would be wrong in all but one.
 RANK_VARIABLES = frozenset(
     {"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 )
+
+
+CONTAINER_PYTHON = "python3"  # of the image, whatever it is called outside
+BATCH_PLACE = "{batch_per_rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,10 @@ class Surroundings:
     folder: str
     run_id: str
     run_directory: str
+    site: Site
+    cwd: str
+    vendor: str
+    """Whose devices are visible here: "amd", "nvidia" or empty."""
 
 
 def resolve(job: Job, around: Surroundings) -> Plan:
@@ -44,12 +55,15 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         tasks = ranks_per_node if job.launch == "tasks" else 1
         step = step_command(num_nodes=len(nodes), tasks_per_node=tasks, devices_per_node=devices)
     num_nodes = len(nodes) or job.num_nodes
+    container = _container(job, around)
+    settings, why_settings = variables(around.site, job.environ, num_nodes)
+    batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
     return Plan(
         run_id=around.run_id,
         name=job.name,
-        python=around.python,
-        argv=_argv(job, around),
+        python=CONTAINER_PYTHON if container is not None else around.python,
+        argv=_argv(job, around, batch),
         is_python=job.command.kind != "program",
         preload=around.preload,
         own=around.own,
@@ -62,8 +76,12 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         devices_per_node=devices,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
         visible=job.visible,
+        bind=job.bind,
+        reserved_cores=around.site.kind.reserved_cores if around.site.kind is not None else (),
+        variables=settings,
+        container=container,
         share_devices=job.share_devices,
-        environ=job.environ,
+        environ=(*_batch_variables(job, batch), *job.environ),
         run_directory=job.run_directory or around.run_directory,
         show=job.show,
         timeout_seconds=job.timeout_seconds,
@@ -76,18 +94,55 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             Reason(what="launch", value=job.launch, why=_why_launch(job)),
+            *why_settings,
+            *([Reason(what="container", value=container.image, why=container.convention)] if container else []),
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
 
 
-def _argv(job: Job, around: Surroundings) -> tuple[str, ...]:
+def _argv(job: Job, around: Surroundings, batch: int) -> tuple[str, ...]:
     command = job.command
+    arguments = command.arguments
+    if job.global_batch:
+        arguments = tuple(word.replace(BATCH_PLACE, str(batch)) for word in arguments)
     if command.kind == "program":
-        return (command.target, *command.arguments)
+        return (command.target, *arguments)
+    python = CONTAINER_PYTHON if job.container else around.python
     if command.kind == "module":
-        return (around.python, "-m", command.target, *command.arguments)
-    return (around.python, command.target, *command.arguments)
+        return (python, "-m", command.target, *arguments)
+    return (python, command.target, *arguments)
+
+
+def _container(job: Job, around: Surroundings) -> Container | None:
+    if not job.container:
+        return None
+    folders = (around.cwd, around.folder, job.run_directory or around.run_directory)
+    return containers.contain(
+        job.container,
+        around.site.machine,
+        folders=folders,
+        vendor=around.vendor or (around.site.kind.vendor if around.site.kind is not None else ""),
+        runtimes=around.site.runtimes,
+    )
+
+
+def _batch_per_rank(job: Job, world_size: int) -> int:
+    """Divide the global batch; where each node decides how many ranks it has, nobody can yet."""
+    if not job.global_batch:
+        return 0
+    if not world_size:
+        raise UsageError(
+            "--global-batch cannot be divided before it is known how many ranks there are",
+            hint="say how many ranks a node gets: echelon run -n 8 --global-batch …",
+        )
+    return share_of_batch(job.global_batch, world_size)
+
+
+def _batch_variables(job: Job, batch: int) -> tuple[tuple[str, str], ...]:
+    if not job.global_batch:
+        return ()
+    return (("ECHELON_GLOBAL_BATCH", str(job.global_batch)), ("ECHELON_BATCH_PER_RANK", str(batch)))
 
 
 def _why_launch(job: Job) -> str:

@@ -22,6 +22,7 @@ class Allocation:
     num_tasks: int
     task_rank: int
     step_nodes: tuple[str, ...]
+    partition: str = ""
 
 
 def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[str, int]]) -> Allocation | None:
@@ -48,6 +49,7 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
         num_tasks=int(environ.get("SLURM_NTASKS", "1")) if is_task else 1,
         task_rank=int(environ.get("SLURM_PROCID", "0")) if is_task else 0,
         step_nodes=tuple(hostlist.expand(step_text)),
+        partition=environ.get("SLURM_JOB_PARTITION", ""),
     )
 
 

@@ -1,6 +1,21 @@
 """The frozen nouns that rooms exchange: what is asked for, and what was decided."""
 
+from echelon.spec.booking import Booking, Variable
+from echelon.spec.container import Container
 from echelon.spec.job import ALL_NODES, ONE_PER_DEVICE, Command, Job
-from echelon.spec.plan import Plan, Reason
+from echelon.spec.plan import Plan
+from echelon.spec.reason import Reason
+from echelon.spec.request import Request
 
-__all__ = ["ALL_NODES", "ONE_PER_DEVICE", "Command", "Job", "Plan", "Reason"]
+__all__ = [
+    "ALL_NODES",
+    "ONE_PER_DEVICE",
+    "Booking",
+    "Command",
+    "Container",
+    "Job",
+    "Plan",
+    "Reason",
+    "Request",
+    "Variable",
+]

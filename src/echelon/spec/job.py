@@ -28,6 +28,12 @@ class Job:
     """"warm" (import once a node, fork ranks), "exec" (a process each) or "tasks" (a Slurm task each)."""
     visible: str = "all"
     """"all": every rank sees the node's devices; "own": only its own, as device 0."""
+    bind: str = "auto"
+    """"auto": cores nearest to each rank's device; "strict": the same, or stop; "off"."""
+    container: str = ""
+    """The image that agents and ranks run in; empty: none."""
+    global_batch: int = 0
+    """Samples of one step over all ranks, divided and passed on; 0: the script knows."""
     share_devices: bool = False
     """Whether more ranks than devices are meant."""
     environ: tuple[tuple[str, str], ...] = ()

@@ -2,14 +2,9 @@
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """One decision: its name, what was chosen, and why."""
-
-    what: str
-    value: str
-    why: str
+from echelon.spec.booking import Variable
+from echelon.spec.container import Container
+from echelon.spec.reason import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +35,12 @@ class Plan:
     """0: none, or not known before the nodes answer."""
     launch: str
     visible: str
+    bind: str
+    reserved_cores: tuple[int, ...]
+    """Cores that the machine keeps for itself, whatever the mask allows."""
+    variables: tuple[Variable, ...]
+    """The machine's settings that the user has not made by another value."""
+    container: Container | None
     share_devices: bool
     environ: tuple[tuple[str, str], ...]
     run_directory: str

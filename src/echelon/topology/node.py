@@ -29,6 +29,7 @@ class Device(NamedTuple):
     memory_bytes: int  # 0: not known
     chip: int  # devices with the same number share a chip
     is_allowed: bool  # whether this process may open it
+    pci_path: str = ""  # its way from the root: "pci0000:c0/0000:c0:07.1/0000:c1:00.0"; empty: not known
 
 
 class Nic(NamedTuple):
@@ -40,6 +41,8 @@ class Nic(NamedTuple):
     numa: int  # -1: not known
     is_up: bool
     bits_per_second: int  # 0: not known
+    pci_path: str = ""  # as a device's
+    interface: str = ""  # the IP interface on it, if there is one: "hsn0", "ib0"
 
 
 class Node(NamedTuple):
@@ -52,4 +55,5 @@ class Node(NamedTuple):
     numa_memory_bytes: Dict[int, int]
     devices: Tuple[Device, ...]
     nics: Tuple[Nic, ...]
-    device_links: Tuple[Tuple[int, int, str, int], ...]  # device, device, "xgmi" | "nvlink" | "pci", links or weight
+    device_links: Tuple[Tuple[int, int, str, int], ...]
+    """Direct links: the lesser device, the greater, "xgmi" or "nvlink", how many (0: not known)."""

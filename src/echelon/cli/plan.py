@@ -1,0 +1,104 @@
+"""`echelon plan`: which partition, nodes, cores and memory a job gets, why, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from echelon.cli.options import Option, rows, scan
+from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, say, today
+from echelon.errors import UsageError
+from echelon.spec import Booking
+
+if TYPE_CHECKING:
+    pass
+
+OPTIONS: tuple[Option, ...] = (
+    *RESOURCES,
+    Option(names=("--why",), help="with the reason for each line, and every partition that was not taken"),
+    Option(names=("--why-not",), value="PARTITION", help="what spoke against this one"),
+    Option(names=("--json",), help="as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Print what a job would get; start nothing."""
+    scanned = scan(arguments, OPTIONS, command="plan")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print(help_text(), end="")
+        return 0
+    if scanned.rest:
+        raise UsageError(
+            f"echelon plan takes options alone, and {scanned.rest[0]!r} is none",
+            hint="echelon plan --gpus 8   and with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
+        )
+    from echelon.host import Host
+    from echelon.plan.book import book
+    from echelon.plan.candidates import candidates, choose, why_not
+
+    host = Host()
+    machine, how = read_machine(values, host)
+    request = read_request(values, host.environ)
+    day = today()
+    if "time" not in values:
+        say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
+    booking = book(request, machine, today=day)
+    judged = candidates(request, machine, day)
+    chosen = choose(request, machine, judged)
+    if "why_not" in values:
+        print(f"{values['why_not']}: {why_not(values['why_not'], chosen, judged, machine)}")
+        return 0
+    if "json" in values:
+        against = {
+            candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
+            for candidate in judged
+            if candidate is not chosen
+        }
+        print(json.dumps({"format": 1, **asdict(booking), "against": against}, indent=1))
+        return 0
+    print_booking(booking, how, with_reasons="why" in values)
+    if "why" in values:
+        for candidate in judged:
+            if candidate is not chosen:
+                name = candidate.partition.name
+                print(f"not {name}: {why_not(name, chosen, judged, machine)}")
+    return 0
+
+
+def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
+    """Print a booking, one line a decision."""
+    reasons = booking.reasons
+    what = max(len(reason.what) for reason in reasons)
+    value = max(len(reason.value) for reason in reasons)
+    for reason in reasons:
+        why = how if reason.what == "machine" and not with_reasons else reason.why
+        line = f"{reason.what:<{what}}  {reason.value:<{value}}"
+        print(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
+    if booking.batch_per_rank:
+        print(f"{'batch per rank':<{what}}  {booking.batch_per_rank}")
+    if not with_reasons:
+        return
+    print("\nenvironment of each rank (your own value of a name always wins):")
+    for variable in booking.variables:
+        print(f"  {variable.name}={variable.value}\n      {variable.why}")
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    return "\n".join(
+        [
+            "usage: echelon plan [options]",
+            "",
+            "Say which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
+            "",
+            "options:",
+            *rows(OPTIONS),
+            "",
+            "example:",
+            "  echelon plan --machine lumi --gpus 16 --time 12h --why",
+            "",
+        ]
+    )

@@ -1,0 +1,120 @@
+"""The options by which `echelon plan` and `echelon submit` ask for devices, nodes, time and money."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from echelon import units
+from echelon.cli.options import Option
+from echelon.errors import UsageError
+from echelon.spec import Request
+
+if TYPE_CHECKING:
+    from echelon.host import Host
+    from echelon.machines.machine import Machine
+
+RESOURCES: tuple[Option, ...] = (
+    Option(names=("-G", "--gpus"), value="N", help="devices in all: 1, 8, 16 …"),
+    Option(names=("-N", "--nodes"), value="N", help="nodes: whole ones, or with --gpus those that share them"),
+    Option(names=("--exclusive",), help="the nodes for this job alone"),
+    Option(names=("-t", "--time"), value="TIME", help=f"the time limit: {units.TIMES}"),
+    Option(names=("-p", "--partition"), value="NAME", help="this partition (default: the cheapest that fits)"),
+    Option(names=("--chip",), value="NAME", help="nodes with this chip, where a machine has several"),
+    Option(names=("--cores-per-gpu",), value="N", help="cores of each rank (default: its fair share)"),
+    Option(names=("--mem-per-gpu",), value="SIZE", help="memory of each rank, 60G (default: its fair share)"),
+    Option(names=("-A", "--account"), value="NAME", help="whom to bill"),
+    Option(names=("--qos",), value="NAME", help="Slurm's quality of service"),
+    Option(names=("--reservation",), value="NAME", help="a reservation, for a course or a demonstration"),
+    Option(names=("--global-batch",), value="N", help="samples of one step over all ranks: divided, and passed on"),
+    Option(names=("--machine",), value="NAME", help="the machine to plan for (default: the one you stand on)"),
+)
+
+DEFAULT_MINUTES = 60
+
+
+def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Request:
+    """Return the resources that the options ask for; raise UsageError for a value that is none."""
+    from echelon.slurm.users import account
+
+    request = Request(
+        num_devices=_whole(values, "gpus", "--gpus"),
+        num_nodes=_whole(values, "nodes", "--nodes"),
+        whole_nodes="exclusive" in values,
+        partition=_name(values, "partition"),
+        chip=_name(values, "chip"),
+        minutes=units.minutes(values["time"]) if "time" in values else DEFAULT_MINUTES,
+        cores_per_device=_whole(values, "cores_per_gpu", "--cores-per-gpu"),
+        memory_bytes_per_device=_memory(values),
+        account=_name(values, "account") or account(environ),
+        qos=_name(values, "qos"),
+        reservation=_name(values, "reservation"),
+        global_batch=_whole(values, "global_batch", "--global-batch"),
+    )
+    if not request.num_devices and not request.num_nodes:
+        raise UsageError("how many devices, or nodes?", hint="--gpus 8   or whole nodes: --nodes 1")
+    return request
+
+
+def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
+    """Return the machine that is named, or else the one that one stands on, and how it was recognised."""
+    from echelon.machines import detect, load
+
+    if "machine" in values:
+        return load.find(values["machine"], host.environ), "as asked"
+    found = detect.detect(host.environ, host, socket.gethostname())
+    if found is None:
+        known = ", ".join(sorted(load.load_all(host.environ)))
+        raise UsageError(
+            f"this machine is none of those that are known: {known}",
+            hint="--machine NAME   or, where Slurm is at hand: echelon machines learn",
+        )
+    return load.find(found.machine_name, host.environ), found.how
+
+
+def today() -> datetime.date:
+    """Return the day of this machine's clock."""
+    return datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()
+
+
+def projects() -> tuple[str, ...]:
+    """Return the user's groups that look like projects: what most sites bill."""
+    import grp
+
+    names = []
+    for number in os.getgroups():
+        try:
+            names.append(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue  # a group without a name on this node
+    return tuple(sorted(name for name in names if name.startswith("project")))
+
+
+def say(text: str) -> None:
+    """Talk to the person: on standard error."""
+    print(f"echelon: {text}", file=sys.stderr)
+
+
+def _whole(values: Mapping[str, str], key: str, option: str) -> int:
+    text = values.get(key)
+    if text is None:
+        return 0
+    if not re.fullmatch(r"\d{1,7}", text) or int(text) == 0:
+        raise UsageError(f"{option} {text or repr('')}: a whole number of at least 1 is wanted", hint=f"{option} 8")
+    return int(text)
+
+
+def _memory(values: Mapping[str, str]) -> int:
+    return units.size_bytes(values["mem_per_gpu"], option="--mem-per-gpu") if "mem_per_gpu" in values else 0
+
+
+def _name(values: Mapping[str, str], key: str) -> str:
+    text = values.get(key, "")
+    if key in values and not re.fullmatch(r"[\w.,@%+:-]+", text):
+        raise UsageError(f"--{key} {text or repr('')}: a name is wanted", hint=f"--{key} NAME")
+    return text

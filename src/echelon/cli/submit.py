@@ -1,0 +1,134 @@
+"""`echelon submit`: plan a job, write its batch script, hand it to Slurm."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+
+from echelon.cli import options as run_options
+from echelon.cli.options import Option, Scanned, rows, scan
+from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, say, today
+from echelon.cli.run import read_job
+from echelon.errors import UsageError
+
+SUBMITTING: tuple[Option, ...] = (
+    Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
+    Option(names=("--after",), value="JOB", help="start when this job has ended well"),
+    Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
+    Option(names=("--follow",), help="show rank 0's output as it is written, and wait"),
+    Option(names=("--test",), help="ask Slurm when it would start; nothing is submitted"),
+    Option(names=("--plain",), help="a script that needs no echelon when it runs, as the guides show"),
+    Option(names=("--layout",), value="HOW", help="of a plain script: torchrun (one a node) or tasks (one a rank)"),
+    Option(names=("--dry-run",), help="print the script; nothing else happens"),
+    Option(names=("--json",), help="print the job's number and run directory as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+# What would contradict the resources, or belongs to the start inside of the job.
+_NOT_FROM_RUN = frozenset({"nnodes", "dry_run", "json", "help", "global_batch", "run_dir"})
+FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
+OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
+
+
+def main(arguments: list[str]) -> int:
+    """Submit a job, or print what would be submitted."""
+    scanned = scan(arguments, OPTIONS, command="submit")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print(help_text(), end="")
+        return 0
+    if "time" not in values:
+        raise UsageError("how long may it take? Slurm ends a job at its time limit", hint="--time 2h")
+    _refuse_contradictions(values)
+    from echelon.host import Host
+    from echelon.launch import submit
+    from echelon.plan.book import refuse_missing_account
+
+    host = Host()
+    job = read_job(_for_run(scanned))
+    machine, how = read_machine(values, host)
+    is_plain = "plain" in values
+    wish = submit.Wish(
+        job=job,
+        request=read_request(values, host.environ),
+        machine=machine,
+        how=how,
+        run_words=_run_words(scanned),
+        made_by=shlex.join(["echelon", "submit", *arguments]),
+        job_name=values.get("job_name", ""),
+        after=values.get("after", ""),
+        layout=values.get("layout", "torchrun") if is_plain else "",
+        today=today(),
+        is_dry=is_plain and "dry_run" in values,
+    )
+    script = submit.prepare(wish, host)
+    refuse_missing_account(script.booking, machine, projects())
+    if "dry_run" in values:
+        print(script.text, end="")
+        return 0
+    submit.write(script)
+    if "test" in values:
+        print(submit.ask_when(script, host))
+        return 0
+    number = submit.hand_over(script, host)
+    if "json" in values:
+        print(json.dumps({"format": 1, "job_id": number, "run_directory": script.run_directory}))
+    else:
+        say(f"job {number}: {script.headline} · {script.run_directory}")
+    if "wait" not in values and "follow" not in values:
+        return 0
+    return submit.follow(number, script, host, shows=sys.stdout.buffer if "follow" in values else None)
+
+
+def _for_run(scanned: Scanned) -> Scanned:
+    """Return the part of the command line that `echelon run` reads."""
+    keys = {option.key for option in FROM_RUN} | {"global_batch"}
+    values = {key: found for key, found in scanned.values.items() if key in keys}
+    return Scanned(values=values, rest=scanned.rest, is_program=scanned.is_program)
+
+
+def _run_words(scanned: Scanned) -> tuple[str, ...]:
+    """Return the options and the script as they stand after `echelon run` in the job."""
+    words: list[str] = []
+    for option in FROM_RUN:
+        for value in scanned.values.get(option.key, ()):
+            words += [option.names[-1], value] if option.value else [option.names[-1]]
+    for value in scanned.values.get("global_batch", ()):
+        words += ["--global-batch", value]
+    return (*words, *(["--"] if scanned.is_program else []), *scanned.rest)
+
+
+def _refuse_contradictions(values: Mapping[str, str]) -> None:
+    if "layout" in values and "plain" not in values:
+        raise UsageError("--layout is of a plain script, and this is none", hint="--plain --layout tasks")
+    if values.get("layout", "torchrun") not in ("torchrun", "tasks"):
+        raise UsageError(f"--layout {values['layout']}: the choices are torchrun, tasks", hint="--layout tasks")
+    if "after" in values and not values["after"].isdigit():
+        raise UsageError(f"--after {values['after'] or repr('')}: the number of a job is wanted", hint="--after 123456")
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    return "\n".join(
+        [
+            "usage: echelon submit [options] SCRIPT [args…]",
+            "       echelon submit [options] -m MODULE [args…]",
+            "       echelon submit [options] -- PROGRAM [args…]",
+            "",
+            "Plan a job on this machine, write its batch script, and hand it to Slurm.",
+            "",
+            "what the job gets:",
+            *rows(RESOURCES),
+            "",
+            "how it is submitted:",
+            *rows(SUBMITTING),
+            "",
+            "and as in echelon run:",
+            *rows(FROM_RUN),
+            "",
+            "example:",
+            "  echelon submit --gpus 16 --time 12h --account project_465000000 train.py --epochs 3",
+            "",
+        ]
+    )

@@ -1,0 +1,256 @@
+"""`echelon topology`: what this node is made of, as a table, as data and as a picture."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from echelon.errors import UsageError
+from echelon.topology import binding, describe, discover
+from echelon.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from echelon.topology.node import Device, Node
+
+HELP = """usage: echelon topology [--json] [--svg FILE] [--root DIR]
+
+Show what this node is made of: cores and NUMA domains, devices and the cores nearest to them, network interfaces,
+links, and what of it the cgroup allows. Needs neither root nor vendor tools.
+
+options:
+  --json         print it as data
+  --svg FILE     draw it into FILE as well
+  --root DIR     read a copy of another node's /sys, /proc and /dev below DIR
+  -h, --help     show this
+
+example:
+  echelon topology --svg node.svg
+"""
+
+LEGEND = (
+    ("X", "the same device"),
+    ("XG#", "joined by # xGMI links (no number: not known)"),
+    ("XG*", "xGMI by way of another device"),
+    ("NV#", "joined by # NVLinks"),
+    ("PIX", "the same PCI switch"),
+    ("PHB", "the same PCI root complex"),
+    ("NODE", "the same NUMA domain"),
+    ("SYS", "across NUMA domains"),
+    ("?", "not known"),
+)
+_OPTIONS = ("--json", "--svg", "--root", "--help")
+UNKNOWN = "?"
+
+
+def main(arguments: list[str]) -> int:
+    """Print this node's topology, or that of a copied tree."""
+    options = _read(arguments)
+    if "--help" in options:
+        print(HELP, end="")
+        return 0
+    root = options.get("--root", "/")
+    if not os.path.isdir(root):
+        raise UsageError(f"--root {root or repr('')}: there is no such directory", hint="echelon topology --root copy/")
+    node = discover.read(root, os.environ)
+    if not node.cpus:
+        raise UsageError(
+            f"--root {root}: it holds no sys/devices/system/cpu, so it is no copy of a node",
+            hint="echelon topology --root DIR   where DIR/sys and DIR/proc are copies of a node's",
+        )
+    if "--svg" in options:
+        _draw(node, options["--svg"])
+    if "--json" in options:
+        import json
+
+        print(json.dumps(describe.as_dict(node), indent=1))
+    else:
+        print("\n".join(table(node)))
+    return 0
+
+
+def _read(arguments: list[str]) -> dict[str, str]:
+    """Return the options that were given, with their values."""
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        name = "--help" if name == "-h" else name
+        if name in ("--svg", "--root"):
+            if not equals and not rest:
+                raise UsageError(f"{name} wants a value", hint=f"echelon topology {name} {_EXAMPLES[name]}")
+            options[name] = value if equals else rest.pop(0)
+        elif name in _OPTIONS and not equals:
+            options[name] = ""
+        else:
+            import difflib
+
+            near = difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.4)
+            raise UsageError(
+                f"echelon topology has no option {name}{equals}{value}",
+                hint=f"echelon topology {near[0]}" if near else f"the options are {', '.join(_OPTIONS)}",
+            )
+    return options
+
+
+_EXAMPLES = {"--svg": "node.svg", "--root": "copy/"}
+
+
+def _draw(node: Node, path: str) -> None:
+    from echelon.cli import topology_picture
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(topology_picture.svg(node))
+    except OSError as error:
+        raise UsageError(
+            f"--svg {path or repr('')}: {error.strerror}", hint="echelon topology --svg node.svg"
+        ) from None
+    print(f"echelon: drawn into {path}", file=sys.stderr)
+
+
+def table(node: Node) -> list[str]:
+    """Return the lines that a person reads."""
+    lines = [*_summary(node), "", *_domains(node)]
+    if node.devices:
+        lines += ["", *_devices(node)]
+    if node.nics:
+        lines += ["", *_nics(node)]
+    if len(node.devices) > 1:
+        lines += ["", *_matrix(node)]
+    return lines
+
+
+def _summary(node: Node) -> list[str]:
+    cores = describe.num_cores(node)
+    sockets = len({cpu.socket for cpu in node.cpus})
+    domains = len({cpu.numa for cpu in node.cpus if cpu.numa >= 0})
+    usable = {cpu.core for cpu in node.cpus if cpu.number in set(node.allowed)}
+    parts = [
+        _count(sockets, "socket"),
+        _count(cores, "core"),
+        _count(len(node.cpus), "hardware thread"),
+        _count(domains, "NUMA domain") if domains else "NUMA domains not known",
+        _count(len(node.devices), "device"),
+    ]
+    whole = "all cores" if len(usable) == cores else f"{len(usable)} of {cores} cores"
+    lines = [f"{node.name or 'this node'}: {', '.join(parts)}"]
+    lines.append(f"allowed: {binding.cpu_list(node.allowed) or 'nothing'} ({whole})")
+    hidden = [str(device.number) for device in node.devices if not device.is_allowed]
+    if hidden:
+        lines.append(f"not allowed: {'devices' if len(hidden) > 1 else 'device'} {', '.join(hidden)}")
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _domains(node: Node) -> list[str]:
+    rows = []
+    for number in describe.domains(node) or [-1]:
+        cpus = [cpu.number for cpu in node.cpus if cpu.numa == number]
+        memory = node.numa_memory_bytes.get(number, 0)
+        if not cpus and not memory:
+            continue  # a GH200 sets many aside for parts of its GPU's memory
+        here = [str(device.number) for device in node.devices if device.numa == number]
+        allowed = binding.cpu_list(set(cpus) & set(node.allowed))
+        rows.append(
+            [_known(number), binding.cpu_list(cpus) or "none", allowed or "none", _size(memory), " ".join(here) or "-"]
+        )
+    return columns(["NUMA", "CORES", "ALLOWED", "MEMORY", "DEVICES"], rows)
+
+
+def _devices(node: Node) -> list[str]:
+    near = describe.near_cores(node)
+    rows = []
+    for device in node.devices:
+        cores = near.get(device.number, ())
+        nic = binding.nearest_nic(node, device)
+        away = binding.distance(node, cores, device)
+        rows.append(
+            [
+                str(device.number),
+                device.model or UNKNOWN,
+                device.pci or UNKNOWN,
+                str(device.chip),
+                _known(device.numa),
+                _size(device.memory_bytes),
+                (binding.cpu_list(cores) or "none") if device.is_allowed else "not allowed",
+                str(away or UNKNOWN) if cores else "-",
+                nic.name if nic else UNKNOWN if node.nics else "-",
+            ]
+        )
+    return columns(["DEVICE", "MODEL", "PCI", "CHIP", "NUMA", "MEMORY", "NEAREST CORES", "DISTANCE", "NIC"], rows)
+
+
+def _nics(node: Node) -> list[str]:
+    rows = [
+        [
+            nic.name,
+            nic.kind,
+            f"{nic.bits_per_second / 1e9:g} Gbit/s" if nic.bits_per_second else UNKNOWN,
+            _known(nic.numa),
+            nic.pci or UNKNOWN,
+            nic.interface or "-",
+            "up" if nic.is_up else "down",
+        ]
+        for nic in node.nics
+    ]
+    return columns(["NIC", "KIND", "SPEED", "NUMA", "PCI", "INTERFACE", "STATE"], rows)
+
+
+def _matrix(node: Node) -> list[str]:
+    letters = [[relation(node, one, other) for other in node.devices] for one in node.devices]
+    rows = [[str(device.number), *letters[index]] for index, device in enumerate(node.devices)]
+    used = {letter.rstrip("0123456789") for row in letters for letter in row} - {"X"}
+    legend = [f"{sign}: {meaning}" for sign, meaning in LEGEND if sign.rstrip("#") in used]
+    return [*columns(["", *(str(device.number) for device in node.devices)], rows), *legend]
+
+
+def relation(node: Node, one: Device, other: Device) -> str:
+    """Return how two devices reach each other, in the letters of the vendors' own tools."""
+    if one.number == other.number:
+        return "X"
+    direct = {frozenset(link[:2]): link for link in node.device_links}
+    link = direct.get(frozenset((one.number, other.number)))
+    if link:
+        return f"{'XG' if link[2] == 'xgmi' else 'NV'}{link[3] or ''}"
+    if one.vendor == "amd" and _is_reached(one.number, other.number, direct):
+        return "XG*"
+    return _over_pci(one, other)
+
+
+def _over_pci(one: Device, other: Device) -> str:
+    shared = os.path.commonpath([one.pci_path, other.pci_path]) if one.pci_path and other.pci_path else ""
+    if shared:
+        # pci0000:00/0000:00:01.1/0000:01:00.0: below the root complex stands its port, below that a switch
+        return "PIX" if "/" in shared else "PHB"
+    if one.numa < 0 or other.numa < 0:
+        return UNKNOWN
+    return "NODE" if one.numa == other.numa else "SYS"
+
+
+def _is_reached(start: int, end: int, links: Iterable[frozenset[int]]) -> bool:
+    seen, edges = {start}, [set(link) for link in links]
+    while grown := {number for edge in edges if edge & seen for number in edge} - seen:
+        seen |= grown
+    return end in seen
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows under a head, in columns as wide as what they hold."""
+    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
+    return [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]
+
+
+def _known(number: int) -> str:
+    return str(number) if number >= 0 else UNKNOWN
+
+
+def _size(num_bytes: int) -> str:
+    return size(num_bytes) if num_bytes else UNKNOWN

@@ -1,0 +1,85 @@
+"""Compare where the ranks sit with where the plan put them, and say it in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from echelon.launch.failure import MISPLACED, Failure
+from echelon.launch.run_directory import RunDirectory
+from echelon.node.channel import Message
+from echelon.spec import Plan
+
+MAX_NAMED = 4  # ranks of one warning; all are in events.jsonl
+
+
+class Bound:
+    """What agents have said about their ranks of one attempt."""
+
+    def __init__(self, plan: Plan, directory: RunDirectory, num_agents: int, say: Callable[[str], None]) -> None:
+        self._is_strict = plan.bind == "strict"
+        self._directory = directory
+        self._num_agents = num_agents
+        self._say = say
+        self._ranks: dict[int, dict[str, Any]] = {}
+        self._agents: set[int] = set()
+        self._nodes: set[str] = set()
+
+    def hear(self, agent_index: int, node: str, message: Message) -> Failure | None:
+        """Take in one agent's word: why its ranks are not bound, or where they are; return what ends a strict run."""
+        fields = {name: value for name, value in message.items() if name != "kind"}
+        self._directory.event(message["kind"], node=node, **fields)
+        if message["kind"] == "unbound":
+            wrong = [f"no rank on {node} can be bound: {message['why']}"]
+        else:
+            wrong = self._compare(agent_index, node, message)
+        if not wrong or not self._is_strict:
+            return None
+        return Failure(cause=MISPLACED, detail=f"{wrong[0]} (--bind strict)", time=0.0)
+
+    def _compare(self, agent_index: int, node: str, message: Message) -> list[str]:
+        """Return what differs from the plan, once all agents have spoken."""
+        rows = [{**row, "node": node} for row in message["ranks"]]
+        self._ranks.update({row["rank"]: row for row in rows})
+        if message["is_change"]:
+            return self._warn(rows, since="now")
+        self._agents.add(agent_index)
+        self._nodes.add(node)
+        if len(self._agents) < self._num_agents:
+            return []
+        wrong = self._warn(self._ranks.values(), since="")
+        if not wrong:
+            self._say(self._proved())
+        return wrong
+
+    def _warn(self, rows: Iterable[dict[str, Any]], since: str) -> list[str]:
+        wrong = [text for row in sorted(rows, key=lambda row: row["rank"]) if (text := difference(row))]
+        for text in wrong[:MAX_NAMED]:
+            self._say(f"warning: {text}{f' {since}' if since else ''}")
+        if len(wrong) > MAX_NAMED:
+            self._say(f"warning: and {len(wrong) - MAX_NAMED} more ranks sit elsewhere than planned (events.jsonl)")
+        return wrong
+
+    def _proved(self) -> str:
+        rows = list(self._ranks.values())
+        ranks = f"{len(rows)} rank{'s' if len(rows) != 1 else ''}"
+        nodes = f" on {len(self._nodes)} nodes" if len(self._nodes) > 1 else ""
+        counts = sorted({row["num_cores"] for row in rows})
+        cores = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        noun = "core" if counts[-1] == 1 else "cores"
+        has_devices = any(row["device"] >= 0 for row in rows)
+        where = f"the {cores} {noun} nearest to its device" if has_devices else f"{cores} {noun} of its own"
+        return f"bound: {ranks}{nodes}, each on {where} (proved)"
+
+
+def difference(row: dict[str, Any]) -> str:
+    """Return how a rank differs from the plan; empty where it does not."""
+    parts = []
+    if row["cpus"] != row["wanted_cpus"]:
+        parts.append(f"runs on cores {row['cpus']}, planned {row['wanted_cpus']}")
+    if row["device"] != row["wanted_device"]:
+        has = f"uses device {row['device']}" if row["device"] >= 0 else "sees no device"
+        parts.append(f"{has}, planned {row['wanted_device']}")
+    if not parts:
+        return ""
+    return f"rank {row['rank']} on {row['node']} {' and '.join(parts)}"

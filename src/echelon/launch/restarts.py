@@ -1,0 +1,29 @@
+"""Whether a failed attempt is followed by another."""
+
+from __future__ import annotations
+
+from echelon.launch import failure
+from echelon.launch.failure import Failure
+
+MAX_PORT_CLASHES = 3
+
+
+class Restarts:
+    """Counts the attempts that were begun again, and those that only lost a race for a port."""
+
+    def __init__(self, max_restarts: int) -> None:
+        self.count = 0
+        self._max_restarts = max_restarts
+        self._num_port_clashes = 0
+
+    def take(self, reason: Failure) -> bool:
+        """Say whether all ranks are to be started again after this failure, and count it."""
+        if reason.cause in (failure.INTERRUPTED, failure.TIME_LIMIT, failure.MISPLACED):
+            return False
+        if reason.cause == failure.PORT_CLASH and self._num_port_clashes < MAX_PORT_CLASHES:
+            self._num_port_clashes += 1
+            return True
+        if self.count < self._max_restarts:
+            self.count += 1
+            return True
+        return False

@@ -1,0 +1,221 @@
+"""From a wish to a queued job: book, write the run directory and its batch script, hand it over, follow it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import IO, TYPE_CHECKING
+
+from echelon.errors import EchelonError, RunError, UsageError
+from echelon.host import Host
+from echelon.launch.prepare import RUNS, RUNTIMES, refuse_bad_command
+from echelon.launch.run_directory import new_path
+from echelon.plan.book import book
+from echelon.slurm import batch, plain, queue
+from echelon.spec import Booking, Container, Job, Request
+from echelon.units import slurm_time
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Machine
+
+SUBMIT_SECONDS = 60.0
+POLL_SECONDS = (0.2, 10.0)
+OUTPUT = "slurm.out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a person asks for when submitting."""
+
+    job: Job
+    request: Request
+    machine: Machine
+    how: str
+    run_words: tuple[str, ...]
+    """What stands after `echelon run` in the job."""
+    made_by: str
+    job_name: str
+    after: str
+    layout: str
+    """Of a plain script; empty: the job runs echelon."""
+    today: date
+    is_dry: bool
+    """Whether it is only to be read: then a retired machine is all right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A batch script and where it goes."""
+
+    booking: Booking
+    run_directory: str
+    text: str
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.run_directory, "job.sh")
+
+    @property
+    def headline(self) -> str:
+        """What was booked, in a few words."""
+        booking = self.booking
+        nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
+        ranks = f"{booking.world_size} rank{'s' if booking.world_size != 1 else ''}"
+        bill = f" · {booking.billed:g} {booking.billed_unit} at most" if booking.billed is not None else ""
+        return f"{ranks} on {nodes} of {booking.partition} · {slurm_time(booking.minutes)}{bill}"
+
+
+def prepare(wish: Wish, host: Host) -> Script:
+    """Return the script; raise UsageError for what could not run as asked. Nothing is written."""
+    refuse_bad_command(wish.job)
+    booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry)
+    label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
+    run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), os.urandom(8).hex())
+    container = _container(wish, run_directory)
+    heading = batch.Heading(
+        job_name=label,
+        made_by=wish.made_by,
+        folder=os.getcwd(),
+        output=os.path.join(run_directory, OUTPUT),
+        after=wish.after,
+        starter=plain.STARTER if wish.layout else batch.STARTER,
+    )
+    if wish.layout:
+        body = plain.body(
+            booking, wish.layout, _plain_command(wish, booking), prefix=container.prefix if container else (),
+            modules=container.modules if container else _preamble(host),
+        )  # fmt: skip
+        tasks = plain.tasks_per_node(booking, wish.layout)
+    else:
+        body = batch.supervised(
+            [sys.executable, "-m", "echelon", "run", *wish.run_words],
+            run_directory,
+            [("ECHELON_MACHINE", wish.machine.name)],
+            container.modules if container else (),
+        )
+        tasks = 1
+    text = batch.render(booking, heading, body, tasks_per_node=tasks)
+    return Script(booking=booking, run_directory=run_directory, text=text)
+
+
+def _container(wish: Wish, run_directory: str) -> Container | None:
+    if not wish.job.container:
+        return None
+    from echelon.plan import containers
+
+    vendors = {kind.vendor for kind in wish.machine.node_types}
+    folders = (os.getcwd(),) if wish.layout else (os.getcwd(), run_directory)
+    vendor = vendors.pop() if len(vendors) == 1 else ""
+    return containers.contain(wish.job.container, wish.machine, folders=folders, vendor=vendor, runtimes=RUNTIMES[:1])
+
+
+def _plain_command(wish: Wish, booking: Booking) -> list[str]:
+    command = wish.job.command
+    if command.kind == "program":
+        raise UsageError(
+            "a plain script starts Python, and after -- stands any program",
+            hint="echelon submit --plain … SCRIPT   or without --plain: echelon submit … -- PROGRAM",
+        )
+    words = [word.replace("{batch_per_rank}", str(booking.batch_per_rank)) if booking.batch_per_rank else word
+             for word in command.arguments]  # fmt: skip
+    return [*(["-m"] if command.kind == "module" else []), command.target, *words]
+
+
+def _preamble(host: Host) -> tuple[str, ...]:
+    """Return the lines that give the job the Python of this shell: its modules and its virtual environment."""
+    lines = []
+    loaded = [name for name in host.environ.get("LOADEDMODULES", "").split(":") if name]
+    if loaded:
+        lines.append(f"module load {shlex.join(loaded)}")
+    if sys.prefix != sys.base_prefix:
+        lines.append(f"source {shlex.quote(os.path.join(sys.prefix, 'bin', 'activate'))}")
+    return tuple(lines)
+
+
+def write(script: Script) -> None:
+    """Make the run directory with the script and the booking."""
+    try:
+        os.makedirs(script.run_directory, mode=0o700)
+        with open(script.path, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(script.text)
+        os.chmod(script.path, 0o700)
+        with open(os.path.join(script.run_directory, "booking.json"), "w", encoding="utf-8") as file:
+            json.dump({"format": 1, **asdict(script.booking)}, file, indent=1)
+    except OSError as error:
+        raise UsageError(
+            f"the run directory {script.run_directory} cannot be written: {error.strerror}",
+            hint="submit from a folder on a disk that the compute nodes see too",
+        ) from None
+
+
+def hand_over(script: Script, host: Host) -> str:
+    """Submit the script and return the job's number; raise UsageError with Slurm's own words when it refuses."""
+    done = host.ask(batch.submission(script.path, is_test=False), timeout_seconds=SUBMIT_SECONDS)
+    number = done.stdout.strip().partition(";")[0]
+    if done.exit_code != 0 or not number.isdigit():
+        raise _refused(script, done.stderr or done.stdout)
+    return number
+
+
+def ask_when(script: Script, host: Host) -> str:
+    """Return what Slurm says of a script that is not submitted, and leave nothing behind."""
+    try:
+        done = host.ask(batch.submission(script.path, is_test=True), timeout_seconds=SUBMIT_SECONDS)
+        if done.exit_code != 0:
+            raise _refused(script, done.stderr)
+        return batch.without_prefix(done.stderr or done.stdout)
+    finally:
+        for name in ("job.sh", "booking.json"):
+            os.unlink(os.path.join(script.run_directory, name))
+        os.rmdir(script.run_directory)
+
+
+def _refused(script: Script, said: str) -> UsageError:
+    text = batch.without_prefix(said) or "no reason was given"
+    return UsageError(
+        f"Slurm refuses the job: {text}", hint=f"the script is {script.path}; echelon plan --why … explains its lines"
+    )
+
+
+def follow(number: str, script: Script, host: Host, *, shows: IO[bytes] | None) -> int:
+    """Wait for the end of a job, showing its output as it comes; return its exit code."""
+    path = os.path.join(script.run_directory, OUTPUT)
+    seen = 0
+    pause, patience = POLL_SECONDS
+    while True:
+        state = _state(number, host)
+        seen += _show_from(path, seen, shows)
+        if state is not None and state.is_over:
+            time.sleep(POLL_SECONDS[0])  # the last words may still be on their way through the file system
+            _show_from(path, seen, shows)
+            return state.exit_code
+        time.sleep(pause)
+        pause = min(pause * 1.5, patience if seen == 0 or shows is None else 1.0)
+
+
+def _state(number: str, host: Host) -> queue.State | None:
+    try:
+        return queue.state(host, number)
+    except EchelonError as error:
+        if "not known" in error.message:
+            raise RunError(f"job {number} has left Slurm's memory; how it ended is in its run directory") from None
+        return None  # a controller that is busy for a moment
+
+
+def _show_from(path: str, start: int, shows: IO[bytes] | None) -> int:
+    if shows is None:
+        return 0
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        return 0  # the job has not begun
+    shows.write(data)
+    shows.flush()
+    return len(data)

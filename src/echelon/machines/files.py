@@ -1,0 +1,100 @@
+"""Which machine files there are, and their texts as tables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from echelon.errors import UsageError
+
+SITE_FOLDER = "/etc/echelon/machines"
+OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+FORMAT = 1
+_NAME = re.compile(r"""^\s*name\s*=\s*["']([^"']*)["']""", re.MULTILINE)
+_FIRST_TABLE = re.compile(r"^\s*\[", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One machine file: where it is, and what stands in it."""
+
+    path: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The machine's name, read without parsing; empty where that cannot be done."""
+        table = _FIRST_TABLE.search(self.text)
+        found = _NAME.search(self.text, 0, table.start() if table else len(self.text))
+        return found.group(1) if found else ""
+
+    def tables(self) -> dict[str, Any]:
+        """Parse the text; raise UsageError naming the line where it is not TOML."""
+        toml = _toml()
+        try:
+            tables: dict[str, Any] = toml.loads(self.text)
+        except toml.TOMLDecodeError as error:
+            raise UsageError(f"{self.path}: not TOML: {error}", hint=_sample(self.text, str(error))) from None
+        if tables.pop("format", FORMAT) != FORMAT:
+            raise UsageError(f"{self.path}: this echelon reads format = {FORMAT}", hint=f"format = {FORMAT}")
+        return tables
+
+
+def user_folder(environ: Mapping[str, str]) -> str:
+    """Return where a user's own machine files are."""
+    config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
+    return os.path.join(config, "echelon", "machines")
+
+
+def layers(environ: Mapping[str, str]) -> list[list[File]]:
+    """Return the files of each layer: ours, the site's, the user's, those of $ECHELON_MACHINES."""
+    named = [entry for entry in environ.get("ECHELON_MACHINES", "").split(os.pathsep) if entry]
+    folders = [_folder(folder) for folder in (OURS, SITE_FOLDER, user_folder(environ))]
+    return [*folders, [file for entry in named for file in _entry(entry)]]
+
+
+def read(path: str) -> File:
+    """Read one file; raise UsageError where that cannot be done."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return File(path=path, text=file.read())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}", hint=f"ls -l {path}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 (byte {error.start})", hint=f"file {path}") from None
+
+
+def _folder(folder: str) -> list[File]:
+    if not os.path.isdir(folder):
+        return []
+    return [read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name.endswith(".toml")]
+
+
+def _entry(entry: str) -> list[File]:
+    path = os.path.expanduser(entry)
+    if os.path.isdir(path):
+        return _folder(path)
+    if not os.path.exists(path):
+        raise UsageError(
+            f"ECHELON_MACHINES names {entry}, and there is no such file or folder", hint="unset ECHELON_MACHINES"
+        )
+    return [read(path)]
+
+
+def _sample(text: str, error: str) -> str:
+    """Show the line that is meant."""
+    found = re.search(r"line (\d+)", error)
+    lines = text.splitlines()
+    number = int(found.group(1)) if found else 0
+    return f"line {number} is: {lines[number - 1].strip()}" if 0 < number <= len(lines) else 'key = "value"'
+
+
+def _toml() -> Any:
+    import importlib
+    import sys
+
+    # until Python 3.10 is no longer supported: tomllib is in the standard library from 3.11 on
+    return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

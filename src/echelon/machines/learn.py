@@ -1,0 +1,262 @@
+"""Describe a machine from what its Slurm says: partitions with their limits, nodes by kind."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timezone
+
+from echelon import units
+from echelon.errors import EchelonError
+from echelon.host import Host, ToolMissing
+from echelon.machines.machine import Machine, NodeType, Partition
+from echelon.slurm import site
+from echelon.slurm.site import SiteConfig, SitePartition
+from echelon.slurm.site_node import SiteNode
+
+MIB = 1 << 20
+_PURPOSES = (
+    ("test", ("test", "debug", "dev", "devel", "short-test")),
+    ("interactive", ("interactive", "jupyter", "vis")),
+)
+# How chips are called in gres; the vendor decides which variables make a device visible.
+_VENDORS = (
+    ("amd", r"mi\d|amd|radeon|instinct"),
+    (
+        "nvidia",
+        r"nvidia|tesla|geforce|gtx|rtx|quadro|titan|[abhlvpk]\d{1,3}(s|_|$)|gh?b?200|gb300|t4|\d{4}ti|[1-5]0[5-9]0",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """A machine as its Slurm describes it, and what was left out or assumed."""
+
+    machine: Machine
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Site:
+    """All that Slurm said."""
+
+    config: SiteConfig
+    partitions: Sequence[SitePartition]
+    nodes: Sequence[SiteNode]
+    source: str
+    today: date
+
+
+def learn(host: Host, *, name: str = "") -> Learned:
+    """Ask Slurm; raise EchelonError where there is none or it does not answer."""
+    try:
+        config = site.ask_config(host)
+    except ToolMissing as error:
+        raise EchelonError(
+            f"{error.message}: there is no Slurm to learn from", hint="on a login node: echelon machines learn"
+        ) from None
+    nodes, remark = site.ask_nodes(host)
+    seen = _Site(
+        config=config,
+        partitions=site.ask_partitions(host),
+        nodes=nodes,
+        source=f"scontrol of {config.cluster or 'a cluster without a name'}, Slurm {config.version or 'unknown'}",
+        today=datetime.fromtimestamp(host.now(), timezone.utc).date(),
+    )
+    return _describe(seen, name or config.cluster, [remark] if remark else [])
+
+
+def _describe(seen: _Site, name: str, remarks: list[str]) -> Learned:
+    kinds = _kinds(seen)
+    partitions = []
+    for partition in seen.partitions:
+        here = [node for node in seen.nodes if node.name in partition.nodes]
+        here = here or [node for node in seen.nodes if partition.name in node.partitions]
+        if reason := _why_not(partition, here):
+            remarks.append(f"partition {partition.name} is left out: {reason}")
+            continue
+        partitions.append(_partition(seen, partition, here, kinds))
+    used = {partition.node_type for partition in partitions}
+    machine = Machine(
+        source=seen.source,
+        seen=seen.today,
+        note=_machine_note(seen.config),
+        name=name,
+        title=name,
+        clusters=(seen.config.cluster,) if seen.config.cluster else (),
+        account="required" if seen.config.requires_account else "optional",
+        device_option="--gpus-per-node" if seen.config.selects_tres else "--gres",
+        partitions=tuple(partitions),
+        node_types=tuple(kind for kind in dict.fromkeys(kinds.values()) if kind.name in used),
+    )
+    return Learned(machine=machine, remarks=tuple(remarks))
+
+
+def _machine_note(config: SiteConfig) -> str:
+    notes = ["Slurm asks for an account: AccountingStorageEnforce."] if config.requires_account else []
+    if config.enforces_qos:
+        notes.append("It enforces QOS, whose limits scontrol does not show: sacctmgr show qos.")
+    return " ".join(notes)
+
+
+def _why_not(partition: SitePartition, here: Sequence[SiteNode]) -> str:
+    if partition.state != "UP":
+        return f"its state is {partition.state}"
+    if partition.is_hidden:
+        return "it is hidden, for root alone or for reservations"
+    return "" if here else "it has no nodes that ever registered"
+
+
+def _partition(
+    seen: _Site, partition: SitePartition, here: Sequence[SiteNode], kinds: dict[str, NodeType]
+) -> Partition:
+    counts = Counter(kinds[node.name] for node in here)
+    # a partition that has devices at all is there for them
+    kind = max(counts, key=lambda one: (bool(one.num_devices), counts[one]))
+    most = counts[kind]
+    purpose = next((purpose for purpose, words in _PURPOSES if _is_called(partition.name, words)), "batch")
+    notes = [f"Nodes: {len(here)}."]
+    if len(counts) > 1:
+        others = ", ".join(f"{one.name} ({count})" for one, count in counts.most_common() if one != kind)
+        notes.append(f"Beside {most} of {kind.name} there are nodes of other kinds: {others}.")
+    if purpose != "batch":
+        notes.append(f"Taken for {purpose} because of its name.")
+    if partition.remarks:
+        notes.append(f"Slurm also says {', '.join(partition.remarks)}.")
+    return Partition(
+        source=seen.source,
+        seen=seen.today,
+        note=" ".join(notes),
+        name=partition.name,
+        node_type=kind.name,
+        purpose=purpose,
+        preference=0 if partition.is_default else 1,
+        whole_nodes=partition.whole_nodes,
+        max_minutes=partition.max_minutes,
+        min_nodes=partition.min_nodes if (partition.min_nodes or 0) > 1 else None,
+        max_nodes=min(most, partition.max_nodes or most),
+        max_cores_per_node=_cores(partition.max_cpus_per_node, kind),
+        max_memory_bytes_per_node=_bytes(partition.max_memory_per_node_mib),
+        condition=", ".join(partition.restrictions),
+    )
+
+
+def _is_called(name: str, words: Sequence[str]) -> bool:
+    parts = re.split(r"[^a-z0-9]+", name.lower())
+    return any(part == word or part in (f"gpu{word}", f"{word}gpu") for part in parts for word in words)
+
+
+def _cores(cpus: int | None, kind: NodeType) -> int | None:
+    return None if cpus is None else cpus // (kind.threads_per_core or 1)
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * MIB
+
+
+def _kinds(seen: _Site) -> dict[str, NodeType]:
+    """Return the kind of each node, by the node's name; nodes are of a kind when all that matters is equal."""
+    groups: dict[tuple[object, ...], list[SiteNode]] = {}
+    for node in seen.nodes:
+        groups.setdefault(_alike(node), []).append(node)
+    _adopt_unregistered(groups)
+    kinds: dict[str, NodeType] = {}
+    taken: set[str] = set()
+    for nodes in sorted(groups.values(), key=len, reverse=True):
+        kind = _kind(seen, nodes)
+        name = _free_name(kind, taken)
+        taken.add(name)
+        kinds.update(dict.fromkeys((node.name for node in nodes), replace(kind, name=name)))
+    return kinds
+
+
+def _alike(node: SiteNode, *, architecture: str | None = None) -> tuple[object, ...]:
+    return (
+        node.architecture if architecture is None else architecture,
+        node.devices, node.num_cores, node.threads_per_core, node.reserved_cores, node.num_unnamed_reserved,
+        node.memory_mib, node.features,
+    )  # fmt: skip
+
+
+def _adopt_unregistered(groups: dict[tuple[object, ...], list[SiteNode]]) -> None:
+    """Put nodes that never told their architecture to the others of their kind."""
+    for key in [key for key in groups if key[0] == ""]:
+        same = [other for other in groups if other[0] != "" and other[1:] == key[1:]]
+        if len(same) == 1:
+            groups[same[0]] += groups.pop(key)
+
+
+def _free_name(kind: NodeType, taken: set[str]) -> str:
+    names = [kind.name, f"{kind.name}-{(kind.memory_bytes or 0) // units.GIB}g"]
+    names += [f"{kind.name}-{number}" for number in range(2, len(taken) + 3)]
+    return next(name for name in names if name not in taken)
+
+
+def _kind(seen: _Site, nodes: Sequence[SiteNode]) -> NodeType:
+    node = nodes[0]
+    gres, num_devices = node.devices[0] if node.devices else ("", 0)
+    chip = gres.partition(":")[2]
+    here = [partition for partition in seen.partitions if any(one.name in partition.nodes for one in nodes)]
+    usable = node.num_cores - node.num_unnamed_reserved - len(node.reserved_cores)
+    cores, memory, share_note = _share(node, num_devices, usable, here)
+    return NodeType(
+        source=seen.source,
+        seen=seen.today,
+        note=" ".join([*_kind_notes(node), share_note]).strip(),
+        name=re.sub(r"[^\w.-]+", "-", chip.lower()) or ("gpu" if num_devices else "cpu"),
+        chip=chip,
+        vendor=_vendor(chip, node.features) if num_devices else "none",
+        num_nodes=len(nodes),
+        num_devices=num_devices,
+        gres=gres,
+        features=node.features,
+        architecture=node.architecture,
+        num_cores=node.num_cores - node.num_unnamed_reserved,
+        threads_per_core=node.threads_per_core,
+        reserved_cores=node.reserved_cores,
+        memory_bytes=node.memory_mib * MIB or None,
+        cores_per_device=cores,
+        memory_bytes_per_device=memory,
+        scratch=seen.config.node_folder,
+    )
+
+
+def _kind_notes(node: SiteNode) -> list[str]:
+    notes = []
+    if node.num_unnamed_reserved:
+        notes.append(
+            f"Slurm keeps {node.num_unnamed_reserved} of {node.num_cores} cores and does not say which: "
+            "they are not counted here."
+        )
+    if len(node.devices) > 1:
+        others = ", ".join(f"{name}:{count}" for name, count in node.devices[1:])
+        notes.append(f"The node has other devices as well: {others}.")
+    return notes
+
+
+def _share(
+    node: SiteNode, num_devices: int, usable: int, here: Sequence[SitePartition]
+) -> tuple[int | None, int | None, str]:
+    """Return the cores and the memory of one device, and where that is from."""
+    if not num_devices:
+        return None, None, ""
+    given_cores = min((found for one in here if (found := one.cpus_per_device)), default=None)
+    given_mib = min((found for one in here if (found := one.memory_per_device_mib)), default=None)
+    cores = (given_cores // node.threads_per_core or 1) if given_cores else usable // num_devices
+    memory = given_mib * MIB if given_mib else node.memory_mib * MIB // num_devices // units.GIB * units.GIB
+    words = [
+        f"cores {'by DefCpuPerGPU' if given_cores else 'an equal part'}",
+        f"memory {'by DefMemPerGPU' if given_mib else 'an equal part in whole GiB'}",
+    ]
+    return cores or None, memory or None, f"Share of a device: {', '.join(words)}."
+
+
+def _vendor(chip: str, features: Sequence[str]) -> str:
+    for text in (chip.lower(), *(feature.lower() for feature in features)):
+        for vendor, pattern in _VENDORS:
+            if text and re.match(pattern, text):
+                return vendor
+    return "unknown"

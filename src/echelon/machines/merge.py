@@ -1,0 +1,54 @@
+"""Lay one machine file over another: what it does not mention stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from echelon.machines import schema
+
+# What two rows of a table have in common when they speak of the same thing.
+_IDENTITY = {
+    "partitions": ("name",), "node_types": ("name",), "settings": ("name",), "containers": ("name",),
+    "modules": ("framework",), "networks": ("kind",), "billing": ("partitions",), "quirks": ("about", "text"),
+    "nearest": ("device",),
+}  # fmt: skip
+
+Values = dict[str, Any]
+
+
+def overlay(below: Values, above: Values) -> Values:
+    """Return checked values where those of `above` win, row by row."""
+    merged = dict(below)
+    for field, found in above.items():
+        if field in _IDENTITY:
+            merged[field] = _rows(field, below.get(field, []), found)
+        elif field != schema.WHERE:
+            merged[field] = found
+    return merged
+
+
+def _rows(field: str, below: list[Values], above: list[Values]) -> list[Values]:
+    rows = list(below)
+    for row in above:
+        if "source" not in row or "seen" not in row:
+            schema.refuse_missing("source" if "source" not in row else "seen", row[schema.WHERE])
+        same = [index for index, old in enumerate(rows) if _identity(field, old) == _identity(field, row)]
+        if len(same) == 1:
+            rows[same[0]] = _laid(rows[same[0]], row)
+        else:  # a new one; or several that differ by their conditions, which a new one replaces
+            rows = [old for index, old in enumerate(rows) if index not in same] + [row]
+    return rows
+
+
+def _identity(field: str, row: Values) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _IDENTITY[field])
+
+
+def _laid(old: Values, row: Values) -> Values:
+    """Return a row of both, whose source says which of its facts are from where."""
+    merged = overlay(old, row)
+    where = row[schema.WHERE]
+    changed = [schema.toml_key(name) for name in row if name not in ("source", "seen", "name", schema.WHERE)]
+    if old["source"] != row["source"]:
+        merged["source"] = f"{row['source']} ({', '.join(changed) or 'seen again'}); otherwise {old['source']}"
+    return {**merged, schema.WHERE: where}

@@ -1,0 +1,54 @@
+"""A key in another unit, or under another word, becomes the line that was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from echelon import units
+from echelon.errors import UsageError
+
+# A unit that people write, the unit of our keys, and the factor between them.
+_UNITS = {
+    "kb": ("bytes", 1 << 10), "kib": ("bytes", 1 << 10), "mb": ("bytes", 1 << 20), "mib": ("bytes", 1 << 20),
+    "gb": ("bytes", 1 << 30), "gib": ("bytes", 1 << 30), "tb": ("bytes", 1 << 40), "tib": ("bytes", 1 << 40),
+    "seconds": ("minutes", 1 / 60), "hours": ("minutes", 60), "days": ("minutes", 1440), "time": ("minutes", 1),
+    "walltime": ("minutes", 1), "gbps": ("bits_per_second", 10**9), "gbit": ("bits_per_second", 10**9),
+    "": ("bytes", 1),
+}  # fmt: skip
+_WORDS = {"gpu": "device", "gpus": "devices", "gcd": "device", "gcds": "devices", "cpus": "cores", "cpu": "core",
+          "mem": "memory", "ram": "memory"}  # fmt: skip
+
+
+def other_unit(key: str, found: Any, known: list[str]) -> str:
+    """Return the line that was meant by a key of another unit or word; empty when there is none."""
+    words = [_WORDS.get(word, word) for word in key.lower().split("_")]
+    for unit in (words[-1], ""):
+        if unit not in _UNITS:
+            continue
+        ours, factor = _UNITS[unit]
+        stem = words[:-1] if unit else words
+        meant = "_".join([*stem, ours])
+        candidates = [name for name in known if name == meant or sorted(name.split("_")) == sorted(meant.split("_"))]
+        if candidates:
+            return _line(candidates[0], found, factor)
+    spelled = "_".join(words)
+    return f"{spelled} = {found}" if spelled != key and spelled in known else ""
+
+
+def _line(key: str, found: Any, factor: float) -> str:
+    number = _number(found, factor, is_time=key.endswith("minutes"))
+    if number is None:
+        return f"{key} = …"
+    value = round(number)
+    return f"{key} = {value}" + (f"   # {units.size(value)}" if key.endswith("bytes") and value > 0 else "")
+
+
+def _number(found: Any, factor: float, *, is_time: bool) -> float | None:
+    if isinstance(found, (int, float)) and not isinstance(found, bool):
+        return found * factor
+    if not isinstance(found, str):
+        return None
+    try:  # a text has its own unit: "480G", "2-00:00:00"
+        return units.minutes(found) if is_time else units.size_bytes(found)
+    except UsageError:
+        return None

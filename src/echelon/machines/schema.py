@@ -1,0 +1,231 @@
+"""Read the tables of a machine file into rows, by the annotations of the dataclasses themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from datetime import date, datetime
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+
+from echelon.errors import UsageError
+from echelon.machines import cores
+from echelon.machines.machine import Billing, Container, Machine, Network, NodeType, Partition, Row, Setting
+from echelon.machines.repair import other_unit
+from echelon.machines.where import Where
+
+WHERE = "-where"
+"""Under which a checked table keeps its place; no TOML key can be spelled so and be ours."""
+
+TABLES = {
+    "partitions": "partition", "node_types": "node_type", "billing": "billing", "settings": "setting",
+    "containers": "container", "modules": "modules", "networks": "network", "quirks": "quirk", "nearest": "nearest",
+}  # fmt: skip
+"""What a field of rows is called in TOML, one row at a time."""
+
+CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
+    (Machine, "account"): ("required", "optional"),
+    (Machine, "qos"): ("required", "optional"),
+    (Machine, "device_option"): ("--gpus-per-node", "--gres"),
+    (NodeType, "vendor"): ("amd", "nvidia", "none", "unknown"),
+    (Partition, "purpose"): ("batch", "test", "interactive", "request", "unconfirmed"),
+    (Setting, "kind"): ("value", "folder"),
+    (Container, "command"): ("exec", "run"),
+    (Network, "kind"): ("slingshot", "infiniband", "ethernet"),
+}
+_MAY_BE_NEGATIVE = {(Partition, "preference")}
+_EXAMPLES = {
+    "source": 'source = "the page, file or ticket that says so"', "seen": f"date = {date(2026, 11, 21)}",
+    "name": 'name = "…"', "title": 'title = "…"', "cores": 'cores = "1-7"', "device": "device = 0",
+    "node_type": 'node_type = "the name of a [[node_type]]"',
+}  # fmt: skip
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+_LAST = ("note", "source", "seen")  # where a fact is from stands below it
+_FIELDS: dict[type, dict[str, tuple[str, Any]]] = {}
+
+
+def fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
+    """Return what each field of a row is called in TOML, and its type."""
+    if cls not in _FIELDS:
+        _FIELDS[cls] = _read_fields(cls)
+    return _FIELDS[cls]
+
+
+def _read_fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
+    hints = get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in ("path", *_LAST)]
+    names += _LAST
+    return {
+        name: (TABLES[name] if row_class(hints[name]) else "date" if name == "seen" else name, hints[name])
+        for name in names
+    }
+
+
+def keys(cls: type[Row]) -> dict[str, tuple[str, Any]]:
+    """Return the field and the type of each key that a table may have."""
+    return {key: (name, kind) for name, (key, kind) in fields(cls).items()}
+
+
+def toml_key(field: str) -> str:
+    """Return what a field that holds no rows is called in a machine file."""
+    return "date" if field == "seen" else field
+
+
+def row_class(kind: Any) -> type[Row] | None:
+    """Return the rows' class of a field that holds rows."""
+    first = get_args(kind)[0] if get_args(kind) else None
+    return first if isinstance(first, type) and issubclass(first, Row) else None
+
+
+def check(cls: type[Row], table: dict[str, Any], where: Where) -> dict[str, Any]:
+    """Return a table's values by field, rows as such tables again; raise UsageError for what is not right.
+
+    What is missing is not asked for: a file that only adds to another may leave it out.
+    """
+    known = keys(cls)
+    values: dict[str, Any] = {WHERE: where}
+    for key, found in table.items():
+        if key not in known:
+            _refuse_key(key, found, list(known), where)
+        field, kind = known[key]
+        if rows := row_class(kind):
+            values[field] = [
+                check(rows, row, _place(row, index, key, where)) for index, row in _rows(key, found, where)
+            ]
+        else:
+            values[field] = _value(cls, field, kind, found, where)
+    return values
+
+
+def build(cls: type[AnyRow], values: dict[str, Any]) -> AnyRow:
+    """Make the row of checked values; raise UsageError for what is missing."""
+    where = values[WHERE]
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.name in values:
+            found = values[field.name]
+            rows = row_class(fields(cls)[field.name][1]) if field.name in fields(cls) else None
+            given[field.name] = tuple(build(rows, row) for row in found) if rows else found
+        elif field.default is dataclasses.MISSING:
+            refuse_missing(field.name, where)
+    if cls is Billing:
+        _check_billing(given, where)
+    return cls(**given)
+
+
+def refuse_missing(field: str, where: Where) -> NoReturn:
+    """Raise for a key that every such row must have."""
+    key = toml_key(field)
+    raise UsageError(f"{where.say()}: {key} is missing", hint=_EXAMPLES.get(field, f'{key} = "…"'))
+
+
+def _rows(key: str, found: Any, where: Where) -> list[tuple[int, dict[str, Any]]]:
+    if isinstance(found, dict):
+        raise UsageError(f"{where.say(key)}: [{key}] is one table, and rows are wanted", hint=f"[[{key}]]")
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise UsageError(f"{where.say(key)}: {key} = {_shown(found)}, and tables are wanted", hint=f"[[{key}]]")
+    return list(enumerate(found))
+
+
+def _place(row: dict[str, Any], index: int, key: str, where: Where) -> Where:
+    label = row.get("name", row.get("device", row.get("framework", row.get("about", row.get("kind", "")))))
+    return where.inside(key, index, str(label))
+
+
+def _refuse_key(key: str, found: Any, known: list[str], where: Where) -> NoReturn:
+    if hint := other_unit(key, found, known):
+        raise UsageError(f"{where.say(key)}: {key} = {_shown(found)} is not in a unit that is known here", hint=hint)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    raise UsageError(
+        f"{where.say(key)}: unknown key {key} (= {_shown(found)}); the keys are {', '.join(known)}",
+        hint=f"{near[0]} = {_shown(found)}" if near else 'remove the line, or say it in note = "…"',
+    )
+
+
+def _value(cls: type[Row], field: str, kind: Any, found: Any, where: Where) -> Any:
+    key = toml_key(field)
+    wanted, value = _as(kind, found)
+    if wanted:
+        text = f"{where.say(key)}: {key} = {_shown(found)}, and {wanted} is wanted"
+        raise UsageError(text, hint=_example(key, kind, found))
+    if isinstance(value, (int, float)) and value < 0 and (cls, field) not in _MAY_BE_NEGATIVE:
+        raise UsageError(
+            f"{where.say(key)}: {key} = {_shown(found)} is less than nothing",
+            hint=f"{key} = {_shown(-found)}, or no such line where it is not known",
+        )
+    choices = CHOICES.get((cls, field))
+    if choices and value not in choices:
+        near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.0)
+        raise UsageError(
+            f"{where.say(key)}: {key} = {_shown(found)}; the choices are {', '.join(choices)}",
+            hint=f'{key} = "{(near or choices)[0]}"',
+        )
+    return value
+
+
+def _as(kind: Any, found: Any) -> tuple[str, Any]:
+    """Return what is wanted instead, empty if all is well, and the value."""
+    plain = next((part for part in get_args(kind) if part is not type(None)), kind) if _is_optional(kind) else kind
+    if plain == tuple[int, ...]:
+        return _as_cores(found)
+    if plain == tuple[str, ...]:
+        is_list = isinstance(found, list) and all(isinstance(word, str) for word in found)
+        return ("", tuple(found)) if is_list else ("a list of texts", None)
+    if plain is date:
+        is_day = isinstance(found, date) and not isinstance(found, datetime)
+        return ("" if is_day else "a date without quotes", found)
+    if plain is float:
+        return ("" if isinstance(found, (int, float)) and not isinstance(found, bool) else "a number", found)
+    if plain is int:
+        return ("" if isinstance(found, int) and not isinstance(found, bool) else "a whole number", found)
+    if plain is bool:
+        return ("" if isinstance(found, bool) else "true or false", found)
+    return ("" if isinstance(found, str) else "a text", found)
+
+
+def _as_cores(found: Any) -> tuple[str, Any]:
+    if isinstance(found, list) and all(isinstance(core, int) and core >= 0 for core in found):
+        return "", tuple(found)
+    numbers = cores.read(found) if isinstance(found, str) else None
+    return ("", numbers) if numbers is not None else ('a list of cores such as "1-7,9-15"', None)
+
+
+def _is_optional(kind: Any) -> bool:
+    return type(None) in get_args(kind)
+
+
+def _example(key: str, kind: Any, found: Any) -> str:
+    text = str(found).strip()
+    if date in (kind, *get_args(kind)):
+        return f"{key} = {text[:10] if text[:4].isdigit() else '2026-11-21'}"
+    if kind == tuple[int, ...]:
+        return f'{key} = "1-7,9-15"'
+    if kind == tuple[str, ...]:
+        return f'{key} = ["{text}"]'
+    if kind is bool:
+        return f"{key} = true"
+    if kind is str:
+        return f'{key} = "{text}"'
+    return f"{key} = {text if text.isdigit() else 8}"
+
+
+def _shown(found: Any) -> str:
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if isinstance(found, dict):
+        return "{…}"
+    if isinstance(found, list):
+        return "[" + ", ".join(_shown(item) for item in found[:3]) + (", …]" if len(found) > 3 else "]")
+    return f'"{found}"' if isinstance(found, str) else str(found)
+
+
+def _check_billing(given: dict[str, Any], where: Where) -> None:
+    has_flat, has_factor = (given.get(name) is not None for name in ("per_node_hour", "factor"))
+    if has_flat == has_factor:
+        found = "both are there" if has_flat else "neither is there"
+        raise UsageError(
+            f"{where.say()}: a rule is per_node_hour, or factor with cores_per_unit and memory_bytes_per_unit; {found}",
+            hint="per_node_hour = 4.0",
+        )

@@ -1,0 +1,78 @@
+"""Write a machine as the TOML file that it could have been read from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from echelon import units
+from echelon.machines import cores, schema
+from echelon.machines.machine import Machine, Row
+
+
+def as_toml(machine: Machine, *, comments: Sequence[str] = ()) -> str:
+    """Return the text of a file that stands for itself."""
+    head = "".join(f"# {line}\n" for line in comments)
+    return head + "\n".join(_tables(machine, ""))
+
+
+def as_overlay(machine: Machine, *, comments: Sequence[str] = ()) -> str:
+    """Return the text of a file that is laid over the machine of the same name below it."""
+    head = "".join(f"# {line}\n" for line in comments)
+    whole = _tables(machine, "")
+    kept = [line for line in whole[0].splitlines() if not line.startswith(("title =", "source =", "date =", "note ="))]
+    return head + "\n".join(["\n".join(["merge = true", *kept]) + "\n", *whole[1:]])
+
+
+def as_plain(row: Row) -> dict[str, Any]:
+    """Return a row for JSON, under the keys of the file; what is not known is null."""
+    plain: dict[str, Any] = {}
+    for name, (key, kind) in schema.fields(type(row)).items():
+        value = getattr(row, name)
+        if schema.row_class(kind):
+            plain[key] = [as_plain(inner) for inner in value]
+        else:
+            plain[key] = value.isoformat() if isinstance(value, date) else value
+    if isinstance(row, Machine):
+        plain["path"] = row.path
+    return plain
+
+
+def _tables(row: Row, header: str) -> list[str]:
+    """Return a row's own lines, and then those of the rows in it."""
+    lines = [f"[[{header}]]"] if header else []
+    inner: list[str] = []
+    defaults = {field.name: field.default for field in dataclasses.fields(row)}
+    for name, (key, kind) in schema.fields(type(row)).items():
+        value = getattr(row, name)
+        if schema.row_class(kind):
+            for each in value:
+                inner += _tables(each, f"{header}.{key}" if header else key)
+        elif value is not None and value != defaults[name]:
+            lines.append(f"{key} = {_value(kind, value)}{_gloss(key, value)}")
+    return ["\n".join(lines) + "\n", *inner]
+
+
+def _value(kind: Any, value: Any) -> str:
+    if kind == tuple[int, ...]:
+        return _text(cores.write(value))
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_text(word) for word in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _text(value: str) -> str:
+    """Return a TOML string; JSON's escapes are TOML's, but for DEL."""
+    sound = value.encode("utf-8", "replace").decode()
+    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _gloss(key: str, value: Any) -> str:
+    return f"  # {units.size(value)}" if "_bytes" in key and isinstance(value, int) and value else ""

@@ -1,0 +1,90 @@
+"""Put each rank on the cores that are nearest to its device, and say what it really got."""
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..environment.slurm_agent import is_slurm_job
+from ..topology import binding, discover, visible
+from ..topology.node import Device, Node
+from .order import Order
+from .seat import Seat
+
+
+class Binding:
+    """The cores and the device that each rank of this agent is to have."""
+
+    def __init__(self, order: Order, seat: Seat, environ: Mapping[str, str], root: str = "/") -> None:
+        self.why_not = _why_not(order, seat, environ)
+        self._is_shared = seat.num_devices < seat.local_world_size
+        self._cpus: List[Tuple[int, ...]] = []
+        self._devices: List[Optional[Device]] = []
+        if self.why_not:
+            return
+        self._node: Node = discover.read(root, environ)
+        self._devices = _devices(self._node, seat, environ)
+        # Outside of a job other people's ranks, on the devices that we leave alone, have the same right to cores.
+        all_devices = 0 if is_slurm_job(environ) else len(self._node.devices)
+        self._cpus = binding.assign(self._node, self._devices, reserved=order.reserved, shares=all_devices or None)
+        if not any(self._cpus):
+            self.why_not = "%d ranks share %d cores" % (len(self._cpus), seat.num_cores)
+
+    def cpus(self, local_rank: int) -> Tuple[int, ...]:
+        """Return the hardware threads of a rank; empty: it is not bound."""
+        return self._cpus[local_rank] if not self.why_not else ()
+
+    def num_cores(self, local_rank: int) -> int:
+        """Return how many physical cores those are; 0: it is not bound."""
+        if self.why_not:
+            return 0
+        core_of = {cpu.number: cpu.core for cpu in self._node.cpus}
+        return len({core_of.get(number, number) for number in self.cpus(local_rank)})
+
+    def held(self, local_rank: int, cpus: Sequence[int], environ: Mapping[str, str]) -> Dict[str, Any]:
+        """Return what a rank was to have and what it has, as the supervisor compares it.
+
+        `cpus` and `environ` are the rank's own, read from inside of it or from the kernel.
+        """
+        wanted = self._devices[local_rank]
+        device = _used(self._node, environ, local_rank) if not self._is_shared else wanted
+        return {
+            "wanted_cpus": binding.cpu_list(self.cpus(local_rank)),
+            "num_cores": self.num_cores(local_rank),
+            "wanted_device": wanted.number if wanted is not None else -1,
+            "device": device.number if device is not None else -1,
+            **self.cores_held(cpus, device.number if device is not None else -1),
+        }
+
+    def cores_held(self, cpus: Sequence[int], device_number: int) -> Dict[str, Any]:
+        """Return a rank's cores, and how far they are from its device and the device from the network."""
+        device = next((device for device in self._node.devices if device.number == device_number), None)
+        nic = binding.nearest_nic(self._node, device) if device is not None else None
+        return {
+            "cpus": binding.cpu_list(cpus),
+            "distance": binding.distance(self._node, cpus, device) if device is not None else 0,
+            "nic": nic.name if nic is not None else "",
+        }
+
+
+def _why_not(order: Order, seat: Seat, environ: Mapping[str, str]) -> str:
+    if order.bind == "off":
+        return "asked for"
+    if order.launch == "tasks" and 0 < seat.num_devices < seat.local_world_size:
+        return "each Slurm task was given its own device, and which one the others have is not seen"
+    if order.bind == "auto" and not seat.num_devices and not is_slurm_job(environ):
+        return "no devices, and cores that others may use too"
+    return ""
+
+
+def _devices(node: Node, seat: Seat, environ: Mapping[str, str]) -> List[Optional[Device]]:
+    """Return the device of each local rank of the node; another agent may start some of them."""
+    seen = visible.visible(node, environ)
+    if not seen:
+        return [None] * seat.local_world_size
+    return [seen[local_rank % len(seen)] for local_rank in range(seat.local_world_size)]
+
+
+def _used(node: Node, environ: Mapping[str, str], local_rank: int) -> Optional[Device]:
+    """Return the device that a script with this environment takes: the one that LOCAL_RANK counts to."""
+    seen = visible.visible(node, environ)
+    text = environ.get("LOCAL_RANK", str(local_rank))
+    number = int(text) if text.isdigit() else local_rank
+    return seen[number] if number < len(seen) else None

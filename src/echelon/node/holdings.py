@@ -1,0 +1,73 @@
+"""Prove where the ranks sit: what each of them says, and whether it stays so."""
+
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from .affinity import look_at
+from .binding import Binding
+from .ranks import Attempt, Rank
+
+# Wrappers and libraries move a process soon after its start; people do it at any time.
+LOOK_SECONDS = (1.0, 5.0, 30.0)
+LOOK_AGAIN_SECONDS = 60.0
+
+Held = Dict[str, Any]
+
+
+class Holdings:
+    """The cores and devices of the ranks of one attempt, told once and again for each that changes."""
+
+    def __init__(self, binding: Binding, attempt: Attempt, num_ranks: int, tell: Callable[..., None]) -> None:
+        self._binding = binding
+        self._attempt = attempt
+        self._num_ranks = num_ranks
+        self._tell = tell
+        self._held: Dict[int, Held] = {}
+        self._looks = 0
+        self._began = time.monotonic()
+        self._next = self._began + LOOK_SECONDS[0]
+
+    def note(self, rank: Rank, cpus: Sequence[int], environ: Mapping[str, str]) -> None:
+        """Take in what a rank has at its start; when all have been heard the supervisor is told."""
+        if self._binding.why_not:
+            return
+        self._held[rank.rank] = {"rank": rank.rank, **self._binding.held(rank.local_rank, cpus, environ)}
+        if len(self._held) == self._num_ranks:
+            self._say(list(self._held.values()), is_change=False)
+
+    def note_started(self, rank: Rank) -> None:
+        """Take in a rank that was started by exec, from the kernel."""
+        found = look_at(rank.pid) if not self._binding.why_not else None
+        if found is not None:
+            self.note(rank, *found)
+
+    def look(self) -> Optional[float]:
+        """Look again if it is time; return in how many seconds the next look is due, None for never."""
+        if self._binding.why_not:
+            return None
+        now = time.monotonic()
+        if now >= self._next:
+            self._looks += 1
+            is_early = self._looks < len(LOOK_SECONDS)
+            self._next = self._began + LOOK_SECONDS[self._looks] if is_early else now + LOOK_AGAIN_SECONDS
+            changed = [held for held in map(self._changed, self._attempt.alive) if held is not None]
+            if changed:
+                self._say(changed, is_change=True)
+        return max(0.0, self._next - now)
+
+    def _changed(self, rank: Rank) -> Optional[Held]:
+        before = self._held.get(rank.rank)
+        found = look_at(rank.pid) if before is not None else None
+        if before is None or found is None:
+            return None
+        cpus, environ = found
+        if not rank.was_forked:  # of a forked process the kernel shows the environment of its parent
+            before = {**before, "device": self._binding.held(rank.local_rank, cpus, environ)["device"]}
+        now = {**before, **self._binding.cores_held(cpus, before["device"])}
+        if now == self._held[rank.rank]:
+            return None
+        self._held[rank.rank] = now
+        return now
+
+    def _say(self, ranks: List[Held], *, is_change: bool) -> None:
+        self._tell("bound", attempt=self._attempt.number, ranks=ranks, is_change=is_change)

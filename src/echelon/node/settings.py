@@ -1,0 +1,48 @@
+"""The environment that all ranks of this node share."""
+
+import os
+from typing import Dict, Mapping
+
+from ..environment import threads
+from ..environment.slurm_agent import job_id
+from . import sweep
+from .order import Order
+from .seat import Seat
+
+
+def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]:
+    """Return the agent's own environment with what the run and the machine add; the user's own values stay."""
+    environ = dict(os.environ)
+    environ.update(order.environ)
+    environ[sweep.MARK] = mark
+    for name, value, is_folder in order.settings:
+        if name not in environ:
+            environ[name] = _filled(value, seat, environ)
+            if is_folder:
+                _make(environ[name])
+    return environ
+
+
+def num_threads(seat: Seat, num_cores: int) -> int:
+    """Return OMP_NUM_THREADS: the cores that a rank is bound to, or its share of those that all may use."""
+    share = threads.omp_num_threads(seat.num_cores, seat.local_world_size)
+    return min(share, num_cores) if num_cores else share
+
+
+def _filled(value: str, seat: Seat, environ: Mapping[str, str]) -> str:
+    if "{user}" in value:
+        value = value.replace("{user}", _user(environ))
+    value = value.replace("{job_id}", job_id(environ) or str(os.getppid()))
+    return os.path.expandvars(value.replace("{node_rank}", str(max(seat.node_rank, 0))))
+
+
+def _user(environ: Mapping[str, str]) -> str:
+    """A container may know no name for the user's number."""
+    return environ.get("USER") or str(os.getuid())
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        pass  # what needs it says so better than we could

@@ -1,0 +1,14 @@
+"""Divide a global batch among ranks."""
+
+from __future__ import annotations
+
+from echelon.errors import UsageError
+
+
+def share_of_batch(batch: int, num_ranks: int) -> int:
+    """Return the samples of one rank; raise UsageError, with the nearest that fit, where it cannot be equal."""
+    if batch % num_ranks:
+        below, above = batch - batch % num_ranks, batch + num_ranks - batch % num_ranks
+        near = " or ".join(f"--global-batch {number}" for number in (below, above) if number)
+        raise UsageError(f"a global batch of {batch} cannot be shared equally by {num_ranks} ranks", hint=near)
+    return batch // num_ranks

@@ -1,0 +1,142 @@
+"""Resolve a request on a machine: a pure function of both and of the day."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from echelon.errors import UsageError
+from echelon.machines.machine import Machine
+from echelon.plan import settings
+from echelon.plan.batch import share_of_batch
+from echelon.plan.candidates import Candidate, candidates, choose
+from echelon.plan.shape import why_cores, why_memory
+from echelon.spec import Booking, Reason, Request
+from echelon.units import size, slurm_time
+
+
+def book(request: Request, machine: Machine, *, today: date, rocm: str = "", even_if_retired: bool = False) -> Booking:
+    """Decide what is asked of Slurm; raise UsageError for what the machine would refuse.
+
+    `rocm` is the version that the ranks' PyTorch was built for; empty: not known, or none.
+    """
+    if not even_if_retired:
+        _refuse_retired(machine, today)
+    if not machine.partitions:
+        raise UsageError(
+            f"{machine.title} has no partitions that are known, so nothing can be booked there",
+            hint="echelon run SCRIPT starts here; on another machine: --machine NAME (echelon machines lists them)",
+        )
+    judged = candidates(request, machine, today)
+    chosen = choose(request, machine, judged)
+    kind, laid = chosen.kind, chosen.laid
+    is_whole = chosen.partition.whole_nodes or request.whole_nodes
+    variables = settings.variables(machine, kind, num_nodes=laid.num_nodes, rocm=rocm)
+    return Booking(
+        machine=machine.name,
+        title=machine.title,
+        partition=chosen.partition.name,
+        num_nodes=laid.num_nodes,
+        ranks_per_node=laid.ranks_per_node,
+        devices_per_node=laid.devices_per_node,
+        whole_nodes=is_whole,
+        exclusive=request.whole_nodes and not chosen.partition.whole_nodes,
+        cores_per_rank=laid.cores_per_rank,
+        memory_bytes_per_node=laid.memory_bytes_per_node,
+        minutes=request.minutes,
+        account=request.account,
+        qos=request.qos,
+        reservation=request.reservation,
+        gres=kind.gres,
+        device_option=machine.device_option,
+        core_map=_core_map(chosen, is_whole=is_whole),
+        variables=variables,
+        batch_per_rank=share_of_batch(request.global_batch, laid.num_ranks),
+        billed=chosen.cost,
+        billed_unit=chosen.unit,
+        reasons=_reasons(request, machine, chosen, is_whole=is_whole),
+    )
+
+
+def refuse_missing_account(booking: Booking, machine: Machine, groups: tuple[str, ...] = ()) -> None:
+    """Raise UsageError where the site wants an account or a QOS, and none was named."""
+    for option, rule, given in (("--account", machine.account, booking.account), ("--qos", machine.qos, booking.qos)):
+        if rule == "required" and not given:
+            known = f"; you belong to {', '.join(groups)}" if groups and option == "--account" else ""
+            name = (groups or ("NAME",))[0] if option == "--account" else "NAME"
+            raise UsageError(
+                f"{machine.title} wants to know whom to bill: {option} is missing{known} ({machine.source})",
+                hint=f"{option} {name}",
+            )
+
+
+def _refuse_retired(machine: Machine, today: date) -> None:
+    if machine.retired_on is None or machine.retired_on > today:
+        return
+    instead = f"; its successor is {machine.successor}" if machine.successor else ""
+    raise UsageError(
+        f"{machine.title} was shut down on {machine.retired_on}{instead} ({machine.source})",
+        hint=(f"--machine {machine.successor}   or, " if machine.successor else "")
+        + "to read what its script would be: echelon submit --plain --dry-run …",
+    )
+
+
+def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ...]:
+    """Return each local rank's cores, where Slurm can be told them: on whole nodes, all of them used."""
+    nearest = sorted(chosen.kind.nearest, key=lambda row: row.device)
+    if not is_whole or not nearest or len(nearest) < chosen.laid.ranks_per_node:
+        return ()
+    return tuple(row.cores[: chosen.laid.cores_per_rank] for row in nearest[: chosen.laid.ranks_per_node])
+
+
+def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole: bool) -> tuple[Reason, ...]:
+    kind, laid = chosen.kind, chosen.laid
+    memory = size(laid.memory_bytes_per_node) if laid.memory_bytes_per_node else "Slurm's share"
+    cores = str(laid.cores_per_rank) if laid.cores_per_rank else "Slurm's default"
+    billed = f"{_number(chosen.cost)} {chosen.unit}" if chosen.cost is not None else "not known"
+    return (
+        Reason(what="machine", value=machine.title, why=machine.source),
+        Reason(what="partition", value=chosen.partition.name, why=_why_partition(request, chosen)),
+        Reason(what="nodes", value=str(laid.num_nodes), why=laid.why),
+        Reason(what="devices per node", value=str(laid.devices_per_node), why=_why_devices(chosen, is_whole=is_whole)),
+        Reason(what="ranks per node", value=str(laid.ranks_per_node), why="one per device"),
+        Reason(what="cores per rank", value=cores, why=why_cores(request, kind, laid, is_whole=is_whole)),
+        Reason(what="memory per node", value=memory, why=why_memory(request, kind, laid, is_whole=is_whole)),
+        Reason(what="time", value=slurm_time(request.minutes), why=_why_time(chosen)),
+        Reason(what="bill", value=billed, why=_why_bill(chosen)),
+        *(
+            [Reason(what="condition", value=chosen.partition.name, why=chosen.partition.condition)]
+            if chosen.partition.condition
+            else []
+        ),
+    )
+
+
+def _why_partition(request: Request, chosen: Candidate) -> str:
+    row = chosen.partition
+    if request.partition:
+        return f"as asked ({row.source})"
+    cheapest = "the least that is billed" if chosen.cost is not None else "the fewest devices taken"
+    return f"{cheapest} among those whose limits allow it ({row.source})"
+
+
+def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
+    kind, laid = chosen.kind, chosen.laid
+    if is_whole and laid.ranks_per_node < laid.devices_per_node:
+        return f"nodes come whole here: {laid.devices_per_node - laid.ranks_per_node} stay idle and are billed"
+    if kind.num_chips and kind.num_devices and kind.num_devices > kind.num_chips:
+        each = kind.num_devices // kind.num_chips
+        return f"one {kind.chip} is {each} devices"
+    return f"{kind.chip}"
+
+
+def _why_time(chosen: Candidate) -> str:
+    most = chosen.partition.max_minutes
+    return f"as asked; at most {slurm_time(most)} here" if most else "as asked; the limit here is not published"
+
+
+def _why_bill(chosen: Candidate) -> str:
+    return "if it runs to its time limit" if chosen.cost is not None else "the rule is not published"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

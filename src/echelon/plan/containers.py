@@ -1,0 +1,81 @@
+"""Put a command into a Singularity or Apptainer image, by the machine's convention for that image."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from echelon.errors import UsageError
+from echelon.spec import Container
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Container as Convention
+    from echelon.machines.machine import Machine
+
+_GPU_OPTIONS = {"amd": "--rocm", "nvidia": "--nv"}
+
+
+def contain(
+    image: str, machine: Machine | None, *, folders: Sequence[str], vendor: str, runtimes: Sequence[str]
+) -> Container:
+    """Return how a command enters an image; `folders` must be seen inside, `runtimes` are installed here.
+
+    Raises UsageError where the image is missing or nothing here can start one.
+    """
+    if not os.path.exists(image):
+        raise UsageError(f"--container {image}: there is no such image", hint=_nearest_image(image))
+    row = convention(image, machine)
+    runtime = _runtime(row, runtimes)
+    binds = tuple(row.binds) if row is not None else ()
+    option = row.gpu_option if row is not None else _GPU_OPTIONS.get(vendor, "")
+    inside = [*binds]
+    for folder in folders:
+        if not any(_covers(bind.partition(":")[0], folder) for bind in inside):
+            inside.append(folder)
+    words = [runtime, row.command if row is not None else "exec", *([option] if option else [])]
+    if inside:
+        words += ["--bind", ",".join(inside)]
+    words.append(os.path.abspath(image))
+    if row is not None and row.start_line:
+        words += ["bash", "-c", f'{row.start_line}\nexec "$@"', "inside"]
+    return Container(
+        image=os.path.abspath(image),
+        prefix=tuple(words),
+        modules=tuple(row.modules) if row is not None else (),
+        convention=f"{row.name} ({row.source})" if row is not None else "the runtime's defaults",
+    )
+
+
+def convention(image: str, machine: Machine | None) -> Convention | None:
+    """Return the machine's convention for an image: one whose glob matches, else one for any image."""
+    rows = machine.containers if machine is not None else ()
+    path = os.path.abspath(image)
+    for row in rows:
+        if row.images and fnmatch.fnmatch(path, row.images):
+            return row
+    return next((row for row in rows if not row.images), None)
+
+
+def _runtime(row: Convention | None, runtimes: Sequence[str]) -> str:
+    wanted = row.runtime if row is not None else "singularity"
+    if wanted in runtimes or not runtimes:
+        return wanted  # with none here, the compute nodes may still have it: Slurm's error will name it
+    return runtimes[0]
+
+
+def _covers(bind: str, folder: str) -> bool:
+    return folder == bind or folder.startswith(bind.rstrip("/") + "/")
+
+
+def _nearest_image(image: str) -> str:
+    import difflib
+
+    folder = os.path.dirname(image) or "."
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith((".sif", ".simg", ".img"))]
+    except OSError:
+        return f"there is no folder {folder} either"
+    near = difflib.get_close_matches(os.path.basename(image), names, n=1, cutoff=0.3) or sorted(names)[:1]
+    return f"--container {os.path.join(os.path.dirname(image), near[0])}" if near else f"no image lies in {folder}"

@@ -1,0 +1,134 @@
+"""How the devices of a request lie on the nodes of one kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+from echelon.machines.machine import NodeType, Partition
+from echelon.spec import Request
+from echelon.units import size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Nodes, ranks and their shares; 0 stands for what is not published."""
+
+    num_nodes: int
+    ranks_per_node: int
+    devices_per_node: int
+    """Booked; in a partition of whole nodes, all of them."""
+    cores_per_rank: int
+    memory_bytes_per_node: int
+    why: str
+
+    @property
+    def num_ranks(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
+    @property
+    def cores_per_node(self) -> int:
+        return self.cores_per_rank * self.ranks_per_node
+
+
+def shape(request: Request, kind: NodeType, partition: Partition) -> Shape:
+    """Lay a request out; whether the partition allows it is judged elsewhere."""
+    num_nodes, ranks, why = _nodes_and_ranks(request, kind, partition)
+    is_whole = partition.whole_nodes or request.whole_nodes
+    devices = kind.num_devices if is_whole and kind.num_devices else ranks
+    return Shape(
+        num_nodes=num_nodes,
+        ranks_per_node=ranks,
+        devices_per_node=devices,
+        cores_per_rank=_cores_per_rank(request, kind, ranks, is_whole=is_whole),
+        memory_bytes_per_node=_memory(request, kind, ranks, is_whole=is_whole),
+        why=why,
+    )
+
+
+def usable_cores(kind: NodeType) -> int:
+    """Return the cores of a node that jobs can get; 0 where that is not published."""
+    return kind.num_cores - len(kind.reserved_cores) if kind.num_cores else 0
+
+
+def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> tuple[int, int, str]:
+    there = kind.num_devices or 0
+    if partition.max_devices_per_node:
+        there = min(there or partition.max_devices_per_node, partition.max_devices_per_node)
+    wanted = request.num_devices
+    if not wanted:
+        if not there:
+            raise UsageError(
+                f"how many devices a node of {partition.name} has is not published, so a number is wanted",
+                hint=f"--gpus 2 --partition {partition.name}",
+            )
+        num_nodes = request.num_nodes or 1
+        return num_nodes, there, f"{_count(num_nodes, 'whole node')} of {_count(there, 'device')}"
+    if request.num_nodes:
+        if wanted % request.num_nodes:
+            raise _uneven(wanted, request.num_nodes)
+        ranks = wanted // request.num_nodes
+        return request.num_nodes, ranks, f"{request.num_nodes} were asked for, {_count(ranks, 'device')} on each"
+    if not there:
+        return 1, wanted, "how many devices a node has is not published, so one node is asked for"
+    num_nodes = next(n for n in range(math.ceil(wanted / there), wanted + 1) if wanted % n == 0)
+    ranks = wanted // num_nodes
+    fewest = "the fewest nodes" if num_nodes == math.ceil(wanted / there) else "the fewest nodes with equal shares"
+    return num_nodes, ranks, f"{fewest} that hold {_count(wanted, 'device')}: a node has {there}"
+
+
+def _uneven(wanted: int, num_nodes: int) -> UsageError:
+    below, above = wanted - wanted % num_nodes, wanted + num_nodes - wanted % num_nodes
+    near = " or ".join(f"--gpus {number}" for number in (below, above) if number)
+    return UsageError(
+        f"{wanted} devices cannot be shared equally by {num_nodes} nodes", hint=f"--nodes {num_nodes} with {near}"
+    )
+
+
+def _cores_per_rank(request: Request, kind: NodeType, ranks: int, *, is_whole: bool) -> int:
+    if request.cores_per_device:
+        return request.cores_per_device
+    if is_whole and usable_cores(kind):
+        return usable_cores(kind) // ranks
+    return kind.cores_per_device or 0
+
+
+def _memory(request: Request, kind: NodeType, ranks: int, *, is_whole: bool) -> int:
+    if request.memory_bytes_per_device:
+        return request.memory_bytes_per_device * ranks
+    if kind.memory_follows_devices:
+        return 0
+    if is_whole and kind.memory_bytes:
+        return kind.memory_bytes
+    return (kind.memory_bytes_per_device or 0) * ranks
+
+
+def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
+    """Say where the number of cores of a rank comes from."""
+    if request.cores_per_device:
+        return "as asked"
+    if is_whole and usable_cores(kind):
+        reserved = f", {len(kind.reserved_cores)} of {kind.num_cores} being reserved" if kind.reserved_cores else ""
+        return (
+            f"the node is ours: {usable_cores(kind)} usable cores for {_count(laid.ranks_per_node, 'rank')}{reserved}"
+        )
+    return "the fair share of a device" if kind.cores_per_device else "not published: Slurm's default"
+
+
+def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
+    """Say where the memory of a node comes from."""
+    if request.memory_bytes_per_device:
+        return f"{size(request.memory_bytes_per_device)} for each device, as asked"
+    if kind.memory_follows_devices:
+        each = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
+        return f"not asked for: Slurm gives {each}with each device here"
+    if is_whole and kind.memory_bytes:
+        return "all that jobs can get of a node"
+    if kind.memory_bytes_per_device:
+        return f"the fair share of a device, {size(kind.memory_bytes_per_device)}, times {laid.ranks_per_node}"
+    return "not published: Slurm's default"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,22 @@
+"""What the PyTorch of this Python was built for, read from its files: importing it would take seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+
+def rocm(search_path: Sequence[str]) -> str:
+    """Return the ROCm version, "6.2"; empty where PyTorch is missing or built for something else.
+
+    torch/version.py holds a line such as `hip: Optional[str] = '6.2.41133-dd7f95766'`.
+    """
+    for folder in search_path:
+        try:
+            with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
+                found = re.search(r"^hip\b[^=]*=\s*['\"](\d+\.\d+)", file.read(), re.MULTILINE)
+        except OSError:
+            continue
+        return found.group(1) if found else ""
+    return ""

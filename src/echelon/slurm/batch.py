@@ -1,0 +1,136 @@
+"""Write a booking as a batch script: values in, text out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from echelon.spec import Booking
+from echelon.units import slurm_size, slurm_time
+
+COMMENT_COLUMN = 44
+STARTER = "one agent a node, which starts the ranks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directive:
+    """One option of sbatch, and why it stands there."""
+
+    option: str
+    value: str
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.option}={self.value}" if self.value else self.option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """What a batch script says of itself, and where it runs."""
+
+    job_name: str
+    made_by: str
+    folder: str
+    output: str
+    after: str
+    """The job that must have succeeded before; empty: none."""
+    starter: str
+    """What a single task of a node is."""
+
+
+def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tuple[Directive, ...]:
+    """Return the options in the order in which a person reads them, each with its reason."""
+    why = {reason.what: reason.why for reason in booking.reasons}
+    cores = booking.cores_per_rank * booking.ranks_per_node // tasks_per_node
+    rows = (
+        Directive(option="--job-name", value=_word(heading.job_name)),
+        Directive(option="--account", value=booking.account, why="whom to bill") if booking.account else None,
+        Directive(option="--partition", value=booking.partition, why=why["partition"]),
+        Directive(option="--qos", value=booking.qos) if booking.qos else None,
+        Directive(option="--reservation", value=booking.reservation) if booking.reservation else None,
+        Directive(option="--nodes", value=str(booking.num_nodes), why=why["nodes"]),
+        Directive(option="--exclusive", value="", why="whole nodes, as asked") if booking.exclusive else None,
+        _devices(booking, why["devices per node"]),
+        Directive(
+            option="--ntasks-per-node",
+            value=str(tasks_per_node),
+            why=heading.starter if tasks_per_node == 1 else "one task a rank",
+        ),
+        Directive(option="--cpus-per-task", value=str(cores), why=_why_cores(booking, tasks_per_node, why))
+        if cores
+        else None,
+        Directive(option="--mem", value=slurm_size(booking.memory_bytes_per_node), why=why["memory per node"])
+        if booking.memory_bytes_per_node
+        else None,
+        Directive(option="--time", value=slurm_time(booking.minutes), why=why["time"]),
+        Directive(option="--dependency", value=f"afterok:{heading.after}") if heading.after else None,
+        Directive(option="--chdir", value=_word(heading.folder)),
+        Directive(option="--output", value=_word(heading.output)),
+    )
+    return tuple(row for row in rows if row is not None)
+
+
+def _devices(booking: Booking, why: str) -> Directive:
+    if booking.device_option == "--gres":
+        return Directive(option="--gres", value=f"{booking.gres}:{booking.devices_per_node}", why=why)
+    return Directive(option=booking.device_option, value=str(booking.devices_per_node), why=why)
+
+
+def _why_cores(booking: Booking, tasks_per_node: int, why: dict[str, str]) -> str:
+    ranks = booking.ranks_per_node // tasks_per_node
+    return f"{ranks} × {booking.cores_per_rank}: {why['cores per rank']}" if ranks > 1 else why["cores per rank"]
+
+
+def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per_node: int = 1) -> str:
+    """Return the whole script."""
+    devices = booking.num_nodes * booking.ranks_per_node
+    nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
+    title = f"{devices} rank{'s' if devices != 1 else ''} on {nodes} of {booking.title}"
+    lines = [
+        "#!/bin/bash",
+        f"# {_one_line(heading.job_name)}: {title}",
+        f"# made by: {_one_line(heading.made_by)}",
+        "#",
+    ]
+    for row in directives(booking, heading, tasks_per_node=tasks_per_node):
+        left = f"#SBATCH {row.text}"
+        lines.append(f"{left:<{COMMENT_COLUMN}} # {row.why}" if row.why else left)
+    return "\n".join([*lines, "", *body, ""])
+
+
+def _one_line(text: str) -> str:
+    """A comment ends with its line, whatever a user's argument holds."""
+    return text.encode("unicode_escape").decode() if not text.isprintable() else text
+
+
+def _word(text: str) -> str:
+    """Quote a value as sbatch reads its own lines: like a shell's word."""
+    return shlex.quote(text)
+
+
+def supervised(
+    command: Sequence[str], run_directory: str, environ: Sequence[tuple[str, str]], modules: Sequence[str]
+) -> list[str]:
+    """Return the body that starts a supervisor in the job: the command, its run directory last of its options.
+
+    A job that Slurm has requeued begins a run directory of its own beside the first.
+    """
+    before, after = list(command[: command.index("run") + 1]), list(command[command.index("run") + 1 :])
+    lines = [*modules, *([""] if modules else [])]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in environ]
+    lines.append(f"run_directory={shlex.quote(run_directory)}${{SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}}")
+    lines.append(f'exec {shlex.join(before)} --run-dir "$run_directory" {shlex.join(after)}')
+    return lines
+
+
+def submission(path: str, *, is_test: bool) -> tuple[str, ...]:
+    """Return the command that hands a script to Slurm; it answers with the job's number."""
+    return ("sbatch", "--parsable", *(("--test-only",) if is_test else ()), path)
+
+
+def without_prefix(said: str) -> str:
+    """Return what sbatch said without its own name before each line."""
+    return "; ".join(re.sub(r"^sbatch: (error: )?", "", line) for line in said.strip().splitlines())

@@ -1,0 +1,195 @@
+"""Which hardware threads each rank of a node gets: those nearest to its device."""
+
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from .cpu_lists import cpu_list, mask, parse_cpu_list
+from .flow import cheapest
+from .near import LOCAL, REMOTE, between, distance, nearest_nic
+from .node import Device, Node
+
+__all__ = ["assign", "cpu_list", "distance", "mask", "nearest_nic", "parse_cpu_list"]
+
+_NUMA_FIRST = 1 << 20  # a step of NUMA distance outweighs being outside local_cpus, for any number of cores
+
+
+class _Core(NamedTuple):
+    """A physical core, as far as it is allowed."""
+
+    threads: Tuple[int, ...]
+    numa: int
+    cache: int
+
+
+class _Locality(NamedTuple):
+    """What is known of where a device sits; devices that share it are one class."""
+
+    numa: int
+    local_cpus: Tuple[int, ...]
+
+
+class _Share(NamedTuple):
+    """What one rank takes from one group of cores."""
+
+    place: int  # the rank's place in the order of devices
+    group: int
+    num_cores: int
+
+
+_NOWHERE = _Locality(-1, ())
+
+
+def assign(
+    node: Node,
+    devices: Sequence[Optional[Device]],
+    *,
+    allowed: Optional[Iterable[int]] = None,
+    reserved: Iterable[int] = (),
+    shares: Optional[int] = None,
+) -> List[Tuple[int, ...]]:
+    """Return the hardware threads of each local rank, given its device (None: it has none).
+
+    Nothing is outside `allowed` (by default what the cgroup allows) or on a core of which a thread is `reserved`; no
+    core is given to two ranks; each gets the cores divided by the ranks (or by `shares`, if that is more), rounded
+    down; and together they are as near to their devices as they can be. With fewer cores than that all are empty.
+    """
+    cores = _cores(node, node.allowed if allowed is None else allowed, reserved)
+    quota = len(cores) // max(len(devices), shares or 0, 1)
+    if quota == 0:
+        return [() for _ in devices]
+    # Ranks without a device come last, and take what is left.
+    order = sorted(range(len(devices)), key=lambda rank: _turn(devices[rank], rank))
+    localities = [_locality(devices[rank]) for rank in order]
+    groups = _groups(cores, localities)
+    shares_of = _near_shares(node, groups, localities, quota)
+    free = [len(group) for group in groups]
+    for share in shares_of:
+        free[share.group] -= share.num_cores
+    for place, locality in enumerate(localities):
+        if locality == _NOWHERE:
+            shares_of += _left_over(free, place, quota)
+    chosen = _pick(groups, shares_of)
+    result: List[Tuple[int, ...]] = [()] * len(devices)
+    for place, rank in enumerate(order):
+        result[rank] = tuple(sorted(chosen.get(place, ())))
+    return result
+
+
+def _cores(node: Node, allowed: Iterable[int], reserved: Iterable[int]) -> List[_Core]:
+    """Return the cores that may be used, in order; a thread that sysfs does not know is a core of its own."""
+    known = {cpu.number: cpu for cpu in node.cpus}
+    core_of = {number: cpu.core for number, cpu in known.items()}
+    not_ours = {core_of.get(number, number) for number in reserved}
+    threads: Dict[int, List[int]] = {}
+    for number in sorted(set(allowed)):
+        core = core_of.get(number, number)
+        if core not in not_ours:
+            threads.setdefault(core, []).append(number)
+    found = []
+    for numbers in threads.values():
+        cpu = known.get(numbers[0])
+        found.append(_Core(tuple(numbers), cpu.numa if cpu else -1, cpu.cache if cpu else -1))
+    return sorted(found)
+
+
+def _turn(device: Optional[Device], rank: int) -> Tuple[bool, bool, int, int]:
+    locality = _locality(device)
+    return locality == _NOWHERE, device is None, device.number if device else 0, rank
+
+
+def _locality(device: Optional[Device]) -> _Locality:
+    return _Locality(max(device.numa, -1), device.local_cpus) if device is not None else _NOWHERE
+
+
+def _groups(cores: List[_Core], localities: List[_Locality]) -> List[List[_Core]]:
+    """Return the cores in groups of those that are alike for every device, in the order of their first core."""
+    sets = [frozenset(cpus) for cpus in sorted({locality.local_cpus for locality in localities if locality.local_cpus})]
+    groups: Dict[Tuple[object, ...], List[_Core]] = {}
+    for core in cores:
+        groups.setdefault((core.numa, *(core.threads[0] in cpus for cpus in sets)), []).append(core)
+    return list(groups.values())
+
+
+def _cost(node: Node, core: _Core, locality: _Locality) -> int:
+    """Return how far a core is from a device: by NUMA distance, and within a domain by the kernel's local_cpus."""
+    outside = bool(locality.local_cpus) and core.threads[0] not in locality.local_cpus
+    if locality.numa < 0:
+        return (REMOTE if outside else LOCAL) * _NUMA_FIRST
+    return (between(node, core.numa, locality.numa) or REMOTE) * _NUMA_FIRST + outside
+
+
+def _near_shares(node: Node, groups: List[List[_Core]], localities: List[_Locality], quota: int) -> List[_Share]:
+    """Return what each rank with a known place takes of each group, with the least total distance."""
+    places: Dict[_Locality, List[int]] = {}
+    for place, locality in enumerate(localities):
+        if locality != _NOWHERE:
+            places.setdefault(locality, []).append(place)
+    costs = [[_cost(node, group[0], locality) for group in groups] for locality in places]
+    demands = [quota * len(alike) for alike in places.values()]
+    amounts = cheapest(demands, [len(group) for group in groups], costs, quota)
+    shares: List[_Share] = []
+    for index, alike in enumerate(places.values()):
+        row, cost = amounts[index], costs[index]
+        nearest_first = sorted((group for group, amount in enumerate(row) if amount), key=cost.__getitem__)
+        shares += _divide(alike, [(group, row[group]) for group in nearest_first], quota)
+    return shares
+
+
+def _divide(places: List[int], amounts: List[Tuple[int, int]], quota: int) -> List[_Share]:
+    """Divide a class's cores among its ranks: whole groups first, so that few ranks sit astride."""
+    waiting = list(places)
+    shares: List[_Share] = []
+    rests: List[Tuple[int, int]] = []
+    for group, amount in amounts:
+        while amount >= quota and waiting:
+            shares.append(_Share(waiting.pop(0), group, quota))
+            amount -= quota
+        rests.append((group, amount))
+    for place in waiting:
+        needed = quota
+        for index, (group, amount) in enumerate(rests):
+            count = min(needed, amount)
+            if count:
+                shares.append(_Share(place, group, count))
+                rests[index] = (group, amount - count)
+                needed -= count
+    return shares
+
+
+def _left_over(free: List[int], place: int, quota: int) -> List[_Share]:
+    """Take a rank's cores from what is left: from one group if one has enough, else from the fullest ones."""
+    shares: List[_Share] = []
+    whole = next((index for index, count in enumerate(free) if count >= quota), None)
+    order = [whole] if whole is not None else sorted(range(len(free)), key=lambda index: -free[index])
+    for index in order:
+        count = min(quota - sum(share.num_cores for share in shares), free[index])
+        if count:
+            shares.append(_Share(place, index, count))
+            free[index] -= count
+    return shares
+
+
+def _pick(groups: List[List[_Core]], shares: List[_Share]) -> Dict[int, List[int]]:
+    """Return the hardware threads by place; the large shares first, for which one cache may be just large enough."""
+    chosen: Dict[int, List[int]] = {}
+    caches: List[Dict[int, List[_Core]]] = []
+    for group in groups:
+        by_cache: Dict[int, List[_Core]] = {}
+        for core in group:
+            by_cache.setdefault(core.cache, []).append(core)
+        caches.append(by_cache)
+    for share in sorted(shares, key=lambda share: (-share.num_cores, share.place)):
+        for core in _take(caches[share.group], share.num_cores):
+            chosen.setdefault(share.place, []).extend(core.threads)
+    return chosen
+
+
+def _take(by_cache: Dict[int, List[_Core]], count: int) -> List[_Core]:
+    """Take cores in order: under one cache if one has enough, else under as few as can be."""
+    whole = next((cache for cache, cores in by_cache.items() if len(cores) >= count), None)
+    order = [whole] if whole is not None else sorted(by_cache, key=lambda cache: -len(by_cache[cache]))
+    taken: List[_Core] = []
+    for cache in order:
+        needed = count - len(taken)
+        taken += by_cache[cache][:needed]
+        by_cache[cache] = by_cache[cache][needed:]
+    return taken

@@ -1,0 +1,43 @@
+"""Sets of hardware threads as the kernel and batch systems write them."""
+
+from typing import Iterable, List, Set, Tuple
+
+MOST_CPUS = 1 << 16  # Linux itself has at most 8192; a list that names more is not one
+
+
+def parse_cpu_list(text: str) -> Tuple[int, ...]:
+    """Read a list such as 0-3,8; what is not a number or a range is left out."""
+    found: Set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        if _is_number(low) and (not high or _is_number(high)):
+            found.update(range(int(low), int(high or low) + 1))
+    return tuple(sorted(found))
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 7 and int(word) < MOST_CPUS
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """Write hardware threads as a list: 49-55,57."""
+    parts: List[str] = []
+    low = high = -2
+    for cpu in [*sorted(set(cpus)), -1]:
+        if cpu == high + 1:
+            high = cpu
+            continue
+        if low >= 0:
+            parts.append(str(low) if low == high else f"{low}-{high}")
+        low = high = cpu
+    return ",".join(parts)
+
+
+def mask(cpus: Iterable[int]) -> str:
+    """Write hardware threads as a hexadecimal mask, whole 64-bit words: 0x00fe000000000000."""
+    bits = 0
+    for cpu in cpus:
+        if cpu >= 0:
+            bits |= 1 << cpu
+    words = max(1, -(-bits.bit_length() // 64))
+    return f"0x{bits:0{16 * words}x}"

@@ -1,0 +1,141 @@
+"""The node's hardware threads, caches and NUMA domains from sysfs, and which of them this process may use."""
+
+import os
+from typing import Dict, List, NamedTuple, Set, Tuple
+
+from . import files
+from .cpu_lists import parse_cpu_list
+from .node import Cpu
+
+_CPUS = "sys/devices/system/cpu"
+_DOMAINS = "sys/devices/system/node"
+
+
+class Domains(NamedTuple):
+    """The NUMA domains, as sysfs has them."""
+
+    of_cpu: Dict[int, int]
+    distances: Dict[int, Dict[int, int]]
+    memory_bytes: Dict[int, int]
+
+
+def read_domains(root: str) -> Domains:
+    """Read the NUMA domains, also those without hardware threads (a GH200's own memory is one)."""
+    folder = os.path.join(root, _DOMAINS)
+    numbers = files.numbers(folder, "node")
+    domains = Domains({}, {}, {})
+    for number in numbers:
+        place = os.path.join(folder, f"node{number}")
+        for cpu in parse_cpu_list(files.text(os.path.join(place, "cpulist"))):
+            domains.of_cpu[cpu] = number
+        row = [files.number(word, 0) for word in files.text(os.path.join(place, "distance")).split()]
+        if len(row) == len(numbers):
+            domains.distances[number] = {other: row[index] for index, other in enumerate(numbers)}
+        memory = _memory_bytes(files.text(os.path.join(place, "meminfo")))
+        if memory >= 0:
+            domains.memory_bytes[number] = memory
+    return domains
+
+
+def _memory_bytes(meminfo: str) -> int:
+    # Node 0 MemTotal:       131573184 kB
+    for line in meminfo.splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[2] == "MemTotal:":
+            kilobytes = files.number(words[3])
+            return kilobytes * 1024 if kilobytes >= 0 else -1
+    return -1
+
+
+def read_cpus(root: str, domain_of: Dict[int, int]) -> Tuple[Cpu, ...]:
+    """Read the hardware threads that are online.
+
+    One file is read per physical core, cache and socket, not per thread: each lists the others as well.
+    """
+    folder = os.path.join(root, _CPUS)
+    online = parse_cpu_list(files.text(os.path.join(folder, "online")))
+    numbers = online or tuple(number for number in files.numbers(folder, "cpu"))
+    level = _last_cache(os.path.join(folder, f"cpu{numbers[0]}")) if numbers else ""
+    core: Dict[int, int] = {}
+    socket: Dict[int, int] = {}
+    cache: Dict[int, int] = {}
+    for number in numbers:
+        place = os.path.join(folder, f"cpu{number}")
+        if number not in core:
+            siblings = _listed(place, number, "topology/core_cpus_list", "topology/thread_siblings_list")
+            core.update(dict.fromkeys(siblings or (number,), min(siblings or (number,))))
+        if number not in socket:
+            value = files.number(files.text(os.path.join(place, "topology/physical_package_id")))
+            shared = _listed(place, number, "topology/package_cpus_list", "topology/core_siblings_list")
+            socket.update(dict.fromkeys(shared or (number,), max(value, -1)))
+        if number not in cache:
+            shared = _listed(place, number, f"cache/{level}/shared_cpu_list") if level else ()
+            cache.update(dict.fromkeys(shared or (number,), min(shared) if shared else -1))
+    return tuple(
+        Cpu(number, core[number], socket[number], domain_of.get(number, -1), cache[number]) for number in numbers
+    )
+
+
+def _listed(place: str, number: int, *names: str) -> Tuple[int, ...]:
+    """Return the threads of the first of these files that lists the thread itself."""
+    for name in names:
+        found = parse_cpu_list(files.text(os.path.join(place, name)))
+        if number in found:
+            return found
+    return ()
+
+
+def _last_cache(place: str) -> str:
+    """Return the folder of the last-level cache: index3 on most processors."""
+    best, name = 0, ""
+    for number in files.numbers(os.path.join(place, "cache"), "index"):
+        level = files.number(files.text(os.path.join(place, f"cache/index{number}/level")), 0)
+        if level > best:
+            best, name = level, f"index{number}"
+    return name
+
+
+def read_allowed(root: str) -> Tuple[int, ...]:
+    """Return the hardware threads that the affinity mask and the cpuset cgroups allow."""
+    if os.path.realpath(root) == "/":
+        allowed = set(os.sched_getaffinity(0))
+    else:
+        allowed = set(_allowed_of_status(files.text(os.path.join(root, "proc/self/status"))))
+        allowed = allowed or set(parse_cpu_list(files.text(os.path.join(root, _CPUS, "online"))))
+    for cpus in _cpusets(root):
+        # The mask was granted within the cpuset; one that contradicts it is another's, seen from inside a container.
+        allowed = (allowed & cpus) or allowed
+    return tuple(sorted(allowed))
+
+
+def _allowed_of_status(status: str) -> Tuple[int, ...]:
+    for line in status.splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            return parse_cpu_list(line.partition(":")[2])
+    return ()
+
+
+def _cpusets(root: str) -> List[Set[int]]:
+    """Return what each cpuset cgroup of this process leaves."""
+    found = []
+    for line in files.text(os.path.join(root, "proc/self/cgroup")).splitlines():
+        # 0::/system.slice/slurmstepd.scope/job_7   (v2)   or   3:cpuset:/slurm/uid_1/job_7   (v1)
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            found.append(_cpuset(os.path.join(root, "sys/fs/cgroup"), path, "cpuset.cpus.effective"))
+        elif "cpuset" in controllers.split(","):
+            mount = os.path.join(root, "sys/fs/cgroup/cpuset")
+            found.append(_cpuset(mount, path, "cpuset.effective_cpus", "cpuset.cpus"))
+    return [cpus for cpus in found if cpus]
+
+
+def _cpuset(mount: str, path: str, *names: str) -> Set[int]:
+    """Return the nearest cpuset from a cgroup upwards: not every level has the controller."""
+    words = [word for word in path.split("/") if word not in ("", "..")]
+    for depth in range(len(words), -1, -1):
+        for name in names:
+            cpus = parse_cpu_list(files.text(os.path.join(mount, *words[:depth], name)))
+            if cpus:
+                return set(cpus)
+    return set()

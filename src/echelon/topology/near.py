@@ -1,0 +1,66 @@
+"""What is near to what on a node."""
+
+from typing import Dict, Iterable, List, Optional, Tuple
+
+from . import pci
+from .node import Device, Nic, Node
+
+LOCAL, REMOTE = 10, 20  # the kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE
+_FAST = ("slingshot", "infiniband")
+
+
+def between(node: Node, one: int, other: int) -> int:
+    """Return the distance of two NUMA domains; the kernel's defaults where it has no table, 0 where one is unknown."""
+    if one < 0 or other < 0:
+        return 0
+    listed = node.numa_distances.get(one, {}).get(other, 0) or node.numa_distances.get(other, {}).get(one, 0)
+    return listed or (LOCAL if one == other else REMOTE)
+
+
+def distance(node: Node, cpus: Iterable[int], device: Optional[Device]) -> int:
+    """Return how far the farthest of these hardware threads is from a device; 10 is local, 0 is not known."""
+    threads = tuple(cpus)
+    if device is None or not threads:
+        return 0
+    if device.numa < 0:
+        if not device.local_cpus:
+            return 0
+        return LOCAL if set(threads) <= set(device.local_cpus) else REMOTE
+    domain_of: Dict[int, int] = {cpu.number: cpu.numa for cpu in node.cpus}
+    found = {between(node, domain, device.numa) for domain in {domain_of.get(thread, -1) for thread in threads}}
+    return 0 if 0 in found else max(found)
+
+
+def nearest_nic(node: Node, device: Device) -> Optional[Nic]:
+    """Return the NIC that this device's traffic should take: behind the same PCI switch or root, then by NUMA.
+
+    Interfaces that are up and of a fast network go first. Devices that are equally near to several share them out.
+    """
+    ranked = _ranked(node, device)
+    nearest = [nic for nic, key in ranked if key == ranked[0][1]]
+    if not nearest:
+        return None
+    rivals = [other for other in node.devices if [nic for nic, key in _best(_ranked(node, other))] == nearest]
+    turn = [other.number for other in rivals].index(device.number) if device in rivals else 0
+    return nearest[turn % len(nearest)]
+
+
+_Ranked = List[Tuple[Nic, Tuple[int, int]]]
+
+
+def _best(ranked: _Ranked) -> _Ranked:
+    return [entry for entry in ranked if entry[1] == ranked[0][1]]
+
+
+def _ranked(node: Node, device: Device) -> _Ranked:
+    """Return the NICs worth taking with how far they are, nearest first; none where nothing tells them apart."""
+    up = [nic for nic in node.nics if nic.is_up] or list(node.nics)
+    worth = [nic for nic in up if nic.kind in _FAST] or up
+    # The greatest distance of SLIT is 255: unknown ones come after it.
+    keys = {
+        nic: (-pci.num_shared(nic.pci_path, device.pci_path), between(node, nic.numa, device.numa) or 256)
+        for nic in worth
+    }
+    if len(worth) > 1 and all(key == (0, 256) for key in keys.values()):
+        return []
+    return sorted(keys.items(), key=lambda entry: entry[1])

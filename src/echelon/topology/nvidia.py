@@ -1,0 +1,124 @@
+"""NVIDIA's devices from the driver's own files; memory, NVLinks and MIG from NVML where there is one."""
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import files, nvml, pci
+from .node import Device
+
+_CARDS = "proc/driver/nvidia/gpus"
+_CAPABILITIES = "proc/driver/nvidia/capabilities"
+
+Link = Tuple[int, int, str, int]
+
+
+class _Card(NamedTuple):
+    """A card; what CUDA counts are its MIG devices where it has some."""
+
+    address: str
+    model: str
+    uuid: str
+    minor: int  # of its device file; -1: not known
+    nvml: Optional[nvml.Card]
+
+
+def read(root: str, library: Optional[Any] = None) -> Tuple[Tuple[Device, ...], Tuple[Link, ...]]:
+    """Return the devices in the order of their PCI addresses, and the NVLinks between them."""
+    shown = nvml.read(library) if library is not None else {}
+    cards = [_card(root, address, shown.get(address)) for address in _addresses(root, shown)]
+    device_files = files.numbers(os.path.join(root, "dev"), "nvidia")
+    if not cards:  # in a container without the driver's files in /proc
+        cards = [_Card("", "", "", minor, None) for minor in device_files]
+    devices: List[Device] = []
+    first: Dict[str, int] = {}
+    for card in cards:
+        first[card.address] = len(devices)
+        devices += _devices(root, card, len(devices), bool(device_files))
+    return tuple(devices), _links(cards, first)
+
+
+def _addresses(root: str, shown: Dict[str, nvml.Card]) -> List[str]:
+    named = {pci.normal(name) for name in files.names(os.path.join(root, _CARDS)) if pci.is_address(name)}
+    return sorted((named | set(shown)) - {""})
+
+
+def _card(root: str, address: str, seen: Optional[nvml.Card]) -> _Card:
+    folder = os.path.join(root, _CARDS)
+    name = next((name for name in files.names(folder) if pci.normal(name) == address), address)
+    fields = {}
+    for line in files.text(os.path.join(folder, name, "information")).splitlines():
+        key, _, value = line.partition(":")  # Model: 		 NVIDIA A100-SXM4-40GB
+        fields[key.strip()] = value.strip()
+    uuid = fields.get("GPU UUID", "")
+    return _Card(
+        address=address,
+        model=(seen.model if seen else "") or fields.get("Model", ""),
+        # before a card's first use the driver writes GPU-????????-????-…
+        uuid=(seen.uuid if seen else "") or (uuid if "?" not in uuid else ""),
+        minor=files.number(fields.get("Device Minor", "")),
+        nvml=seen,
+    )
+
+
+def _devices(root: str, card: _Card, first: int, has_files: bool) -> List[Device]:
+    place = pci.place(root, card.address)
+    whole = Device(
+        number=first,
+        vendor="nvidia",
+        model=card.model,
+        pci=card.address,
+        uuid=card.uuid,
+        numa=place.numa,
+        local_cpus=place.local_cpus,
+        memory_bytes=card.nvml.memory_bytes if card.nvml else 0,
+        chip=first,
+        # Before the first use after boot there may be no device files at all.
+        is_allowed=not has_files or card.minor < 0 or _may_open(root, f"nvidia{card.minor}"),
+        pci_path=place.path,
+    )
+    instances = card.nvml.instances if card.nvml else ()
+    return [
+        whole._replace(
+            number=first + index,
+            model=f"{card.model} MIG {instance.profile}".removesuffix(" MIG "),
+            uuid=instance.uuid,
+            memory_bytes=instance.memory_bytes,
+            is_allowed=whole.is_allowed and _may_use(root, card.minor, instance),
+        )
+        for index, instance in enumerate(instances)
+    ] or [whole]
+
+
+def _may_open(root: str, name: str) -> bool:
+    """Tell whether this process may open a device file, without opening it.
+
+    access(2) asks the device cgroup as open(2) does (both go through the kernel's inode_permission), but does not
+    start the card, which takes a second each where no persistence daemon runs.
+    """
+    return os.access(os.path.join(root, "dev", name), os.R_OK | os.W_OK)
+
+
+def _may_use(root: str, minor: int, instance: nvml.Instance) -> bool:
+    """Tell whether this process may open the capability files of a MIG device."""
+    card = os.path.join(root, _CAPABILITIES, f"gpu{minor}/mig/gi{instance.gpu_instance}")
+    for path in (card, os.path.join(card, f"ci{instance.compute_instance}")):
+        for line in files.text(os.path.join(path, "access")).splitlines():
+            key, _, value = line.partition(":")  # DeviceFileMinor: 21
+            name = f"nvidia-caps/nvidia-cap{value.strip()}"
+            if key == "DeviceFileMinor" and not os.access(os.path.join(root, "dev", name), os.R_OK):
+                return False
+    return True
+
+
+def _links(cards: List[_Card], first: Dict[str, int]) -> Tuple[Link, ...]:
+    """Return the NVLinks between whole cards; behind a switch each card reaches each other with all of its links."""
+    links: List[Link] = []
+    whole = [card for card in cards if card.nvml and not card.nvml.instances]
+    for index, one in enumerate(whole):
+        for other in whole[index + 1 :]:
+            ours, theirs = (card.nvml.num_links_to if card.nvml else {} for card in (one, other))
+            direct = max(ours.get(other.address, 0), theirs.get(one.address, 0))
+            count = direct or min(ours.get("switch", 0), theirs.get("switch", 0))
+            if count:
+                links.append((first[one.address], first[other.address], "nvlink", count))
+    return tuple(links)

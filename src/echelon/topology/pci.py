@@ -1,0 +1,75 @@
+"""Where a PCI device sits."""
+
+import os
+from typing import NamedTuple, Tuple
+
+from . import files
+from .cpu_lists import parse_cpu_list
+
+_DEVICES = "sys/bus/pci/devices"
+
+
+class Place(NamedTuple):
+    """Where a PCI device sits, as far as the kernel says."""
+
+    numa: int  # -1: not known
+    local_cpus: Tuple[int, ...]
+    path: str
+
+
+UNKNOWN = Place(-1, (), "")
+
+
+def place(root: str, address: str) -> Place:
+    """Return where the device of this address sits."""
+    if not address:
+        return UNKNOWN
+    folder = os.path.join(root, _DEVICES, address)
+    return Place(
+        numa=max(-1, files.number(files.text(os.path.join(folder, "numa_node")))),
+        local_cpus=parse_cpu_list(files.text(os.path.join(folder, "local_cpulist"))),
+        path=_path(folder),
+    )
+
+
+def _path(folder: str) -> str:
+    # ../../../devices/pci0000:c0/0000:c0:07.1/0000:c1:00.0
+    try:
+        target = os.readlink(folder)
+    except (OSError, ValueError):
+        return ""
+    steps = target.split("/")
+    # On other processors the root complex is itself below one: devices/platform/40000000.pcie/pci0000:00/…
+    start = next((index for index, step in enumerate(steps) if step.startswith("pci") and ":" in step), len(steps))
+    return "/".join(steps[start:])
+
+
+def address_of(link: str) -> str:
+    """Return the PCI address that a `device` link of sysfs leads to; a virtio device's is that of its PCI parent."""
+    for name in reversed(os.path.realpath(link).split("/")):
+        if is_address(name):
+            return name
+    return ""
+
+
+def is_address(name: str) -> bool:
+    """Tell whether a name is a PCI address: 0000:c1:00.0."""
+    return name.count(":") == 2 and name[-2:-1] == "." and name.replace(":", "").replace(".", "").isalnum()
+
+
+def normal(address: str) -> str:
+    """Return an address with a domain of four digits, in lower case: NVML writes 00000000:C1:00.0."""
+    domain, _, rest = address.strip().lower().partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest}" if rest else ""
+    except ValueError:
+        return ""
+
+
+def num_shared(one: str, other: str) -> int:
+    """Return how many steps two ways from the root have in common; 0: not even the root complex."""
+    left, right = one.split("/"), other.split("/")
+    steps = 0
+    while steps < min(len(left), len(right)) and left[steps] and left[steps] == right[steps]:
+        steps += 1
+    return steps

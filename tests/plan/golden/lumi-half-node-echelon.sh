@@ -1,0 +1,19 @@
+#!/bin/bash
+# train: 4 ranks on 1 node of LUMI-G
+# made by: echelon submit --machine lumi … train.py --epochs 3
+#
+#SBATCH --job-name=train
+#SBATCH --account=project_465000000          # whom to bill
+#SBATCH --partition=small-g                  # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
+#SBATCH --nodes=1                            # the fewest nodes that hold 4 devices: a node has 8
+#SBATCH --gpus-per-node=4                    # one MI250X is 2 devices
+#SBATCH --ntasks-per-node=1                  # one agent a node, which starts the ranks
+#SBATCH --cpus-per-task=28                   # 4 × 7: the fair share of a device
+#SBATCH --mem=240G                           # the fair share of a device, 60 GiB, times 4
+#SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
+#SBATCH --chdir=/scratch/project/experiment
+#SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+
+export ECHELON_MACHINE=lumi
+run_directory=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}
+exec /home/me/venv/bin/python -m echelon run --run-dir "$run_directory" train.py --epochs 3

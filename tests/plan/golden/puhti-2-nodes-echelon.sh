@@ -1,0 +1,19 @@
+#!/bin/bash
+# train: 8 ranks on 2 nodes of Puhti (GPU nodes)
+# made by: echelon submit --machine puhti … train.py --epochs 3
+#
+#SBATCH --job-name=train
+#SBATCH --account=project_465000000          # whom to bill
+#SBATCH --partition=gpu                      # the fewest devices taken among those whose limits allow it (csc-user-guide: docs/computing/running/batch-job-partitions.md)
+#SBATCH --nodes=2                            # 2 whole nodes of 4 devices
+#SBATCH --gres=gpu:v100:4                    # V100
+#SBATCH --ntasks-per-node=1                  # one agent a node, which starts the ranks
+#SBATCH --cpus-per-task=40                   # 4 × 10: the fair share of a device
+#SBATCH --mem=372G                           # the fair share of a device, 93 GiB, times 4
+#SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
+#SBATCH --chdir=/scratch/project/experiment
+#SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+
+export ECHELON_MACHINE=puhti
+run_directory=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}
+exec /home/me/venv/bin/python -m echelon run --run-dir "$run_directory" train.py --epochs 3

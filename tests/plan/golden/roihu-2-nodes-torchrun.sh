@@ -1,0 +1,38 @@
+#!/bin/bash
+# train: 8 ranks on 2 nodes of Roihu
+# made by: echelon submit --machine roihu … train.py --epochs 3
+#
+#SBATCH --job-name=train
+#SBATCH --account=project_465000000          # whom to bill
+#SBATCH --partition=gpularge                 # the fewest devices taken among those whose limits allow it (csc-user-guide: docs/computing/running/batch-job-partitions.md)
+#SBATCH --nodes=2                            # 2 whole nodes of 4 devices
+#SBATCH --gres=gpu:gh200:4                   # GH200
+#SBATCH --ntasks-per-node=1                  # one torchrun a node, which starts the ranks
+#SBATCH --cpus-per-task=288                  # 4 × 72: the fair share of a device
+#SBATCH --time=01:00:00                      # as asked; at most 1-12:00:00 here
+#SBATCH --chdir=/scratch/project/experiment
+#SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+
+source /home/me/venv/bin/activate
+
+# Ranks meet on the first node, at a port that jobs which share a node do not share.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export MASTER_ADDR MASTER_PORT
+
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+  --cpus-per-task=288 --cpu-bind=none \
+  bash -c '
+    # threads of one rank
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-72}
+    # Triton compiles into ~/.triton, on the shared file system, and ranks wait for each other’s locks
+    # there
+    export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$TMPDIR/$USER-triton-$SLURM_JOB_ID-$SLURM_NODEID}"
+    # torch.compile’s cache is shared by all jobs of a user on a node otherwise
+    export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$TMPDIR/$USER-inductor-$SLURM_JOB_ID-$SLURM_NODEID}"
+    # code that comes with a model is written there by every rank at once
+    export HF_MODULES_CACHE="${HF_MODULES_CACHE:-$TMPDIR/$USER-hf-modules-$SLURM_JOB_ID-$SLURM_NODEID}"
+    mkdir -p "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$HF_MODULES_CACHE"
+    exec torchrun --nnodes=2 --nproc-per-node=4 \
+      --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" "$@"
+  ' rank train.py --epochs 3

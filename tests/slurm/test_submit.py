@@ -1,0 +1,177 @@
+"""`echelon submit` on a real Slurm: what is learned, planned, written, queued, followed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster import Cluster
+from tests.runs import ECHELON
+
+HERE = Path(__file__).parent
+REPORT = str(HERE / "report.py")
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def learned(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Offer a folder with what `echelon machines learn` wrote of the cluster."""
+    home = tmp_path_factory.mktemp("home")
+    done = call(slurm, home, home, "machines", "learn")
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Offer a folder whose name needs quoting everywhere."""
+    path = tmp_path / 'it\'s a "folder" # $HOME'
+    path.mkdir()
+    yield path
+
+
+def call(slurm: Cluster, home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run an echelon command as a user of the cluster whose configuration lies in `home`."""
+    environ = {**slurm.environ, "XDG_CONFIG_HOME": str(home)}
+    return subprocess.run(
+        [*ECHELON, *arguments], cwd=folder, env=environ, capture_output=True, text=True, timeout=150, check=False
+    )
+
+
+def run_directory(folder: Path) -> Path:
+    (found,) = (folder / "echelon-runs").iterdir()
+    return found
+
+
+def reports(folder: Path) -> dict[int, dict[str, object]]:
+    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+def test_learned_machine_plans_and_submits(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """After one command an unknown machine is planned for, and a job of 16 ranks runs on two of its nodes."""
+    done = call(slurm, learned, folder, "plan", "--gpus", "16", "--why")
+    assert done.returncode == 0, done.stderr
+    assert "nodes" in done.stdout
+    done = call(slurm, learned, folder, "submit", "--gpus", "16", "-t", "5", "--wait", REPORT, str(folder))
+    assert done.returncode == 0, done.stderr
+    found = reports(folder)
+    assert len(found) == 16
+    assert {str(found[rank]["environ"]["LOCAL_WORLD_SIZE"]) for rank in found} == {"8"}  # type: ignore[index]
+    kept = run_directory(folder)
+    assert {"job.sh", "booking.json", "slurm.out", "plan.json", "report.json"} <= {path.name for path in kept.iterdir()}
+
+
+def test_follow_shows_the_output_and_the_exit_code(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """The output of rank 0 appears, and the command ends as the job did."""
+    (folder / "train.py").write_text("import os, sys\nprint('loss', 0.5)\nsys.exit(3)\n")
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--follow", "train.py")
+    assert done.returncode == 3, done.stderr
+    assert "loss 0.5" in done.stdout
+    assert "ended with exit code 3" in done.stdout
+
+
+def test_arguments_pass_byte_for_byte(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """Spaces, quotes, dollars, hashes, newlines and bytes that are no text reach the script as they are."""
+    (folder / "train.py").write_text(
+        "import os, sys\nopen('got', 'wb').write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))\n"
+    )
+    odd = ["a b", "it's", '"', "$(touch /tmp/no)", "# x", "two\nlines", "", "\udcff", "*", "-n"]
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--wait", "train.py", *odd)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "got").read_bytes() == b"\0".join(os.fsencode(word) for word in odd)
+
+
+def test_after_waits_for_the_other_job(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A job that comes after another starts when that one has ended well."""
+    (folder / "first.py").write_text("import time\ntime.sleep(2)\nopen('first', 'w').close()\n")
+    (folder / "second.py").write_text("import os, sys\nsys.exit(0 if os.path.exists('first') else 9)\n")
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--json", "first.py")
+    number = json.loads(done.stdout)["job_id"]
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--wait", "--after", number, "second.py")
+    assert done.returncode == 0, done.stderr
+
+
+def test_test_asks_and_leaves_nothing(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """With --test Slurm says when the job would start, and no job and no directory stays."""
+    (folder / "train.py").touch()
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--test", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "to start at" in done.stdout
+    assert list((folder / "echelon-runs").iterdir()) == []
+
+
+def test_refusal_of_slurm_is_one_error(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """What Slurm refuses although it was planned is told in Slurm's words, with exit code 2."""
+    (folder / "train.py").touch()
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--reservation", "no-such", "train.py")
+    assert done.returncode == 2
+    assert "Slurm refuses the job" in done.stderr
+    assert "reservation" in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_dry_run_does_nothing(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A dry run prints the script and leaves no file."""
+    (folder / "train.py").touch()
+    done = call(slurm, learned, folder, "submit", "--gpus", "8", "-t", "5", "--dry-run", "train.py")
+    assert done.stdout.startswith("#!/bin/bash\n")
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("layout", ["torchrun", "tasks"])
+def test_plain_script_needs_no_echelon(slurm: Cluster, learned: Path, folder: Path, layout: str) -> None:
+    """A plain script gives the same ranks on a machine that has never heard of echelon."""
+    done = call(
+        slurm, learned, folder, "submit", "--gpus", "4", "--nodes", "2", "-t", "5", "--plain", "--layout", layout,
+        "--dry-run", REPORT, str(folder),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "echelon run" not in done.stdout
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("python", "torchrun"):
+        (programs / name).symlink_to(Path(sys.prefix) / "bin" / name)
+    script = "\n".join(line for line in done.stdout.splitlines() if not line.startswith(("source ", "module ")))
+    script = script.replace("--output=", "--output=/dev/null --comment=")
+    (folder / "job.sh").write_text(script)
+    environ = {**slurm.environ, "PATH": f"{programs}:{slurm.environ['PATH']}"}
+    job = subprocess.run(
+        ["sbatch", "--parsable", "--wait", "job.sh"], cwd=folder, env=environ, capture_output=True, text=True, timeout=150
+    )  # fmt: skip
+    assert job.returncode == 0, job.stderr
+    found = reports(folder)
+    assert sorted(found) == [0, 1, 2, 3]
+    for rank, report in found.items():
+        environ = report["environ"]  # type: ignore[assignment]
+        assert (environ["RANK"], environ["WORLD_SIZE"], environ["LOCAL_RANK"]) == (str(rank), "4", str(rank % 2))
+    assert len({str(report["environ"]["MASTER_PORT"]) for report in found.values()}) == 1  # type: ignore[index]
+
+
+def test_requeued_job_has_a_directory_of_its_own(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A job that Slurm starts again does not stumble over its first run."""
+    script = "import os, subprocess\nfirst = os.environ.get('SLURM_RESTART_COUNT', '0') == '0'\nopen('ran', 'a').write('x')\n"
+    script += "if first:\n    subprocess.run(['scontrol', 'requeue', os.environ['SLURM_JOB_ID']])\n    import time\n    time.sleep(60)\n"
+    (folder / "train.py").write_text(script)
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--json", "train.py")
+    number = int(json.loads(done.stdout)["job_id"])
+    slurm.wait(lambda: len(list((folder / "echelon-runs").iterdir())) == 2, "a second run directory", timeout=180)
+    assert slurm.wait_job(number, timeout=120).state == "COMPLETED"
+    assert (folder / "ran").read_text() == "xx"
+
+
+def test_missing_slurm_is_named(learned: Path, folder: Path) -> None:
+    """Where Slurm's commands are not installed, one error says so."""
+    (folder / "train.py").touch()
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(learned), "PATH": "/nonexistent"}
+    name = next((learned / "echelon" / "machines").glob("*.toml")).stem
+    done = subprocess.run(
+        [*ECHELON, "submit", "--machine", name, "--gpus", "1", "-t", "5", "train.py"], cwd=folder, env=environ,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert "is not installed here" in done.stderr
+    assert "Traceback" not in done.stderr
