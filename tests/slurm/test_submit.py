@@ -16,6 +16,14 @@ REPORT = str(HERE / "report.py")
 
 pytestmark = pytest.mark.slurm
 
+REQUEUES = """
+import os, subprocess, time
+open("ran", "a").write("x")
+if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+    subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+    time.sleep(60)
+"""
+
 
 @pytest.fixture(scope="module")
 def learned(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -140,7 +148,8 @@ def test_plain_script_needs_no_echelon(slurm: Cluster, learned: Path, folder: Pa
     (folder / "job.sh").write_text(script)
     environ = {**slurm.environ, "PATH": f"{programs}:{slurm.environ['PATH']}"}
     job = subprocess.run(
-        ["sbatch", "--parsable", "--wait", "job.sh"], cwd=folder, env=environ, capture_output=True, text=True, timeout=150
+        ["sbatch", "--parsable", "--wait", "job.sh"], cwd=folder, env=environ, capture_output=True, text=True,
+        timeout=150, check=False,
     )  # fmt: skip
     assert job.returncode == 0, job.stderr
     found = reports(folder)
@@ -153,9 +162,7 @@ def test_plain_script_needs_no_echelon(slurm: Cluster, learned: Path, folder: Pa
 
 def test_requeued_job_has_a_directory_of_its_own(slurm: Cluster, learned: Path, folder: Path) -> None:
     """A job that Slurm starts again does not stumble over its first run."""
-    script = "import os, subprocess\nfirst = os.environ.get('SLURM_RESTART_COUNT', '0') == '0'\nopen('ran', 'a').write('x')\n"
-    script += "if first:\n    subprocess.run(['scontrol', 'requeue', os.environ['SLURM_JOB_ID']])\n    import time\n    time.sleep(60)\n"
-    (folder / "train.py").write_text(script)
+    (folder / "train.py").write_text(REQUEUES)
     done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--json", "train.py")
     number = int(json.loads(done.stdout)["job_id"])
     slurm.wait(lambda: len(list((folder / "echelon-runs").iterdir())) == 2, "a second run directory", timeout=180)

@@ -63,11 +63,12 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
 
 def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
     """Return the machine that is named, or else the one that one stands on, and how it was recognised."""
-    from echelon.machines import detect, load
+    from echelon.machines import load
+    from echelon.machines.detect import detect
 
     if "machine" in values:
         return load.find(values["machine"], host.environ), "as asked"
-    found = detect.detect(host.environ, host, socket.gethostname())
+    found = detect(host.environ, host, socket.gethostname())
     if found is None:
         known = ", ".join(sorted(load.load_all(host.environ)))
         raise UsageError(
