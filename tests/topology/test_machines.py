@@ -88,11 +88,13 @@ def test_lumi_g_in_part_with_cores_elsewhere(read: Reader) -> None:
 
 
 def test_dgx_a100_whole(read: Reader) -> None:
-    """Sixteen cores each: the first of a pair the domain at the pair, the second a neighbour in the same socket."""
+    """Sixteen cores each: the two of a pair share the domain at the pair, and take as much of a neighbour each."""
     node = read(trees.dgx_a100)
     assert near(node) == {
-        0: "48-63,176-191", 1: "0-15,128-143", 2: "16-31,144-159", 3: "32-47,160-175",
-        4: "112-127,240-255", 5: "64-79,192-207", 6: "80-95,208-223", 7: "96-111,224-239",
+        0: "0-7,48-55,128-135,176-183", 1: "8-15,56-63,136-143,184-191",
+        2: "16-23,32-39,144-151,160-167", 3: "24-31,40-47,152-159,168-175",
+        4: "64-71,112-119,192-199,240-247", 5: "72-79,120-127,200-207,248-255",
+        6: "80-87,96-103,208-215,224-231", 7: "88-95,104-111,216-223,232-239",
     }  # fmt: skip
     nics = [binding.nearest_nic(node, device) for device in node.devices]
     assert [nic.name for nic in nics if nic] == [f"mlx5_{number}" for number in range(8)]

@@ -18,6 +18,7 @@ class Bound:
 
     def __init__(self, plan: Plan, directory: RunDirectory, num_agents: int, say: Callable[[str], None]) -> None:
         self._is_strict = plan.bind == "strict"
+        self._documented = plan.documented_cores
         self._directory = directory
         self._num_agents = num_agents
         self._say = say
@@ -50,7 +51,34 @@ class Bound:
         wrong = self._warn(self._ranks.values(), since="")
         if not wrong:
             self._say(self._proved())
+        self._compare_with_facts()
         return wrong
+
+    def _compare_with_facts(self) -> None:
+        """Say where the nodes are built otherwise than the machine's facts have it; whole nodes alone can tell."""
+        if not self._documented:
+            return
+        from echelon.topology.binding import cpu_list
+
+        for node in sorted(self._nodes):
+            rows = [row for row in self._ranks.values() if row["node"] == node]
+            if len(rows) != len(self._documented):
+                continue
+            other = [row for row in rows if not self._is_documented(row)]
+            if other:
+                row = other[0]
+                facts = cpu_list(self._documented[row["wanted_device"]])
+                self._say(
+                    f"note: on {node} the cores nearest to device {row['wanted_device']} are {row['wanted_cpus']}, "
+                    f"and the machine's facts say {facts}; the node itself was believed"
+                )
+                return
+
+    def _is_documented(self, row: dict[str, Any]) -> bool:
+        from echelon.topology.binding import parse_cpu_list
+
+        documented = self._documented[row["wanted_device"]] if row["wanted_device"] < len(self._documented) else ()
+        return bool(set(documented) & set(parse_cpu_list(row["wanted_cpus"])))
 
     def _warn(self, rows: Iterable[dict[str, Any]], since: str) -> list[str]:
         wrong = [text for row in sorted(rows, key=lambda row: row["rank"]) if (text := difference(row))]

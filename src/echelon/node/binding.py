@@ -1,12 +1,13 @@
 """Put each rank on the cores that are nearest to its device, and say what it really got."""
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..environment.slurm_agent import is_slurm_job
-from ..topology import binding, discover, visible
-from ..topology.node import Device, Node
 from .order import Order
 from .seat import Seat
+
+if TYPE_CHECKING:
+    from ..topology.node import Device, Node
 
 
 class Binding:
@@ -16,14 +17,14 @@ class Binding:
         self.why_not = _why_not(order, seat, environ)
         self._is_shared = seat.num_devices < seat.local_world_size
         self._cpus: List[Tuple[int, ...]] = []
-        self._devices: List[Optional[Device]] = []
+        self._devices: "List[Optional[Device]]" = []
         if self.why_not:
             return
-        self._node: Node = discover.read(root, environ)
+        from ..topology import discover  # a run that binds nobody does not pay for it
+
+        self._node: "Node" = discover.read(root, environ)
         self._devices = _devices(self._node, seat, environ)
-        # Outside of a job other people's ranks, on the devices that we leave alone, have the same right to cores.
-        all_devices = 0 if is_slurm_job(environ) else len(self._node.devices)
-        self._cpus = binding.assign(self._node, self._devices, reserved=order.reserved, shares=all_devices or None)
+        self._cpus = _assign(self._node, self._devices, order.reserved, is_job=is_slurm_job(environ))
         if not any(self._cpus):
             self.why_not = "%d ranks share %d cores" % (len(self._cpus), seat.num_cores)
 
@@ -43,6 +44,8 @@ class Binding:
 
         `cpus` and `environ` are the rank's own, read from inside of it or from the kernel.
         """
+        from ..topology import binding
+
         wanted = self._devices[local_rank]
         device = _used(self._node, environ, local_rank) if not self._is_shared else wanted
         return {
@@ -55,6 +58,8 @@ class Binding:
 
     def cores_held(self, cpus: Sequence[int], device_number: int) -> Dict[str, Any]:
         """Return a rank's cores, and how far they are from its device and the device from the network."""
+        from ..topology import binding
+
         device = next((device for device in self._node.devices if device.number == device_number), None)
         nic = binding.nearest_nic(self._node, device) if device is not None else None
         return {
@@ -74,16 +79,35 @@ def _why_not(order: Order, seat: Seat, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _devices(node: Node, seat: Seat, environ: Mapping[str, str]) -> List[Optional[Device]]:
+def _devices(node: "Node", seat: Seat, environ: Mapping[str, str]) -> "List[Optional[Device]]":
     """Return the device of each local rank of the node; another agent may start some of them."""
+    from ..topology import visible
+
     seen = visible.visible(node, environ)
     if not seen:
         return [None] * seat.local_world_size
     return [seen[local_rank % len(seen)] for local_rank in range(seat.local_world_size)]
 
 
-def _used(node: Node, environ: Mapping[str, str], local_rank: int) -> Optional[Device]:
+def _assign(
+    node: "Node", devices: "List[Optional[Device]]", reserved: Sequence[int], *, is_job: bool
+) -> List[Tuple[int, ...]]:
+    """Return the cores of each rank: of a job all that it has, elsewhere those that belong to the rank's device."""
+    from ..topology import binding
+
+    numbers = [device.number for device in devices if device is not None]
+    if is_job or len(set(numbers)) < len(devices):
+        return binding.assign(node, devices, reserved=reserved)
+    # The devices that we leave alone may be another person's, who has the same right to the cores beside them.
+    cpus = binding.assign(node, node.devices, reserved=reserved)
+    by_number = {device.number: cpus[place] for place, device in enumerate(node.devices)}
+    return [by_number[number] for number in numbers]
+
+
+def _used(node: "Node", environ: Mapping[str, str], local_rank: int) -> "Optional[Device]":
     """Return the device that a script with this environment takes: the one that LOCAL_RANK counts to."""
+    from ..topology import visible
+
     seen = visible.visible(node, environ)
     text = environ.get("LOCAL_RANK", str(local_rank))
     number = int(text) if text.isdigit() else local_rank

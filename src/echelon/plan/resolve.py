@@ -78,6 +78,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         visible=job.visible,
         bind=job.bind,
         reserved_cores=around.site.kind.reserved_cores if around.site.kind is not None else (),
+        documented_cores=around.site.documented_cores,
         variables=settings,
         container=container,
         share_devices=job.share_devices,

@@ -35,6 +35,12 @@ class Site:
         row = next((row for row in rows if row.name == self.partition), None)
         return self.machine.node_type(row) if row is not None and self.machine is not None else None
 
+    @property
+    def documented_cores(self) -> tuple[tuple[int, ...], ...]:
+        """The cores nearest to each device, by device; empty where they are not published."""
+        rows = sorted(self.kind.nearest, key=lambda row: row.device) if self.kind is not None else []
+        return tuple(row.cores for row in rows)
+
 
 def variables(
     site: Site, job_environ: tuple[tuple[str, str], ...], num_nodes: int

@@ -135,23 +135,17 @@ def _near_shares(node: Node, groups: List[List[_Core]], localities: List[_Locali
 
 
 def _divide(places: List[int], amounts: List[Tuple[int, int]], quota: int) -> List[_Share]:
-    """Divide a class's cores among its ranks: whole groups first, so that few ranks sit astride."""
-    waiting = list(places)
+    """Divide a class's cores among its ranks, the near ones equally: a step of training waits for the slowest rank."""
+    needs = dict.fromkeys(places, quota)
     shares: List[_Share] = []
-    rests: List[Tuple[int, int]] = []
     for group, amount in amounts:
-        while amount >= quota and waiting:
-            shares.append(_Share(waiting.pop(0), group, quota))
-            amount -= quota
-        rests.append((group, amount))
-    for place in waiting:
-        needed = quota
-        for index, (group, amount) in enumerate(rests):
-            count = min(needed, amount)
+        left = amount
+        for turn, place in enumerate(places):
+            count = min(needs[place], -(-left // (len(places) - turn)))
             if count:
                 shares.append(_Share(place, group, count))
-                rests[index] = (group, amount - count)
-                needed -= count
+                needs[place] -= count
+                left -= count
     return shares
 
 
