@@ -64,15 +64,17 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
 def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
     """Return the machine that is named, or else the one that one stands on, and how it was recognised."""
     from echelon.machines import load
-    from echelon.machines.detect import detect
+    from echelon.machines.detect import recognise
 
     if "machine" in values:
         return load.find(values["machine"], host.environ), "as asked"
-    found = detect(host.environ, host, socket.gethostname())
+    recognition = recognise(host.environ, host, socket.gethostname())
+    found = recognition.found
     if found is None:
         known = ", ".join(sorted(load.load_all(host.environ)))
+        remarks = "".join(f" ({remark})" for remark in recognition.remarks)
         raise UsageError(
-            f"this machine is none of those that are known: {known}",
+            f"this machine is none of those that are known: {known}{remarks}",
             hint="--machine NAME   or, where Slurm is at hand: echelon machines learn",
         )
     return load.find(found.machine_name, host.environ), found.how

@@ -1,0 +1,145 @@
+"""`echelon plan` and `echelon submit` on the command line, with right and wrong input."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ACCOUNT = "--account project_1"
+LUMI = f"submit --machine lumi {ACCOUNT} -t 1h"
+
+# command line, part of the message, part of the hint
+WRONG = [
+    ("plan --machine lumi", "how many devices, or nodes?", "--gpus 8"),
+    ("plan --machine lumi --gpus 0", "--gpus 0: a whole number of at least 1 is wanted", "--gpus 8"),
+    ("plan --machine lumi --gpus -1", "--gpus -1: a whole number", "--gpus 8"),
+    ("plan --machine lumi --gpus x", "--gpus x: a whole number", "--gpus 8"),
+    ("plan --machine lumi --nodes 0", "--nodes 0: a whole number", "--nodes 8"),
+    ("plan --machine lumi --gpus 8 -t 1:70", "--time 1:70: minutes and seconds go from 0 to 59", "1:10:00"),
+    ("plan --machine lumi --gpus 8 -t soon", "--time soon: not a time; a time is", "--time 1:00:00"),
+    ("plan --machine lumi --gpus 8 -t 0", "--time 0: the time must be more than nothing", "--time 1:00:00"),
+    ("plan --machine lumi --gpus 8 -t ''", "--time '': not a time", "--time 1:00:00"),
+    ("plan --machine lumi --gpus 8 --mem-per-gpu lots", "--mem-per-gpu lots: not a size", "--mem-per-gpu 60G"),
+    ("plan --machine lumi --gpus 8 -p small", "has no partition small; it has", "--partition small-g"),
+    ("plan --machine lumi --gpus 8 --chip A100", "--chip A100: this machine has MI250X", "--chip MI250X"),
+    ("plan --machine lumi --gpus 8 -p 'a b'", "--partition a b: a name is wanted", "--partition NAME"),
+    ("plan --machine lumi --gpus 8 --why-not small", "has no partition small; it has", "--partition small-g"),
+    ("plan --machine lummi --gpus 8", "no machine 'lummi' is known; did you mean lumi?", "lumi"),
+    ("plan --machine lumi --gpus 8 train.py", "'train.py' is none", "echelon submit --gpus 8"),
+    ("plan --machine lumi --gpu-count 8", "there is no option --gpu-count", ""),
+    ("plan --machine lumi --gpus", "--gpus needs a value", "echelon plan --gpus N"),
+    ("plan --machine mahti --gpus 4", "was shut down on 2026-08-31; its successor is roihu", "--machine roihu"),
+    ("plan --machine lumi --gpus 16 --global-batch 100", "cannot be shared equally by 16 ranks", "--global-batch 96"),
+    (f"submit --machine lumi {ACCOUNT} --gpus 1 train.py", "how long may it take?", "--time 2h"),
+    ("submit --machine lumi -t 1h --gpus 1 train.py", "--account is missing", "--account"),
+    ("submit --machine lumi -t 1h --gpus 1 --dry-run train.py", "--account is missing", "--account"),
+    (f"{LUMI} --gpus 1", "no script was given", "train.py"),
+    (f"{LUMI} --gpus 1 trian.py", "trian.py", "train.py"),
+    (f"{LUMI} --gpus 1 --layout tasks train.py", "--layout is of a plain script", "--plain --layout tasks"),
+    (f"{LUMI} --gpus 1 --plain --layout mpi train.py", "--layout mpi: the choices are torchrun, tasks", "--layout"),
+    (f"{LUMI} --gpus 1 --plain -- true", "a plain script starts Python", "echelon submit --plain"),
+    (f"{LUMI} --gpus 1 --after first train.py", "--after first: the number of a job", "--after 123456"),
+    (f"{LUMI} --gpus 1 --container no.sif train.py", "--container no.sif: there is no such image", "no image lies in"),
+    (f"{LUMI} --gpus 1 --nnodes 2 train.py", "there is no option --nnodes", "--nodes"),
+    (f"{LUMI} --gpus 1 --bind loose train.py", "--bind loose: the choices are auto, strict, off", "--bind auto"),
+    (f"submit --machine local {ACCOUNT} -t 1h --gpus 1 train.py", "no partitions that are known", "echelon run"),
+    (f"submit --machine puhti {ACCOUNT} -t 1h --gpus 1 --dry-run train.py", "shut down on", "--plain --dry-run"),
+]  # fmt: skip
+
+
+def echelon(folder: Path, line: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "ECHELON"))}
+    return subprocess.run(
+        [sys.executable, "-m", "echelon", *shlex.split(line)], cwd=folder, capture_output=True, text=True, timeout=60,
+        env={**kept, "XDG_CONFIG_HOME": str(folder / "config"), **environ}, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "message", "hint"), WRONG, ids=[row[0] for row in WRONG])
+def test_wrong_input(folder: Path, line: str, message: str, hint: str) -> None:
+    """One error that names the thing and gives a repair; exit code 2; nothing written."""
+    done = echelon(folder, line)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    errors = [row for row in done.stderr.splitlines() if row.startswith("echelon: error:")]
+    assert len(errors) == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    shown = done.stderr.partition("\n  hint: ")[2]
+    assert shown
+    assert hint in shown
+    assert [path.name for path in folder.iterdir() if path.name != "config"] == ["train.py"]
+
+
+def test_plan_as_json(folder: Path) -> None:
+    """The plan as JSON holds every number, its reasons, and what spoke against the other partitions."""
+    done = echelon(folder, "plan --machine lumi --gpus 16 -t 12h --json")
+    fields = json.loads(done.stdout)
+    assert (fields["partition"], fields["num_nodes"], fields["ranks_per_node"]) == ("small-g", 2, 8)
+    assert (fields["minutes"], fields["billed"]) == (720, 96)
+    assert "costs the same" in fields["against"]["standard-g"]
+    assert {reason["what"] for reason in fields["reasons"]} >= {"partition", "nodes", "cores per rank", "bill"}
+
+
+def test_why_not(folder: Path) -> None:
+    """Asked why not, one line answers."""
+    done = echelon(folder, "plan --machine lumi --gpus 80 -t 12h --why-not small-g")
+    assert done.stdout.startswith("small-g: at most 4 nodes of 8 devices, and this needs 10 (")
+    assert done.returncode == 0
+
+
+def test_help_ends_in_an_example(folder: Path) -> None:
+    """Both helps end in something that can be typed."""
+    for command in ("plan", "submit"):
+        done = echelon(folder, f"{command} --help")
+        assert done.stdout.splitlines()[-1].startswith(f"  echelon {command} --")
+
+
+def test_retired_machine_can_be_read(folder: Path) -> None:
+    """The script for a machine that was shut down is still there to be read."""
+    done = echelon(folder, f"submit --machine puhti {ACCOUNT} -t 1h --gpus 4 --plain --dry-run train.py")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --gres=gpu:v100:4" in done.stdout
+
+
+def test_account_of_the_shell_is_taken(folder: Path) -> None:
+    """An account in the environment, as sites teach it, counts."""
+    done = echelon(folder, "submit --machine lumi -t 1h --gpus 1 --dry-run train.py", SBATCH_ACCOUNT="project_7")
+    assert "#SBATCH --account=project_7" in done.stdout
+
+
+def test_closed_pipe_is_no_traceback(folder: Path) -> None:
+    """A reader that stops early, such as head, ends the command quietly."""
+    command = f"{shlex.quote(sys.executable)} -m echelon machines lumi | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+
+
+def test_unknown_machine_names_the_command_that_learns(folder: Path) -> None:
+    """Where nothing tells the machine, the known ones and the way to learn it are named."""
+    done = echelon(folder, "plan --gpus 1", PATH="/nonexistent")
+    assert done.returncode == 2
+    assert "none of those that are known: " in done.stderr
+    assert "echelon machines learn" in done.stderr
+
+
+def test_slow_slurm_is_not_waited_for(folder: Path) -> None:
+    """A Slurm that does not answer costs a few seconds, and is named."""
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
+    (programs / "scontrol").chmod(0o755)
+    done = echelon(folder, "plan --gpus 1", PATH=f"{programs}:/usr/bin:/bin")
+    assert done.returncode == 2
+    assert "scontrol did not answer within" in done.stderr
