@@ -98,6 +98,7 @@ class SimulatedAgent:
         elif line.startswith(b'{"kind":"start"'):
             for rank in self.ranks:
                 self.channel.send("started", attempt=0, rank=rank, pid=100_000 + rank)
+            self.channel.send("bound", attempt=0, is_change=False, ranks=[self._held(rank) for rank in self.ranks])
         elif line.startswith(b'{"kind":"signal"'):
             for rank in self.ranks:
                 self.channel.send(
@@ -106,6 +107,15 @@ class SimulatedAgent:
         elif line.startswith(b'{"kind":"stop"'):
             self.channel.send("stopped", attempt=0)
         return not line.startswith(b'{"kind":"end"')
+
+    def _held(self, rank: int) -> dict[str, object]:
+        """Return what a real rank says of its place."""
+        device = rank % RANKS_PER_NODE
+        cores = f"{device * 8 + 1}-{device * 8 + 7}"
+        return {
+            "rank": rank, "cpus": cores, "wanted_cpus": cores, "num_cores": 7, "device": device,
+            "wanted_device": device, "distance": 10, "nic": f"hsn{device // 2}",
+        }  # fmt: skip
 
 
 def simulate(directory: str, num_agents: int) -> None:

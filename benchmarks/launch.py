@@ -19,13 +19,18 @@ import tempfile
 from dataclasses import asdict
 from importlib import metadata
 
-from benchmarks import account, rows_fleet, rows_here
+from benchmarks import account, rows_fleet, rows_here, rows_machine
 from benchmarks.figures import Row, markdown
 from benchmarks.meter import BenchmarkError, Meter, clean_environ
 
 HERE = {"node": rows_here.node, "further": rows_here.further, "overhead": rows_here.overhead}
 ON_SLURM = ("nodes", "plain")
-ALONE = {"fleet": rows_fleet.fleet, "commands": rows_here.commands}
+ALONE = {
+    "fleet": rows_fleet.fleet,
+    "commands": rows_here.commands,
+    "plans": rows_machine.plans,
+    "topology": rows_machine.topology,
+}
 NAMES = (*HERE, *ON_SLURM, *ALONE)
 PAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "performance.md")
 BEGIN, END = "<!-- printed by benchmarks/launch.py -->", "<!-- until here -->"

@@ -28,6 +28,8 @@ class _Start:
     """From the first agent to the last."""
     start_seconds: float
     """From the last agent's coming to the report of the last started rank."""
+    bind_seconds: float
+    """From the last agent's coming to the proof that every rank sits where it was planned."""
     cpu_seconds: float
     peak_bytes: int
 
@@ -40,6 +42,8 @@ def fleet(meter: Meter) -> Row:
         figures=(
             Figure(what="all ready to all started", unit="s", target=at_most(3),
                    ours=Spread(tuple(start.start_seconds for start in starts))),
+            Figure(what=f"all ready to the binding of {NUM_AGENTS * RANKS_PER_NODE:,} ranks proved", unit="s",
+                   target=at_most(1), ours=Spread(tuple(start.bind_seconds for start in starts))),
             Figure(what="supervisor's peak memory (RSS)", unit="MB", target=at_most(150),
                    ours=Spread(tuple(start.peak_bytes / 1e6 for start in starts))),
             Figure(what="supervisor's CPU time, up to the last report", unit="s",
@@ -72,7 +76,9 @@ def _measure(meter: Meter) -> _Start:
         events = [json.loads(line) for line in file]
     came = [event["time"] for event in events if event["event"] == "agent"]
     started = [event["time"] for event in events if event["event"] == "started"]
+    bound = [event["time"] for event in events if event["event"] == "bound"]
     return _Start(
+        bind_seconds=max(bound) - max(came),
         gather_seconds=max(came) - min(came),
         start_seconds=max(started) - max(came),
         cpu_seconds=cpu_seconds,
@@ -82,13 +88,14 @@ def _measure(meter: Meter) -> _Start:
 
 def _wait_for_all(path: str, processes: tuple[subprocess.Popen[str], subprocess.Popen[bytes]]) -> None:
     deadline = time.monotonic() + LIMIT_SECONDS
-    missing = NUM_AGENTS * RANKS_PER_NODE
+    missing = NUM_AGENTS * (RANKS_PER_NODE + 1)
     with open(path) as events:
         while missing:
             if any(process.poll() is not None for process in processes) or time.monotonic() > deadline:
-                raise BenchmarkError(f"{missing} ranks were never reported as started")
+                raise BenchmarkError(f"{missing} reports of started and bound ranks never came")
             time.sleep(0.1)
-            missing -= events.read().count('"event": "started"')
+            text = events.read()
+            missing -= text.count('"event": "started"') + text.count('"event": "bound"')
 
 
 def _peak_bytes(pid: int) -> int:

@@ -143,10 +143,11 @@ def test_plain_script_needs_no_echelon(slurm: Cluster, learned: Path, folder: Pa
     programs.mkdir()
     for name in ("python", "torchrun"):
         (programs / name).symlink_to(Path(sys.prefix) / "bin" / name)
+    (programs / "echelon.py").write_text("raise ImportError('nobody has installed echelon here')\n")
     script = "\n".join(line for line in done.stdout.splitlines() if not line.startswith(("source ", "module ")))
     script = script.replace("--output=", "--output=/dev/null --comment=")
     (folder / "job.sh").write_text(script)
-    environ = {**slurm.environ, "PATH": f"{programs}:{slurm.environ['PATH']}"}
+    environ = {**slurm.environ, "PATH": f"{programs}:{slurm.environ['PATH']}", "PYTHONPATH": str(programs)}
     job = subprocess.run(
         ["sbatch", "--parsable", "--wait", "job.sh"], cwd=folder, env=environ, capture_output=True, text=True,
         timeout=150, check=False,
