@@ -40,7 +40,7 @@ DEFAULT_MINUTES = 60
 
 def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Request:
     """Return the resources that the options ask for; raise UsageError for a value that is none."""
-    from echelon.slurm.users import account
+    from echelon.slurm.variables import account
 
     request = Request(
         num_devices=_whole(values, "gpus", "--gpus"),

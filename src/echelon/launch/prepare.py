@@ -60,13 +60,14 @@ def _site(host: Host, partition: str, *, is_slurm: bool) -> Site:
     runtimes = tuple(name for name in RUNTIMES if shutil.which(name))
     if not is_slurm and not host.environ.get("ECHELON_MACHINE"):
         return Site(runtimes=runtimes, environ=host.environ)
-    from echelon.machines import load
     from echelon.machines.detect import detect
-    from echelon.script import torch_build
 
     found = detect(host.environ, host, socket.gethostname())
     if found is None:
         return Site(runtimes=runtimes, environ=host.environ)
+    from echelon.machines import load
+    from echelon.script import torch_build
+
     return Site(
         machine=load.find(found.machine_name, host.environ),
         how=found.how,

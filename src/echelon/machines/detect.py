@@ -5,11 +5,15 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from echelon.errors import EchelonError
 from echelon.host import Host
-from echelon.machines.load import find, load_all, load_named
-from echelon.slurm import site
+from echelon.machines import files
+from echelon.slurm import variables
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +42,15 @@ def detect(environ: Mapping[str, str], host: Host, hostname: str) -> Detected | 
 def recognise(environ: Mapping[str, str], host: Host, hostname: str) -> Recognition:
     """Look for the machine and say also what did not help; raise UsageError for an ECHELON_MACHINE that is unknown."""
     if named := environ.get("ECHELON_MACHINE", ""):
+        from echelon.machines.load import find
+
         find(named, environ)
         return Recognition(found=Detected(machine_name=named, how=f"ECHELON_MACHINE is {named}"))
-    if cluster := site.cluster_of(environ):
+    if cluster := variables.cluster(environ):
         return _of_cluster(cluster, environ)
+    from echelon.machines.load import load_all
+    from echelon.slurm import site
+
     for machine in load_all(environ).values():
         for glob in machine.login_hosts:
             if any(fnmatch.fnmatch(name, glob) for name in (hostname, hostname.partition(".")[0])):
@@ -54,11 +63,22 @@ def recognise(environ: Mapping[str, str], host: Host, hostname: str) -> Recognit
 
 
 def _of_cluster(cluster: str, environ: Mapping[str, str]) -> Recognition:
-    # most files are called as the cluster is: then the others need not be parsed
-    first = load_named(cluster.lower(), environ)
-    candidates = [first] if first and cluster.lower() in map(str.lower, first.clusters) else load_all(environ).values()
-    for machine in candidates:
+    for machine in _mentioning(cluster, environ):
         if cluster.lower() in (name.lower() for name in machine.clusters):
             return Recognition(found=Detected(machine_name=machine.name, how=f"Slurm's cluster name is {cluster}"))
     remark = f"Slurm's cluster name is {cluster}, which no machine file has; echelon machines learn writes one"
     return Recognition(found=None, remarks=(remark,) if cluster else ())
+
+
+def _mentioning(cluster: str, environ: Mapping[str, str]) -> list[Machine]:
+    """Return the machines whose files hold the word: the others need not be parsed, and each run begins with this."""
+    word = cluster.lower()
+    names = {file.name for layer in files.layers(environ) for file in layer if word in file.text.lower()}
+    if not names:
+        return []
+    from echelon.machines.load import load_all, load_named
+
+    if "" in names:  # a name that cannot be read without parsing
+        return list(load_all(environ).values())
+    found = [load_named(name, environ) for name in sorted(names, key=lambda name: (name.lower() != word, name))]
+    return [machine for machine in found if machine is not None]

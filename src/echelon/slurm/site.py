@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from echelon import units
@@ -57,11 +56,6 @@ class SitePartition:
     """Who may use it, where not everybody may: "AllowAccounts=physics"."""
     remarks: tuple[str, ...]
     """What bears on a job and has no key of its own: "QoS=gpu"."""
-
-
-def cluster_of(environ: Mapping[str, str]) -> str:
-    """Return the cluster's name that Slurm puts into a job's environment; empty outside of one."""
-    return environ.get("SLURM_CLUSTER_NAME", "")
 
 
 def ask_cluster(host: Host) -> str:

@@ -1,4 +1,4 @@
-"""Whom Slurm bills when nobody says it."""
+"""What Slurm's variables tell, beside the allocation."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def account(environ: Mapping[str, str]) -> str:
     return next(
         (environ[name] for name in ("SBATCH_ACCOUNT", "SLURM_ACCOUNT", "SALLOC_ACCOUNT") if environ.get(name)), ""
     )
+
+
+def cluster(environ: Mapping[str, str]) -> str:
+    """Return the cluster's name that Slurm puts into a job's environment; empty outside of one."""
+    return environ.get("SLURM_CLUSTER_NAME", "")
