@@ -1,12 +1,16 @@
 """The pages are executed: commands show what they show, and names, links and numbers are those of the code.
 
 A fenced block is run when its first line is `$ echelon …`, or `$ salloc …`, `$ srun …`, `$ sbatch …`, which run on the
-private cluster. A fence with a file name, as in ```python train.py, is a file that all commands of its page find in
-their folder, beside examples/. A line of one … stands for any lines. `python -m tests.test_docs` writes what commands
-show now into the pages: read the difference as you would read code.
+private cluster, as do `echelon plan` and `echelon submit` that name no --machine: there the cluster is known as
+"testcluster". Where --container stands, image.sif is an image of the stand-in for Singularity. A fence with a file
+name, as in ```python train.py, is a file that all commands of its page find in their folder, beside examples/. A line
+of one … stands for any lines. `python -m tests.test_docs` writes what commands show now into the pages: read the
+difference as you would read code.
 """
 
+import importlib
 import importlib.util
+import inspect
 import itertools
 import os
 import re
@@ -22,12 +26,14 @@ from typing import NamedTuple
 
 import pytest
 from tests.cluster import Cluster
+from tests.container.fixture import SCRIPT, Singularity, require_bubblewrap
 
 import echelon
+from echelon.cli import COMMANDS, plan, submit
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
 from echelon.environment.place import Place
-from echelon.launch import failure, supervisor
+from echelon.launch import failure, stragglers, supervisor
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
@@ -37,17 +43,21 @@ OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
 FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
 SECONDS = 60
 ANY_LINES = "…"
-UNTIL_NO_JOB = 'while test "$(squeue --noheader --name=job.sh)"; do sleep 0.1; done'  # whoever reads waits too
+UNTIL_NO_JOB = 'while test "$(squeue --noheader)"; do sleep 0.1; done'  # whoever reads waits too
+LEARN = "echelon machines learn --name testcluster >/dev/null 2>&1"
 # what differs from run to run, and what stands for it when texts are compared
 CHANGING = (
     (r"\d{8}-\d{6}-(\S+?)-[0-9a-f]{4}\b", r"TIME-\1-ID"),
     (r"\b(\d+ min )?\d+(\.\d)? s\b", "SECONDS"),
-    (r"\bcores [\d,]+", "cores CORES"),
-    (r"\bjob \d+", "job NUMBER"),
+    (r"\b(cores|planned) [\d,-]+", r"\1 CORES"),
+    (r"\beach on (the )?\d+ cores?\b", r"each on \1CORES"),
+    (r"\b([Jj]ob) \d+( to start at \S+)?", r"\1 NUMBER"),
     (r"(?<=threads that stay: )\S+", "NAME"),  # from Python 3.14 on threads have their own names
     (r'("time"|"seconds"|"pid"|"warm_pid"): [\d.e-]+', r"\1: NUMBER"),
     (r"\n  │ +[~^]+(?=\n)", ""),  # Python 3.10 does not point into the line
 )
+# lines of which each rank has its own; which is first is chance
+OF_SEVERAL_RANKS = (r"(^\[\d+\] [^\n]*\n)+", r"(^\{[^\n]*\"event\": \"(started|exit)\"[^\n]*\n)+")
 SHIM = """#!{python}
 import sys
 
@@ -79,6 +89,19 @@ class Block:
     @property
     def is_executed(self) -> bool:
         return self.info == "console" and self.first_word in OURS + SLURMS
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the private cluster must be a machine that echelon knows."""
+        return any(re.match(r"echelon (plan|submit)\b(?!.*--(machine|help)\b)", line, re.S) for line in self.commands)
+
+    @property
+    def needs_cluster(self) -> bool:
+        return self.first_word in SLURMS or self.is_planned
+
+    @property
+    def needs_container(self) -> bool:
+        return "--container" in self.text
 
     @property
     def commands(self) -> list[str]:
@@ -124,18 +147,29 @@ def lay(folder: Path, block: Block, environ: Mapping[str, str]) -> Desk:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, "utf-8")
         path.chmod(0o755 if file.text.startswith("#!") else 0o644)
+    if block.needs_container:
+        install_containers(folder)
     kept = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
-    path = os.pathsep.join([str(folder / "bin"), os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
-    return Desk(folder / "work", {**kept, "PATH": path, "HOME": str(folder / "home"), "TZ": "UTC"})
+    programs = os.pathsep.join([str(folder / "bin"), os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
+    return Desk(folder / "work", {**kept, "PATH": programs, "HOME": str(folder / "home"), "TZ": "UTC"})
+
+
+def install_containers(folder: Path) -> None:
+    """Put the stand-in for Singularity on PATH, and an image into the folder."""
+    program = folder / "bin" / "singularity"
+    _, _, text = SCRIPT.read_text().partition("\n")
+    program.write_text(f"#!{sys.executable} -IS\n{text.replace('__file__', repr(str(SCRIPT)))}")
+    program.chmod(0o755)
+    Singularity(folder / "bin").image(folder / "work" / "image.sif")
 
 
 def run(block: Block, desk: Desk) -> str:
     """Run the commands of a block in one shell; return what a terminal would show, prompts included."""
-    lines = ["status=0"]
+    lines = [*([LEARN] if block.is_planned else []), "status=0"]
     for command in block.commands:
         shown = "$ " + command.replace("\n", "\n> ")
         lines += [f"printf '%s\\n' {shlex.quote(shown)}", "(exit $status)", command, "status=$?"]
-        if command.startswith("sbatch"):
+        if re.match(r"sbatch|echelon submit\b(?!.*--dry-run)", command, re.S):
             lines.append(UNTIL_NO_JOB)
     done = subprocess.run(
         ["bash", "-c", "\n".join(lines)],
@@ -159,14 +193,30 @@ def as_written(text: str, desk: Desk) -> str:
         (sys.prefix, "/home/me/venv"),
     ):
         text = text.replace(ours, theirs)
+    if "SLURM_CONF" in desk.environ and (name := cluster_name(desk.environ["SLURM_CONF"])):
+        text = text.replace(name, "testcluster")
     return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "laptop", text)
 
 
-def compared(text: str) -> str:
+def cluster_name(conf: str) -> str:
+    """Return the name of the private cluster; empty where this machine's own configuration is named."""
+    try:
+        found = re.search(r"^ClusterName=(\S+)", Path(conf).read_text("utf-8"), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def compared(text: str, page: Path) -> str:
     """Return a text without what changes from run to run; lines of several ranks in their ranks' order."""
+    bound = "".join(re.findall(r"^echelon: bound: .*\n", text, re.M))  # it comes before or after what rank 0 says,
+    text = re.sub(r"^echelon: bound: .*\n", "", text, flags=re.M)  # and where cores are few not at all
+    text += bound if page.name == "binding.md" else ""
     for pattern, stand_in in CHANGING:
         text = re.sub(pattern, stand_in, text)
-    return re.sub(r"(^\[\d+\] [^\n]*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.M)
+    for lines in OF_SEVERAL_RANKS:
+        text = re.sub(lines, lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.M)
+    return text
 
 
 def shows(written: str, shown: str) -> bool:
@@ -178,6 +228,8 @@ def shows(written: str, shown: str) -> bool:
 def need(block: Block) -> None:
     if "allreduce" in block.text and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
+    if block.needs_container:
+        require_bubblewrap()
 
 
 @pytest.fixture
@@ -185,14 +237,13 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
     """Give a block the folder and the environment that its commands need."""
     block: Block = request.node.callspec.params["block"]
     need(block)
-    is_slurms = block.first_word in SLURMS
-    return lay(tmp_path, block, request.getfixturevalue("slurm").environ if is_slurms else os.environ)
+    return lay(tmp_path, block, request.getfixturevalue("slurm").environ if block.needs_cluster else os.environ)
 
 
 @pytest.mark.parametrize("block", EXECUTED, ids=[block.name for block in EXECUTED])
 def test_command_of_a_page_shows_what_the_page_says(block: Block, desk: Desk) -> None:
     """Whoever types a command of the pages sees what stands below it."""
-    written, shown = compared(block.text), compared(run(block, desk))
+    written, shown = compared(block.text, block.page), compared(run(block, desk), block.page)
     if not shows(written, shown):
         assert shown == written
 
@@ -231,6 +282,49 @@ def test_option_of_exec_is_explained(name: str) -> None:
     assert re.search(rf"`{re.escape(name)}[ `]", (ROOT / "docs/exec.md").read_text("utf-8"))
 
 
+@pytest.mark.parametrize("name", [name for option in plan.OPTIONS for name in option.names])
+def test_option_of_plan_is_in_its_table(name: str) -> None:
+    """Every spelling of every option of `echelon plan` has a row."""
+    assert re.search(rf"^\|.*`{re.escape(name)}[ `].*\|", page("plan"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [name for option in submit.SUBMITTING for name in option.names])
+def test_option_of_submit_is_in_its_table(name: str) -> None:
+    """So has what only `echelon submit` has."""
+    assert re.search(rf"^\|.*`{re.escape(name)}[ `].*\|", page("submit"), re.MULTILINE)
+
+
+def test_tables_name_no_other_options() -> None:
+    """No row of the two tables is left over from an option that has gone."""
+    for name, options in (("plan", plan.OPTIONS), ("submit", submit.SUBMITTING)):
+        table = page(name).partition("\n| option |")[2].partition("\n\n")[0]
+        named = re.findall(r"`(-[\w-]+)", "\n".join(row.split("|")[1] for row in table.splitlines() if "`" in row))
+        assert set(named) == {name for option in options for name in option.names}
+
+
+def test_covering_command_exists() -> None:
+    """Every `echelon …` of the page on what the guides teach is a command, and every option after it one of its own."""
+    for line in re.findall(r"`echelon ([^`]*)`", page("coverage")):
+        command, *words = line.split()
+        assert command in COMMANDS, line
+        known = known_options(command)
+        for word in words:
+            assert not word.startswith("-") or word.partition("=")[0] in known, line
+
+
+def known_options(command: str) -> set[str]:
+    """Return the options of a command: from its rows, or from the parser that it fills."""
+    rows = {"run": OPTIONS, "plan": plan.OPTIONS, "submit": submit.OPTIONS}.get(command)
+    if rows is not None:
+        return {name for option in rows for name in option.names}
+    module = importlib.import_module("echelon.environment.become" if command == "exec" else f"echelon.cli.{command}")
+    return set(re.findall(r"(?<!\w)--[a-z][a-z-]*", inspect.getsource(module)))
+
+
+def page(name: str) -> str:
+    return (ROOT / f"docs/{name}.md").read_text("utf-8")
+
+
 def test_variable_of_a_rank_is_in_the_table() -> None:
     """The table of variables is complete."""
     place = Place(1, 2, 1, 2, 0, 1, "127.0.0.1", 29500)
@@ -256,6 +350,12 @@ def test_waiting_time_is_the_one_of_the_code(name: str) -> None:
     """The page says how long the supervisor waits for what, in its own numbers."""
     row = next(line for line in (ROOT / "docs/run.md").read_text("utf-8").splitlines() if f"`{name}`" in line)
     assert f"{getattr(supervisor, name):g} s" in row
+
+
+def test_patience_with_the_last_ranks_is_the_one_of_the_code() -> None:
+    """The page says after how long a rank that does not end is named."""
+    text = (ROOT / "docs/failures.md").read_text("utf-8")
+    assert f"ranks ended {stragglers.PATIENCE_SECONDS:.0f} s ago; still runs: rank" in text
 
 
 def prose(page: Path) -> str:
@@ -301,9 +401,9 @@ def rewrite() -> None:
     with Cluster() as cluster:
         for block in EXECUTED:
             with tempfile.TemporaryDirectory() as folder:
-                is_slurms = block.first_word in SLURMS
-                shown = run(block, lay(Path(folder), block, cluster.environ if is_slurms else os.environ))
-            if shows(compared(block.text), compared(shown)):
+                environ = cluster.environ if block.needs_cluster else os.environ
+                shown = run(block, lay(Path(folder), block, environ))
+            if shows(compared(block.text, block.page), compared(shown, block.page)):
                 continue
             print(block.name)
             fence = "```" + block.info + "\n"
