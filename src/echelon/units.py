@@ -7,7 +7,7 @@ import re
 from echelon.errors import UsageError
 
 GIB = 1 << 30
-_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
+_SIZES = {"M": 1 << 20, "G": GIB, "T": 1 << 40}
 _UNIT_MINUTES = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
 TIMES = "30 (minutes), 1:30:00, 2-00:00:00, 90m, 36h or 2d"
 
@@ -58,9 +58,13 @@ def slurm_time(total_minutes: int) -> str:
 
 def size_bytes(text: str, *, option: str = "--mem") -> int:
     """Read a size such as 60G (powers of 1024, as Slurm has it); raise UsageError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found or float(found.group(1)) <= 0:
-        raise UsageError(f"{option} {text or repr('')}: not a size; a size is 60G, 1.5T or 500M", hint=f"{option} 60G")
+        is_bare = text.isascii() and text.isdigit() and int(text) > 0  # Slurm would read megabytes
+        raise UsageError(
+            f"{option} {text or repr('')}: not a size; a size has a unit: 60G, 1.5T or 500M",
+            hint=f"{option} {text if is_bare else 60}G",
+        )
     return int(float(found.group(1)) * _SIZES[found.group(2).upper()])
 
 

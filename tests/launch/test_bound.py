@@ -18,7 +18,7 @@ from echelon.topology.binding import parse_cpu_list
 MAP = ("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47")
 ORDER = Order(
     run_id="r", addresses=[], argv=["python", "train.py"], is_python=True, preload=[], own=[], folder="", launch="warm",
-    visible="all", bind="auto", reserved=[], settings=[], ranks_per_node=8, environ={}, max_restarts=0,
+    visible="all", scale="off", bind="auto", reserved=[], settings=[], ranks_per_node=8, environ={}, max_restarts=0,
     connect_seconds=1.0, is_private_directory=False, forwards_signals=True, secret=b"",
 )  # fmt: skip
 SEAT = Seat(
@@ -147,7 +147,7 @@ def test_later_change_is_told_when_it_is_seen(lumi: Binding) -> None:
     moved = rows(lumi, rank_1={"cpus": [0]})[1]
     told.hear(0, "n0", [moved], is_change=True)
     assert told.lines[-1].startswith("warning: rank 1 on n0 runs on cores 0, planned ")
-    assert told.lines[-1].endswith(" now")
+    assert told.lines[-1].endswith("; it was moved after the start")
     told.hear(0, "n0", [rows(lumi)[1]], is_change=True)
     assert len(told.lines) == 2
 

@@ -115,11 +115,32 @@ def test_cheaper_partition_wins() -> None:
     assert why_not("standard-g", chosen, judged, lumi) == ("it fits, and takes 4 GPU-hours where small-g takes 2")
 
 
-@pytest.mark.parametrize(("wanted", "nodes", "ranks"), [(8, 1, 8), (9, 3, 3), (12, 2, 6), (16, 2, 8), (11, 11, 1)])
+@pytest.mark.parametrize(("wanted", "nodes", "ranks"), [(8, 1, 8), (9, 3, 3), (12, 2, 6), (16, 2, 8), (10, 2, 5)])
 def test_equal_shares(wanted: int, nodes: int, ranks: int) -> None:
     """Devices lie equally on the fewest nodes."""
     booking = book(request("lumi", num_devices=wanted, minutes=60), machine("lumi"), today=TODAY)
     assert (booking.num_nodes, booking.ranks_per_node) == (nodes, ranks)
+
+
+def test_prime_number_of_devices_is_not_one_on_each_node() -> None:
+    """Eleven devices would take eleven nodes: the neighbours that take two are offered."""
+    error = refusal(request("lumi", num_devices=11), machine("lumi"))
+    assert "11 devices lie equally on nodes of 8 only if 11 nodes are taken, with 1 device on each" in error.message
+    assert error.hint.startswith("--gpus 10 or --gpus 12")
+    meant = book(request("lumi", num_devices=11, num_nodes=11, partition="standard-g"), machine("lumi"), today=TODAY)
+    assert meant.num_nodes == 11
+
+
+def test_nearest_is_the_longest_where_time_is_too_much() -> None:
+    """Too much time is answered with the partition that gives most of it."""
+    error = refusal(request("lumi", num_devices=16, minutes=80 * 60), machine("lumi"))
+    assert error.hint == "nearest: --time 3-00:00:00 --partition small-g"
+
+
+def test_nearest_keeps_the_chip() -> None:
+    """Who asked for a chip is not offered another."""
+    error = refusal(request("hipergator", num_devices=8, chip="A100"), machine("hipergator"))
+    assert error.hint == "nearest: --partition hpg-ai"
 
 
 def test_whole_nodes_have_all_devices_and_cores() -> None:

@@ -26,7 +26,12 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("-h", "--help"), help="show this"),
 )
 # What would contradict the resources, or belongs to the start inside of the job.
-_NOT_FROM_RUN = frozenset({"nnodes", "dry_run", "json", "help", "global_batch", "run_dir"})
+_NOT_FROM_RUN = frozenset(
+    {"nnodes", "nproc_per_node", "share_devices", "dry_run", "json", "help", "global_batch", "run_dir", "node_rank",
+     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank"}
+)  # fmt: skip
+# What a plain script can keep of `echelon run`: where it stands, it says the same in its own words.
+_IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})
 FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
 OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
 
@@ -66,6 +71,8 @@ def main(arguments: list[str]) -> int:
     refuse_missing_account(script.booking, machine, projects())
     if "dry_run" in values:
         print(script.text, end="")
+        if not is_plain:
+            say(f"note: submitting makes the folder of its output: mkdir -p {shlex.quote(script.run_directory)}")
         return 0
     submit.write(script)
     if "test" in values:
@@ -104,6 +111,14 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
         raise UsageError("--layout is of a plain script, and this is none", hint="--plain --layout tasks")
     if values.get("layout", "torchrun") not in ("torchrun", "tasks"):
         raise UsageError(f"--layout {values['layout']}: the choices are torchrun, tasks", hint="--layout tasks")
+    lost = [option.names[-1] for option in FROM_RUN if option.key in values and option.key not in _IN_PLAIN]
+    if "plain" in values and lost:
+        raise UsageError(
+            f"a plain script knows nothing of {' and '.join(lost)}",
+            hint=f"leave {'it' if len(lost) == 1 else 'them'} out, or submit without --plain",
+        )
+    if "json" in values and ("test" in values or "dry_run" in values):
+        raise UsageError("--json prints a job's number, and none is submitted", hint="leave --json out")
     if "after" in values and not values["after"].isdigit():
         raise UsageError(f"--after {values['after'] or repr('')}: the number of a job is wanted", hint="--after 123456")
 

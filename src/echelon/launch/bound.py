@@ -43,7 +43,7 @@ class Bound:
         rows = [{**row, "node": node} for row in message["ranks"]]
         self._ranks.update({row["rank"]: row for row in rows})
         if message["is_change"]:
-            return self._warn(rows, since="now")
+            return self._warn(rows, since="; it was moved after the start")
         self._agents.add(agent_index)
         self._nodes.add(node)
         if len(self._agents) < self._num_agents:
@@ -83,7 +83,7 @@ class Bound:
     def _warn(self, rows: Iterable[dict[str, Any]], since: str) -> list[str]:
         wrong = [text for row in sorted(rows, key=lambda row: row["rank"]) if (text := difference(row))]
         for text in wrong[:MAX_NAMED]:
-            self._say(f"warning: {text}{f' {since}' if since else ''}")
+            self._say(f"warning: {text}{since}")
         if len(wrong) > MAX_NAMED:
             self._say(f"warning: and {len(wrong) - MAX_NAMED} more ranks sit elsewhere than planned (events.jsonl)")
         return wrong

@@ -25,6 +25,7 @@ LOST_WARM = "lost warm process"
 SLURM = "ended by Slurm"
 TIME_LIMIT = "time limit"
 INTERRUPTED = "interrupted"
+REFUSED = "the script cannot be scaled"
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
@@ -34,6 +35,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         OUT_OF_MEMORY,
         r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|MemoryError|DefaultCPUAllocator: can't allocate",
     ),
+    (REFUSED, r"^(\[rank\d+\]: )?echelon\.Refusal: "),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
     (

@@ -23,6 +23,7 @@ def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is
         folder=plan.folder,
         launch=plan.launch,
         visible=plan.visible,
+        scale=plan.scale,
         bind=plan.bind,
         reserved=list(plan.reserved_cores),
         settings=[(variable.name, variable.value, variable.is_folder) for variable in plan.variables],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-_ROOMS = ("node", "topology", "environment")
+_ROOMS = ("node", "topology", "environment", "train")
 
 
 def write(path: str) -> None:

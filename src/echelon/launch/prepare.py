@@ -33,6 +33,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     host = host or Host()
     cwd = os.getcwd()
     folder, found_imports = _read_script(job, cwd)
+    _refuse_to_scale(job, found_imports, cwd)
     found = allocation.read(host.environ, partial(gres.ask, host))
     run_id = os.urandom(8).hex()
     label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
@@ -48,14 +49,14 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
-        site=_site(host, found.partition if found is not None else "", is_slurm=found is not None),
+        site=_site(job, host, found.partition if found is not None else "", is_slurm=found is not None),
         cwd=cwd,
         vendor=devices.vendor(host.environ),
     )
     return resolve(job, around)
 
 
-def _site(host: Host, partition: str, *, is_slurm: bool) -> Site:
+def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
     """Return what is known of the machine; outside of Slurm nobody asks, unless its name is in the environment."""
     runtimes = tuple(name for name in RUNTIMES if shutil.which(name))
     if not is_slurm and not host.environ.get("ECHELON_MACHINE"):
@@ -72,7 +73,7 @@ def _site(host: Host, partition: str, *, is_slurm: bool) -> Site:
         machine=load.find(found.machine_name, host.environ),
         how=found.how,
         partition=partition,
-        rocm=torch_build.rocm(_search_path()),
+        rocm="" if job.container else torch_build.rocm(_search_path()),  # an image has a PyTorch of its own
         environ=host.environ,
         runtimes=runtimes,
     )
@@ -81,18 +82,20 @@ def _site(host: Host, partition: str, *, is_slurm: bool) -> Site:
 def refuse_bad_command(job: Job) -> None:
     """Raise UsageError for a script or program that could not be started: before it has waited in a queue."""
     command = job.command
+    if job.container and command.kind == "module":
+        return  # what an image holds is not seen from here
     if command.kind != "program":
         from echelon.script import find
 
         find.resolve(command.target, module=command.kind == "module", cwd=os.getcwd(), search_path=_search_path())
-    elif not job.container:  # what an image holds is not seen from here
+    elif not job.container:
         _refuse_what_cannot_be_executed(command.target)
 
 
 def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     """Return what Python will put first on sys.path, and what the script imports, where that is of use."""
     command = job.command
-    if command.kind == "program":
+    if command.kind == "program" or (job.container and command.kind == "module"):
         refuse_bad_command(job)
         return cwd, None
     from echelon.script import find, imports
@@ -101,6 +104,29 @@ def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     if job.launch != "warm":
         return script.folder, None
     return script.folder, imports.read_imports(script)
+
+
+def _refuse_to_scale(job: Job, found: Imports | None, cwd: str) -> None:
+    """Raise UsageError where scaling was asked for and the script shares the work out by itself."""
+    if job.scale == "off":
+        return
+    from echelon.script import distributes, find, imports
+
+    command = job.command
+    if command.kind == "program":
+        raise UsageError(
+            f"--scale {job.scale} is for a Python script, and {command.target} is any program",
+            hint=f"echelon run --scale {job.scale} train.py",
+        )
+    if found is None:
+        script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
+        found = imports.read_imports(script)
+    reason = distributes.how(found)
+    if reason:
+        raise UsageError(
+            f"{command.target} distributes itself: {reason}; scaled, it would share the work twice",
+            hint="echelon run --scale off …",
+        )
 
 
 def _refuse_what_cannot_be_executed(target: str) -> None:

@@ -16,6 +16,7 @@ from echelon.host import Host
 from echelon.launch.prepare import RUNS, RUNTIMES, refuse_bad_command
 from echelon.launch.run_directory import new_path
 from echelon.plan.book import book
+from echelon.plan.candidates import number
 from echelon.slurm import batch, plain, queue
 from echelon.spec import Booking, Container, Job, Request
 from echelon.units import slurm_time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SUBMIT_SECONDS = 60.0
 POLL_SECONDS = (0.2, 10.0)
 OUTPUT = "slurm.out"
+PLAIN_OUTPUT = "%x-%j.out"  # of a script that is only read, and perhaps submitted by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Script:
         booking = self.booking
         nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
         ranks = f"{booking.world_size} rank{'s' if booking.world_size != 1 else ''}"
-        bill = f" · {booking.billed:g} {booking.billed_unit} at most" if booking.billed is not None else ""
+        bill = f" · {number(booking.billed)} {booking.billed_unit} at most" if booking.billed is not None else ""
         return f"{ranks} on {nodes} of {booking.partition} · {slurm_time(booking.minutes)}{bill}"
 
 
@@ -81,7 +83,7 @@ def prepare(wish: Wish, host: Host) -> Script:
         job_name=label,
         made_by=wish.made_by,
         folder=os.getcwd(),
-        output=os.path.join(run_directory, OUTPUT),
+        output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT),
         after=wish.after,
         starter=plain.STARTER if wish.layout else batch.STARTER,
     )
@@ -111,7 +113,14 @@ def _container(wish: Wish, run_directory: str) -> Container | None:
     vendors = {kind.vendor for kind in wish.machine.node_types}
     folders = (os.getcwd(),) if wish.layout else (os.getcwd(), run_directory)
     vendor = vendors.pop() if len(vendors) == 1 else ""
-    return containers.contain(wish.job.container, wish.machine, folders=folders, vendor=vendor, runtimes=RUNTIMES[:1])
+    return containers.contain(
+        wish.job.container,
+        wish.machine,
+        folders=folders,
+        binds=wish.job.container_binds,
+        vendor=vendor,
+        runtimes=RUNTIMES[:1],
+    )
 
 
 def _plain_command(wish: Wish, booking: Booking) -> list[str]:

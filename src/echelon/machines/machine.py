@@ -79,6 +79,8 @@ class Partition(Row):
     """"batch", "test" (short trials), "interactive", "request" (only after an application), "unconfirmed"."""
     preference: int = 0
     """Which of two partitions that cost the same is taken: the lower."""
+    preferred_because: str = ""
+    """Why, where the site says so."""
     whole_nodes: bool = False
     """Whether nodes are allocated, and billed, whole."""
     max_minutes: int | None = None

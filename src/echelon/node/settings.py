@@ -15,6 +15,8 @@ def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]
     environ = dict(os.environ)
     environ.update(order.environ)
     environ[sweep.MARK] = mark
+    if order.scale != "off":
+        environ["ECHELON_SCALE"] = order.scale
     for name, value, is_folder in order.settings:
         if name not in environ:
             environ[name] = _filled(value, seat, environ)

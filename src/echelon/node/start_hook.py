@@ -25,7 +25,8 @@ def _leave_the_path() -> None:
 
 def _leave_the_modules() -> None:
     archive = os.path.dirname(__file__)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "_echelon"]:
+    kept = ("_echelon", "_echelon.train") if _scale else ()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "_echelon" and name not in kept]:
         del sys.modules[name]
     for entry in [entry for entry in sys.path_importer_cache if entry.startswith(archive)]:
         del sys.path_importer_cache[entry]
@@ -33,6 +34,9 @@ def _leave_the_modules() -> None:
 
 _link = os.environ.pop("ECHELON_WARM_FD", "")
 _is_live = os.environ.pop("ECHELON_LIVE", "")
+_scale = os.environ.get("ECHELON_SCALE", "")
+if _scale:
+    __import__("_echelon.train")  # found by its package from here on, also when the path is left
 if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
 _leave_the_path()
@@ -49,3 +53,11 @@ finally:
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # whatever failed here, the script must not run outside of its rank
         _leave_the_modules()
+    if _scale:
+        try:
+            from _echelon.train import before  # type: ignore[import-not-found]
+
+            before.begin(_scale)
+        except BaseException:  # noqa: BLE001
+            sys.excepthook(*sys.exc_info())
+            os._exit(70)  # Python itself would go on with the script, on all ranks alike

@@ -8,7 +8,7 @@ from echelon.errors import UsageError
 from echelon.machines.machine import Machine
 from echelon.plan import settings
 from echelon.plan.batch import share_of_batch
-from echelon.plan.candidates import Candidate, candidates, choose
+from echelon.plan.candidates import Candidate, candidates, choose, number
 from echelon.plan.shape import why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
 from echelon.units import size, slurm_time
@@ -76,7 +76,7 @@ def _refuse_retired(machine: Machine, today: date) -> None:
     raise UsageError(
         f"{machine.title} was shut down on {machine.retired_on}{instead} ({machine.source})",
         hint=(f"--machine {machine.successor}   or, " if machine.successor else "")
-        + "to read what its script would be: echelon submit --plain --dry-run …",
+        + f"to read what its script would be: echelon submit --machine {machine.name} --plain --dry-run …",
     )
 
 
@@ -92,7 +92,7 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
     kind, laid = chosen.kind, chosen.laid
     memory = size(laid.memory_bytes_per_node) if laid.memory_bytes_per_node else "Slurm's share"
     cores = str(laid.cores_per_rank) if laid.cores_per_rank else "Slurm's default"
-    billed = f"{_number(chosen.cost)} {chosen.unit}" if chosen.cost is not None else "not known"
+    billed = f"{number(chosen.cost)} {chosen.unit}" if chosen.cost is not None else "not known"
     return (
         Reason(what="machine", value=machine.title, why=machine.source),
         Reason(what="partition", value=chosen.partition.name, why=_why_partition(request, chosen)),
@@ -104,7 +104,7 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
         Reason(what="time", value=slurm_time(request.minutes), why=_why_time(chosen)),
         Reason(what="bill", value=billed, why=_why_bill(chosen)),
         *(
-            [Reason(what="condition", value=chosen.partition.name, why=chosen.partition.condition)]
+            [Reason(what="condition", value=chosen.partition.condition, why=chosen.partition.source)]
             if chosen.partition.condition
             else []
         ),
@@ -136,7 +136,3 @@ def _why_time(chosen: Candidate) -> str:
 
 def _why_bill(chosen: Candidate) -> str:
     return "if it runs to its time limit" if chosen.cost is not None else "the rule is not published"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")

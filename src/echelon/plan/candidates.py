@@ -78,11 +78,12 @@ def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candi
     """Return the cheapest that fits; raise UsageError that names the limits where none does."""
     if request.partition:
         return _named(request, machine, judged)
+    _refuse_unknown_chip(request, judged)
     fitting = [candidate for candidate in judged if not candidate.objections]
     if fitting:
         return min(fitting, key=lambda candidate: candidate.weight)
-    _refuse_unknown_chip(request, judged)
-    raise _none_fits(machine, judged)
+    of_chip = [each for each in judged if not request.chip or each.kind.chip.lower() == request.chip.lower()]
+    raise _none_fits(machine, of_chip)
 
 
 def _named(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
@@ -136,11 +137,9 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> UsageError:
         texts = "; ".join(str(objection) for objection in candidate.objections)
         lines.append(f"\n    {candidate.partition.name}: {texts} ({candidate.objections[0].source})")
     widest = max(shown or ranked, key=_promise)
-    place = "" if "--partition" in widest.objections[0].nearest else f" in {widest.partition.name}"
-    return UsageError(
-        f"no partition of {machine.title} takes this:{''.join(lines)}",
-        hint=f"nearest: {nearest(widest.objections)}{place}",
-    )
+    options = nearest(widest.objections)
+    place = "" if "--partition" in options else f" --partition {widest.partition.name}"
+    return UsageError(f"no partition of {machine.title} takes this:{''.join(lines)}", hint=f"nearest: {options}{place}")
 
 
 def nearest(found: Sequence[Objection]) -> str:
@@ -153,9 +152,11 @@ def nearest(found: Sequence[Objection]) -> str:
     return " ".join(options.values())
 
 
-def _promise(candidate: Candidate) -> tuple[bool, int, int]:
-    """How near a partition comes: open to all, few limits broken, large."""
-    return candidate.partition.purpose == "batch", -len(candidate.objections), _reach(candidate)
+def _promise(candidate: Candidate) -> tuple[bool, int, int, int]:
+    """How near a partition comes: open to all, few limits broken, wide or, where time alone is too much, long."""
+    is_time = candidate.objections[0].nearest.startswith("--time")
+    longest = (candidate.partition.max_minutes or 0) if is_time else 0
+    return candidate.partition.purpose == "batch", -len(candidate.objections), longest, _reach(candidate)
 
 
 def _reach(candidate: Candidate) -> int:
@@ -175,11 +176,13 @@ def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Mach
     if other.weight[0] > chosen.weight[0]:
         unit = chosen.unit or "devices"
         return (
-            f"it fits, and takes {_number(other.weight[0])} {unit} "
-            f"where {chosen.partition.name} takes {_number(chosen.weight[0])}"
+            f"it fits, and takes {number(other.weight[0])} {unit} "
+            f"where {chosen.partition.name} takes {number(chosen.weight[0])}"
         )
-    return f"it fits and costs the same; {chosen.partition.name} is preferred: {chosen.partition.note or 'see its row'}"
+    why = chosen.partition.preferred_because
+    return f"it fits and costs the same; {chosen.partition.name} is preferred" + (f": {why}" if why else "")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Write an amount with two digits at most."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -18,19 +18,30 @@ _GPU_OPTIONS = {"amd": "--rocm", "nvidia": "--nv"}
 
 
 def contain(
-    image: str, machine: Machine | None, *, folders: Sequence[str], vendor: str, runtimes: Sequence[str]
+    image: str,
+    machine: Machine | None,
+    *,
+    folders: Sequence[str],
+    binds: Sequence[str],
+    vendor: str,
+    runtimes: Sequence[str],
 ) -> Container:
     """Return how a command enters an image; `folders` must be seen inside, `runtimes` are installed here.
 
-    Raises UsageError where the image is missing or nothing here can start one.
+    `binds` are the user's own. Raises UsageError where the image, or a folder of these, is missing.
     """
+    for bind in binds:
+        if not os.path.exists(bind.partition(":")[0]):
+            raise UsageError(
+                f"--container-bind {bind}: there is no {bind.partition(':')[0] or 'source'} here",
+                hint="--container-bind /scratch/data   or FOLDER:NAME-INSIDE",
+            )
     if not os.path.exists(image):
         raise UsageError(f"--container {image}: there is no such image", hint=_nearest_image(image))
     row = convention(image, machine)
     runtime = _runtime(row, runtimes)
-    binds = tuple(row.binds) if row is not None else ()
     option = row.gpu_option if row is not None else _GPU_OPTIONS.get(vendor, "")
-    inside = [*binds]
+    inside = [*(row.binds if row is not None else ()), *binds]
     for folder in folders:
         if not any(_covers(bind.partition(":")[0], folder) for bind in inside):
             inside.append(folder)

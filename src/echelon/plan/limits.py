@@ -60,7 +60,7 @@ def _retired(case: Case) -> tuple[str, str, str] | None:
     retired_on = case.partition.retired_on
     if retired_on is None or retired_on > case.today:
         return None
-    return f"{case.partition.name} was closed on {retired_on}", "it will not come back", "another --partition"
+    return f"closed on {retired_on}", "it will not come back", "another partition"
 
 
 def _on_request(case: Case) -> tuple[str, str, str] | None:

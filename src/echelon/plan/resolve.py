@@ -75,12 +75,13 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         ranks_per_node=ranks_per_node,
         devices_per_node=devices,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
-        visible=job.visible,
+        visible="own" if job.scale != "off" else job.visible,  # then the script's own "cuda" is the rank's device
         bind=job.bind,
         reserved_cores=around.site.kind.reserved_cores if around.site.kind is not None else (),
         documented_cores=around.site.documented_cores,
         variables=settings,
         container=container,
+        scale=job.scale,
         share_devices=job.share_devices,
         environ=(*_batch_variables(job, batch), *job.environ),
         run_directory=job.run_directory or around.run_directory,
@@ -123,6 +124,7 @@ def _container(job: Job, around: Surroundings) -> Container | None:
         job.container,
         around.site.machine,
         folders=folders,
+        binds=job.container_binds,
         vendor=around.vendor or (around.site.kind.vendor if around.site.kind is not None else ""),
         runtimes=around.site.runtimes,
     )

@@ -10,6 +10,8 @@ from echelon.machines.machine import NodeType, Partition
 from echelon.spec import Request
 from echelon.units import size
 
+MOST_TIMES_THE_NODES = 2  # equal shares may take up to twice the nodes that the devices would fill
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -72,10 +74,34 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
         return request.num_nodes, ranks, f"{request.num_nodes} were asked for, {_count(ranks, 'device')} on each"
     if not there:
         return 1, wanted, "how many devices a node has is not published, so one node is asked for"
-    num_nodes = next(n for n in range(math.ceil(wanted / there), wanted + 1) if wanted % n == 0)
+    num_nodes, fewest = _nodes_for(wanted, there), math.ceil(wanted / there)
     ranks = wanted // num_nodes
-    fewest = "the fewest nodes" if num_nodes == math.ceil(wanted / there) else "the fewest nodes with equal shares"
-    return num_nodes, ranks, f"{fewest} that hold {_count(wanted, 'device')}: a node has {there}"
+    if num_nodes > MOST_TIMES_THE_NODES * fewest:
+        raise _wasteful(wanted, there)
+    words = "the fewest nodes" if num_nodes == fewest else "the fewest nodes with equal shares"
+    return num_nodes, ranks, f"{words} that hold {_count(wanted, 'device')}: a node has {there}"
+
+
+def _nodes_for(wanted: int, there: int) -> int:
+    """Return the fewest nodes on which so many devices lie equally."""
+    return next(n for n in range(math.ceil(wanted / there), wanted + 1) if wanted % n == 0)
+
+
+def _wasteful(wanted: int, there: int) -> UsageError:
+    """A prime number of devices would lie one on each node, and a whole node may be billed for it."""
+    steps = range(1, wanted)
+    good = [number for step in steps for number in (wanted - step, wanted + step) if _is_compact(number, there)]
+    near = sorted(good[:2])
+    return UsageError(
+        f"{wanted} devices lie equally on nodes of {there} only if {_nodes_for(wanted, there)} nodes are taken, "
+        f"with {_count(wanted // _nodes_for(wanted, there), 'device')} on each",
+        hint=f"{' or '.join(f'--gpus {number}' for number in near)}   "
+        f"or, if that is meant: --gpus {wanted} --nodes {_nodes_for(wanted, there)}",
+    )
+
+
+def _is_compact(number: int, there: int) -> bool:
+    return _nodes_for(number, there) == math.ceil(number / there)
 
 
 def _uneven(wanted: int, num_nodes: int) -> UsageError:

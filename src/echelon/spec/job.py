@@ -32,8 +32,12 @@ class Job:
     """"auto": cores nearest to each rank's device; "strict": the same, or stop; "off"."""
     container: str = ""
     """The image that agents and ranks run in; empty: none."""
+    container_binds: tuple[str, ...] = ()
+    """Folders to be seen inside, as SRC, SRC:DST or SRC:DST:ro."""
     global_batch: int = 0
     """Samples of one step over all ranks, divided and passed on; 0: the script knows."""
+    scale: str = "off"
+    """"off": the script runs as it is; "data": one written for a single device is trained on all of them."""
     share_devices: bool = False
     """Whether more ranks than devices are meant."""
     environ: tuple[tuple[str, str], ...] = ()

@@ -43,6 +43,7 @@ class Plan:
     variables: tuple[Variable, ...]
     """The machine's settings that the user has not made by another value."""
     container: Container | None
+    scale: str
     share_devices: bool
     environ: tuple[tuple[str, str], ...]
     run_directory: str

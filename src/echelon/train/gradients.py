@@ -1,0 +1,132 @@
+"""Give every optimizer the gradient of the global batch, with PyTorch's own DistributedDataParallel.
+
+Not the model is called through DDP but the loss on its way to backward(): then it does not matter through which of its
+methods the model was called, how often, or how many models there are. DDP overlaps the communication as always.
+"""
+
+import weakref
+from typing import Any, Callable, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .world import World
+
+
+class _Trained(nn.Module):
+    """All parameters that some optimizer changes; its forward lets a loss pass."""
+
+    def __init__(self, parameters: List[nn.Parameter]) -> None:
+        super().__init__()
+        self.parameters_of_optimizers = nn.ParameterList(parameters)
+
+    def forward(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss
+
+
+class Gradients:
+    """The parameters of all optimizers, and whether their gradients are those of the global batch."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._optimizers: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
+        self._parameters: List[nn.Parameter] = []
+        self._ddp: Optional[DistributedDataParallel] = None
+        self._finds_unused = True
+        self._backwards = 0  # since the last step
+        self._backwards_per_step = 1  # in the step before
+        self.is_local = False
+        """Whether a gradient lacks the other ranks' part."""
+
+    def add(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take an optimizer's parameters in."""
+        self._optimizers.add(optimizer)
+
+    @property
+    def has_optimizers(self) -> bool:
+        return any(True for _ in self._optimizers)
+
+    def parameters(self) -> List[nn.Parameter]:
+        """Return what is trained, each once, in the order of the optimizers' groups."""
+        found = {}
+        for optimizer in sorted(self._optimizers, key=id):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:
+                        found[id(parameter)] = parameter
+        return list(found.values())
+
+    def prepare(self) -> None:
+        """Meet the other ranks over the parameters; they get rank 0's values when they are first seen."""
+        parameters = self.parameters()
+        if self._world.size == 1 or not parameters:
+            return
+        if self._ddp is None or {id(one) for one in parameters} != {id(one) for one in self._parameters}:
+            self._parameters = parameters
+            self._wrap(finds_unused=True)
+
+    def _wrap(self, *, finds_unused: bool) -> None:
+        self._ddp = None  # its hooks go with it
+        self._finds_unused = finds_unused
+        self._ddp = DistributedDataParallel(_Trained(self._parameters), find_unused_parameters=finds_unused)
+
+    def backward(self, loss: torch.Tensor, weight: float, run_backward: Callable[[torch.Tensor], None]) -> None:
+        """Run backward() so that gradients are the mean over all ranks, this one's loss counting with its weight."""
+        if weight != 1.0:
+            loss = loss * weight
+        if self._ddp is None:
+            run_backward(loss)
+            return
+        self._backwards += 1
+        if self._backwards < self._backwards_per_step and not self._finds_unused:
+            with self._ddp.no_sync():  # more come before the step, which will carry these along
+                run_backward(self._ddp(loss))
+            self.is_local = True
+            return
+        run_backward(self._ddp(loss))
+        self.is_local = False
+        self._after_sync()
+
+    def _after_sync(self) -> None:
+        if self._ddp is None:
+            return
+        if self._finds_unused:
+            if all(parameter.grad is not None for parameter in self._parameters) and self._backwards == 1:
+                self._wrap(finds_unused=False)  # cheaper; and noticed below if it does not stay so
+            return
+        try:
+            self._ddp.reducer._check_reducer_finalized()
+        except RuntimeError:
+            self.is_local = True
+            self.reduce()
+            self._wrap(finds_unused=True)
+
+    def before_step(self) -> None:
+        """Make gradients whole before anything uses them, and learn how many backwards a step has."""
+        self.reduce()
+        self._backwards_per_step = max(self._backwards, 1)
+        self._backwards = 0
+
+    def reduce(self) -> None:
+        """Take the mean over all ranks where that is still due; what was reduced before is equal and stays."""
+        if not self.is_local or self._world.size == 1:
+            return
+        self.is_local = False
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self._world.size
+
+
+def scalars_as_one(world: World, value: torch.Tensor, weight: float) -> Any:
+    """Begin the mean of a loss over all ranks while its backward runs; return what waits for it."""
+    total = value.detach() * (weight / world.size)
+    work = dist.all_reduce(total, async_op=True)
+
+    def wait() -> torch.Tensor:
+        work.wait()
+        return total
+
+    return wait

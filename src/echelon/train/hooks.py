@@ -1,0 +1,160 @@
+"""The automatic form: PyTorch's own entry points call a Run, so that a script for one device needs no change."""
+
+from typing import Any, Callable
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from . import world as worlds
+from .refusal import Refusal
+from .run import Run
+
+
+def install(run: Run) -> None:
+    """Hook what every single-device script uses; the explicit form needs the first three alone."""
+    _hook_backward(run)
+    _hook_steps(run)
+    _hook_readers_of_gradients(run)
+    if run.is_hooked:
+        _hook_loaders(run)
+        _hook_optimizers(run)
+        _hook_modes(run)
+        _hook_losses_that_are_read(run)
+        _hook_own_distribution(run)
+
+
+def _hook_backward(run: Run) -> None:
+    original = torch.Tensor.backward
+
+    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        run.backward(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
+
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
+def _hook_steps(run: Run) -> None:
+    """Before any optimizer uses a gradient it must be that of the global batch."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(lambda *_: run.gradients.before_step())
+
+
+def _hook_readers_of_gradients(run: Run) -> None:
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reads(*args: Any, **kwargs: Any) -> Any:
+            run.gradients.reduce()
+            return original(*args, **kwargs)
+
+        return reads
+
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        function = wrapped(getattr(nn.utils, name))
+        setattr(nn.utils, name, function)
+        setattr(nn.utils.clip_grad, name, function)
+    torch.amp.GradScaler.unscale_ = wrapped(torch.amp.GradScaler.unscale_)  # type: ignore[method-assign]
+
+
+def _hook_loaders(run: Run) -> None:
+    DataLoader.__iter__ = lambda self: run.begin(self)  # type: ignore[method-assign]
+
+
+def _hook_optimizers(run: Run) -> None:
+    original = torch.optim.Optimizer.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        run.gradients.add(self)
+
+    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+
+
+def _hook_modes(run: Run) -> None:
+    """Notice whether the trained models are in train() or eval(); only the outermost call of several counts."""
+    original = nn.Module.train
+    depth = [0]
+
+    def train(self: nn.Module, mode: bool = True) -> nn.Module:
+        depth[0] += 1
+        try:
+            result = original(self, mode)
+        finally:
+            depth[0] -= 1
+        if depth[0] == 0 and _is_trained(self, run):
+            run.is_training_mode = mode
+            if not mode:
+                _share_buffers(self, run)
+        return result
+
+    nn.Module.train = train  # type: ignore[method-assign, assignment]
+
+
+def _is_trained(module: nn.Module, run: Run) -> bool:
+    trained = {id(parameter) for parameter in run.gradients.parameters()}
+    return any(id(parameter) in trained for parameter in module.parameters())
+
+
+def _share_buffers(module: nn.Module, run: Run) -> None:
+    """Give all ranks rank 0's buffers (running means of BatchNorm), as DDP does, before they are used."""
+    if run.world.size > 1 and torch.distributed.is_initialized():
+        for buffer in module.buffers():
+            torch.distributed.broadcast(buffer, 0)
+
+
+def _hook_losses_that_are_read(run: Run) -> None:
+    """Let item(), float() and formatting of a loss give its global value: decisions on it are then equal everywhere."""
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: torch.Tensor, *args: Any) -> Any:
+            if _is_local_loss(self, run):
+                return original(worlds.mean(run.world, self, run.weight), *args)
+            return original(self, *args)
+
+        return read
+
+    for name in ("item", "__float__", "__format__", "tolist"):
+        setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+
+
+def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
+    return (
+        run.world.size > 1
+        and run.loop is not None
+        and tensor.requires_grad
+        and tensor.grad_fn is not None
+        and tensor.numel() == 1
+        and not hasattr(tensor, "_echelon_is_global")
+        and torch.distributed.is_initialized()
+    )
+
+
+def _hook_own_distribution(run: Run) -> None:
+    """A script that begins to distribute itself is told so: two that share the work would share it twice."""
+    original = torch.distributed.init_process_group
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if not _is_ours():
+            raise Refusal(
+                "the script distributes itself: it calls torch.distributed.init_process_group()",
+                "echelon run --scale off …",
+            )
+        original(*args, **kwargs)
+
+    torch.distributed.init_process_group = init_process_group
+    if run.world.size > 1:
+        nn.DataParallel.__init__ = _refuse_data_parallel  # type: ignore[method-assign]
+
+
+def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:
+    raise Refusal(
+        "the script uses nn.DataParallel, which drives all devices from one process",
+        "leave it out: under echelon every device has a rank of its own",
+    )
+
+
+def _is_ours() -> bool:
+    """Say whether the caller's caller is this room."""
+    import sys
+
+    frame = sys._getframe(2)
+    return str(frame.f_globals.get("__name__", "")).startswith(__name__.rpartition(".")[0])

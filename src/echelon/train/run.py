@@ -1,0 +1,151 @@
+"""One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
+
+import os
+from typing import Any, List, Optional, Union
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from . import world as worlds
+from .gradients import Gradients, scalars_as_one
+from .loops import Loop, iterate, new_twins
+from .refusal import Refusal
+from .streams import Streams
+
+Floats = Union[torch.Tensor, float]
+
+
+class Run:
+    """What `echelon.start()` returns; it works alone on one process too."""
+
+    def __init__(self, world: worlds.World, *, is_hooked: bool) -> None:
+        self.world = world
+        self.is_hooked = is_hooked
+        self._pid = os.getpid()
+        self.streams = Streams(world.rank, worlds.seed_of_run(os.environ))
+        self.gradients = Gradients(world)
+        self.twins = new_twins()
+        self.is_training_mode = True
+        self._loops: List[Loop] = []
+
+    # What a person calls
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self.world.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank speaks and writes for all."""
+        return self.world.rank == 0
+
+    def loader(self, loader: "DataLoader[Any]") -> Any:
+        """Return an iterable with this rank's share of each batch, in the order of one device."""
+        return _Sharded(loader, self)
+
+    def model(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
+        """Put a model on this rank's device and have its gradients be those of the global batch."""
+        for optimizer in optimizers:
+            self.gradients.add(optimizer)
+        return model.to(self.device)
+
+    def mean(self, value: Floats) -> torch.Tensor:
+        """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
+        worlds.join(self.world)
+        tensor = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+        return worlds.mean(self.world, tensor, self.weight)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        worlds.barrier(self.world)
+
+    # What hooks and loops call
+
+    @property
+    def loop(self) -> Optional[Loop]:
+        """The innermost training loop that goes on now."""
+        return self._loops[-1] if self._loops else None
+
+    @property
+    def weight(self) -> float:
+        """By what a mean over this rank's samples counts."""
+        share = self.loop.share if self.loop is not None else None
+        return share.weight(self.world.size) if share is not None else 1.0
+
+    def begins_training(self) -> bool:
+        """Say whether a loop that begins now is for training: gradients are on and a trained model is not in eval()."""
+        return torch.is_grad_enabled() and self.gradients.has_optimizers and self.is_training_mode
+
+    def begin(self, loader: "DataLoader[Any]") -> Any:
+        """Return the iterator of a loader: sharded for training, whole for evaluation."""
+        if os.getpid() != self._pid:  # a worker of a loader, which may use loaders of its own
+            return iterate(loader)
+        if not self.begins_training():
+            with self.streams.in_common():
+                return iterate(loader)
+        self.prepare()
+        return Loop(loader, self)
+
+    def prepare(self) -> None:
+        """Meet the other ranks and agree on the weights."""
+        worlds.join(self.world)
+        self.gradients.prepare()
+
+    def enter(self, loop: Loop) -> None:
+        """Begin a step of a loop."""
+        if loop not in self._loops:
+            self._loops.append(loop)
+        self.streams.own()
+
+    def leave(self, loop: Loop) -> None:
+        """End a loop."""
+        if loop in self._loops:
+            self._loops.remove(loop)
+            if not self._loops:
+                self.streams.common()
+
+    def backward(self, loss: torch.Tensor, run_backward: Any) -> None:
+        """Run a loss's backward for the global batch, and let the loss be the global one afterwards."""
+        if self.world.size == 1:
+            if self.loop is not None:
+                self.loop.num_backwards += 1
+            run_backward(loss)
+            return
+        if self.loop is None:
+            self._refuse_unsharded()
+            run_backward(loss)
+            return
+        self.loop.num_backwards += 1
+        self.gradients.prepare()
+        is_scalar = loss.numel() == 1
+        wait = scalars_as_one(self.world, loss, self.weight) if is_scalar else None
+        self.gradients.backward(loss, self.weight, run_backward)
+        if wait is not None:
+            with torch.no_grad():
+                loss.data.copy_(wait())
+            loss._echelon_is_global = True  # type: ignore[attr-defined]
+
+    def _refuse_unsharded(self) -> None:
+        if self.gradients.has_optimizers:
+            raise Refusal(
+                "backward() was called on samples that did not come from a DataLoader that is shared among the ranks, "
+                "so every rank would train on the same ones",
+                "draw the batches with a torch DataLoader, or start one rank: echelon run -n 1 …",
+            )
+
+
+class _Sharded:
+    """The explicit form of a sharded loader."""
+
+    def __init__(self, loader: "DataLoader[Any]", run: Run) -> None:
+        self._loader = loader
+        self._run = run
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Any:
+        self._run.prepare()
+        return Loop(self._loader, self._run)

@@ -1,0 +1,27 @@
+"""Begin: `echelon.start()` in a script, or by hooks before an unchanged one."""
+
+import os
+from typing import Optional
+
+from . import files, hooks
+from . import world as worlds
+from .run import Run
+
+_run: Optional[Run] = None
+
+
+def start() -> Run:
+    """Return this process's run; call it once, before the model is made. Alone on one process it works too."""
+    global _run
+    if _run is None:
+        _run = Run(worlds.read(os.environ), is_hooked=False)
+        hooks.install(_run)
+    return _run
+
+
+def start_hooked() -> None:
+    """Scale the script that begins after this."""
+    global _run
+    _run = Run(worlds.read(os.environ), is_hooked=True)
+    hooks.install(_run)
+    files.install(_run)
