@@ -63,9 +63,13 @@ class Gradients:
         parameters = self.parameters()
         if self._world.size == 1 or not parameters:
             return
-        if self._ddp is None or {id(one) for one in parameters} != {id(one) for one in self._parameters}:
+        known = {id(one) for one in self._parameters}
+        if {id(one) for one in parameters} != known:
+            for parameter in parameters:
+                if id(parameter) not in known:
+                    dist.broadcast(parameter.detach(), 0)
             self._parameters = parameters
-            self._wrap(finds_unused=True)
+            self._ddp = None
 
     def _wrap(self, *, finds_unused: bool) -> None:
         self._ddp = None  # its hooks go with it
@@ -76,25 +80,30 @@ class Gradients:
         """Run backward() so that gradients are the mean over all ranks, this one's loss counting with its weight."""
         if weight != 1.0:
             loss = loss * weight
+        self._backwards += 1
         if self._ddp is None:
             run_backward(loss)
-            return
-        self._backwards += 1
-        if self._backwards < self._backwards_per_step and not self._finds_unused:
+            self._after_first()
+        elif self._backwards < self._backwards_per_step and not self._finds_unused:
             with self._ddp.no_sync():  # more come before the step, which will carry these along
                 run_backward(self._ddp(loss))
             self.is_local = True
+        else:
+            run_backward(self._ddp(loss))
+            self.is_local = False
+            self._after_sync()
+
+    def _after_first(self) -> None:
+        """Let DDP take over, now that it is seen whether every parameter has a part in the loss."""
+        if self._world.size == 1:
             return
-        run_backward(self._ddp(loss))
-        self.is_local = False
-        self._after_sync()
+        self.is_local = True
+        self.reduce()
+        self._wrap(finds_unused=any(parameter.grad is None for parameter in self._parameters))
 
     def _after_sync(self) -> None:
-        if self._ddp is None:
-            return
-        if self._finds_unused:
-            if all(parameter.grad is not None for parameter in self._parameters) and self._backwards == 1:
-                self._wrap(finds_unused=False)  # cheaper; and noticed below if it does not stay so
+        """Notice a backward that left parameters out although none did before: DDP has then not finished."""
+        if self._ddp is None or self._finds_unused:
             return
         try:
             self._ddp.reducer._check_reducer_finalized()
@@ -114,8 +123,13 @@ class Gradients:
         if not self.is_local or self._world.size == 1:
             return
         self.is_local = False
-        for parameter in self._parameters:
-            if parameter.grad is not None:
+        used = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
+        used = used.to(self._world.device)
+        dist.all_reduce(used, op=dist.ReduceOp.MAX)  # what one rank's samples leave out another's may need
+        for parameter, is_used in zip(self._parameters, used.tolist()):
+            if is_used:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self._world.size
 
