@@ -98,7 +98,8 @@ class SimulatedAgent:
         elif line.startswith(b'{"kind":"start"'):
             for rank in self.ranks:
                 self.channel.send("started", attempt=0, rank=rank, pid=100_000 + rank)
-            self.channel.send("bound", attempt=0, is_change=False, ranks=[self._held(rank) for rank in self.ranks])
+            held = [self._held(rank) for rank in self.ranks]
+            self.channel.send("bound", attempt=0, is_change=False, num_unseen=0, ranks=held)
         elif line.startswith(b'{"kind":"signal"'):
             for rank in self.ranks:
                 self.channel.send(
@@ -113,7 +114,7 @@ class SimulatedAgent:
         device = rank % RANKS_PER_NODE
         cores = f"{device * 8 + 1}-{device * 8 + 7}"
         return {
-            "rank": rank, "cpus": cores, "wanted_cpus": cores, "num_cores": 7, "device": device,
+            "rank": rank, "is_within": True, "cpus": cores, "wanted_cpus": cores, "num_cores": 7, "device": device,
             "wanted_device": device, "distance": 10, "nic": f"hsn{device // 2}",
         }  # fmt: skip
 

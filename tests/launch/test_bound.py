@@ -31,7 +31,9 @@ JOB = {"SLURM_JOB_ID": "1"}
 class Told:
     """A supervisor's ear: what was said, and what went into the run directory."""
 
-    def __init__(self, num_agents: int = 1, bind: str = "auto", documented: tuple[tuple[int, ...], ...] = ()) -> None:
+    def __init__(
+        self, num_agents: int = 1, bind: str = "auto", documented: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    ) -> None:
         self.lines: list[str] = []
         self.events: list[str] = []
         plan: Any = SimpleNamespace(bind=bind, documented_cores=documented)
@@ -39,7 +41,7 @@ class Told:
         self.bound = Bound(plan, directory, num_agents, self.lines.append)
 
     def hear(self, agent: int, node: str, rows: list[dict[str, Any]], *, is_change: bool = False) -> Any:
-        return self.bound.hear(agent, node, {"kind": "bound", "ranks": rows, "is_change": is_change})
+        return self.bound.hear(agent, node, {"kind": "bound", "ranks": rows, "is_change": is_change, "num_unseen": 0})
 
 
 @pytest.fixture
@@ -154,11 +156,11 @@ def test_later_change_is_told_when_it_is_seen(lumi: Binding) -> None:
 
 def test_node_that_is_built_otherwise_is_told(lumi: Binding) -> None:
     """Where the node disagrees with the machine's facts, both are shown; where it agrees, nothing is."""
-    facts = tuple(tuple(parse_cpu_list(cores)) for cores in MAP)
+    facts = tuple((device, tuple(parse_cpu_list(cores))) for device, cores in enumerate(MAP))
     told = Told(documented=facts)
     told.hear(0, "n0", rows(lumi))
     assert len(told.lines) == 1
-    told = Told(documented=(facts[4], *facts[1:4], facts[0], *facts[5:]))
+    told = Told(documented=((0, facts[4][1]), *facts[1:]))
     told.hear(0, "n0", rows(lumi))
     assert "note: on n0 the cores nearest to device 0 are 49-55" in told.lines[1]
     assert "the machine's facts say 1-7" in told.lines[1]
@@ -173,3 +175,35 @@ def test_outside_of_a_job_a_device_has_its_share_only(tmp_path: Path) -> None:
     assert alone.num_cores(0) == 16
     assert in_job.num_cores(0) == 64
     assert json.dumps(alone.held(0, alone.cpus(0), {"LOCAL_RANK": "0"}))
+
+
+def test_partly_documented_node_is_no_error(lumi: Binding) -> None:
+    """Where the facts know some of the devices, the others are left alone."""
+    facts = tuple((device, tuple(parse_cpu_list(MAP[device % 8]))) for device in (2, 3, 0, 1, 6, 7, 9, 10))
+    told = Told(documented=facts)
+    told.hear(0, "n0", rows(lumi))
+    assert len(told.lines) == 1
+
+
+def test_node_that_is_not_bound_is_named_beside_the_others(lumi: Binding) -> None:
+    """One node without binding does not silence the proof of the rest."""
+    told = Told(num_agents=2)
+    told.bound.hear(0, "n0", {"kind": "unbound", "why": "8 ranks share 2 cores"})
+    told.hear(1, "n1", rows(lumi, 8))
+    assert told.lines == [
+        "note: ranks are not bound on n0: 8 ranks share 2 cores",
+        "bound: 8 ranks, each on the 7 cores nearest to its device (proved)",
+    ]
+
+
+def test_rank_that_narrows_its_mask_is_in_its_place(lumi: Binding) -> None:
+    """A rank may use fewer of its cores: nobody is in its way."""
+    told = Told(bind="strict")
+    assert told.hear(0, "n0", rows(lumi, rank_3={"cpus": [25]})) is None
+
+
+def test_ranks_that_ended_unseen_are_counted(lumi: Binding) -> None:
+    """A rank that ended before it was seen is no proof."""
+    told = Told()
+    told.bound.hear(0, "n0", {"kind": "bound", "ranks": rows(lumi)[:6], "is_change": False, "num_unseen": 2})
+    assert told.lines[0].endswith("(proved; 2 ended before they were seen)")

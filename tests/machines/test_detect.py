@@ -21,11 +21,11 @@ def slurm_called(cluster: str) -> Host:
     [
         ({"ECHELON_MACHINE": "roihu"}, slurm_called("lumi"), "x", "roihu", "ECHELON_MACHINE is roihu"),
         ({"ECHELON_MACHINE": "local"}, NO_SLURM, "x", "local", "ECHELON_MACHINE is local"),
-        ({"SLURM_CLUSTER_NAME": "lumi"}, NO_SLURM, "mahti-login11", "lumi", "Slurm's cluster name is lumi"),
+        ({"SLURM_CLUSTER_NAME": "lumi"}, NO_SLURM, "roihu-gpu1", "lumi", "Slurm's cluster name is lumi"),
         ({"SLURM_CLUSTER_NAME": "Mahti"}, NO_SLURM, "g1101", "mahti", "Slurm's cluster name is Mahti"),
         (
-            {}, NO_SLURM, "puhti-login12.bullx", "puhti",
-            "this host is called puhti-login12.bullx, as login nodes of puhti are (puhti-login*)",
+            {}, NO_SLURM, "roihu-gpu1.csc.fi", "roihu",
+            "this host is called roihu-gpu1.csc.fi, as login nodes of roihu are (roihu-gpu*)",
         ),
         ({}, slurm_called("hipergator"), "login3", "hipergator", "Slurm's cluster name is hipergator"),
     ],

@@ -52,8 +52,8 @@ CASES = [
     case("roihu", "1-gpu", num_devices=1),
     case("roihu", "2-gpus", num_devices=2),
     case("roihu", "full-node", num_devices=4),
-    case("roihu", "2-nodes", num_nodes=2),
-    case("roihu", "limit", num_devices=40),
+    case("roihu", "2-nodes", num_nodes=2, partition="gpularge"),
+    case("roihu", "limit", num_devices=40, partition="gpularge"),
     case("mahti", "1-gpu", num_devices=1),
     case("mahti", "2-gpus", num_devices=2),
     case("mahti", "full-node", num_devices=4),
@@ -65,7 +65,7 @@ CASES = [
     case("puhti", "2-nodes", num_nodes=2),
     case("puhti", "limit", num_devices=80),
     case("hipergator", "1-gpu", num_devices=1),
-    case("hipergator", "2-gpus", num_devices=2, partition="hpg-b200"),
+    case("hipergator", "2-gpus", num_devices=2, num_nodes=1, partition="hpg-b200"),
     case("hipergator", "half-node", num_devices=4, partition="hpg-ai"),
     case("hipergator", "full-node", num_devices=8, partition="hpg-ai"),
     case("hipergator", "2-nodes", num_nodes=2, partition="hpg-ai"),
@@ -74,7 +74,7 @@ CASES = [
 # one past the largest partition; HiPerGator publishes no limit
 PAST = [
     case("lumi", "limit+1", num_devices=8200),
-    case("roihu", "limit+1", num_devices=44),
+    case("roihu", "limit+1", num_devices=44, partition="gpularge"),
     case("mahti", "limit+1", num_devices=28),
     case("puhti", "limit+1", num_devices=84),
 ]

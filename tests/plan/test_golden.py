@@ -28,7 +28,7 @@ def script(case: Case, layout: str, today: date = TODAY) -> str:
         folder=FOLDER,
         output=f"{run_directory}/slurm.out",
         after="",
-        starter=batch.STARTER if layout == "echelon" else plain.STARTER,
+        starter=batch.STARTER if layout == "echelon" else plain.STARTERS[layout],
     )
     if layout == "echelon":
         words = ["/home/me/venv/bin/python", "-m", "echelon", "run", *COMMAND]

@@ -161,6 +161,33 @@ def test_plain_script_needs_no_echelon(slurm: Cluster, learned: Path, folder: Pa
     assert len({str(report["environ"]["MASTER_PORT"]) for report in found.values()}) == 1  # type: ignore[index]
 
 
+def test_as_many_ranks_as_were_booked(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """On a whole node of eight devices a job for four has four ranks, and its batch is divided by four."""
+    done = call(
+        slurm, learned, folder, "submit", "--gpus", "4", "--exclusive", "-t", "5", "--global-batch", "32", "--wait",
+        REPORT, str(folder), "{batch_per_rank}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = reports(folder)
+    assert sorted(found) == [0, 1, 2, 3]
+    for report in found.values():
+        assert report["environ"]["ECHELON_BATCH_PER_RANK"] == "8"  # type: ignore[index]
+        assert bytes.fromhex(report["argv"][1]) == b"8"  # type: ignore[index]
+
+
+def test_variables_that_would_overrule_the_script_are_not_passed_on(
+    slurm: Cluster, learned: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was planned and priced is what is submitted, whatever the shell has set for Slurm."""
+    (folder / "train.py").write_text("import os\nopen(os.environ['SLURM_JOB_PARTITION'], 'w').close()\n")
+    slurm_environ = {**slurm.environ, "SBATCH_PARTITION": "dev-g", "SBATCH_TIMELIMIT": "1"}
+    monkeypatch.setattr(Cluster, "environ", property(lambda self: slurm_environ))
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-p", "small-g", "-t", "5", "--wait", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "note: SBATCH_PARTITION would overrule the script" in done.stderr
+    assert (folder / "small-g").exists()
+
+
 def test_requeued_job_has_a_directory_of_its_own(slurm: Cluster, learned: Path, folder: Path) -> None:
     """A job that Slurm starts again does not stumble over its first run."""
     (folder / "train.py").write_text(REQUEUES)

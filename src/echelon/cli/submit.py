@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> int:
         if not is_plain:
             say(f"note: submitting makes the folder of its output: mkdir -p {shlex.quote(script.run_directory)}")
         return 0
+    for name in submit.overruling(host):
+        say(f"note: {name} would overrule the script, and is not passed on")
     submit.write(script)
     if "test" in values:
         print(submit.ask_when(script, host))

@@ -42,8 +42,8 @@ class Host:
         """Return seconds since the epoch."""
         return time.time()
 
-    def ask(self, argv: Sequence[str], *, timeout_seconds: float) -> Finished:
-        """Run a program to its end; raise ToolMissing or ToolSlow."""
+    def ask(self, argv: Sequence[str], *, timeout_seconds: float, environ: Mapping[str, str] | None = None) -> Finished:
+        """Run a program to its end, in this environment or our own; raise ToolMissing or ToolSlow."""
         import subprocess  # 10 ms that most commands never need
 
         try:
@@ -52,6 +52,7 @@ class Host:
                 capture_output=True,
                 timeout=timeout_seconds,
                 stdin=subprocess.DEVNULL,
+                env=dict(environ) if environ is not None else None,
                 check=False,
             )
         except FileNotFoundError:

@@ -25,7 +25,13 @@ class RecordedHost(Host):
     def now(self) -> float:
         return self._now
 
-    def ask(self, argv: Sequence[str], *, timeout_seconds: float) -> Finished:  # noqa: ARG002
+    def ask(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_seconds: float,  # noqa: ARG002
+        environ: Mapping[str, str] | None = None,  # noqa: ARG002
+    ) -> Finished:
         self.asked.append(tuple(argv))
         if tuple(argv) not in self._answers:
             raise ToolMissing(f"{argv[0]} is not installed here")

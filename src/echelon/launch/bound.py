@@ -7,9 +7,11 @@ from typing import Any
 
 from echelon.launch.failure import MISPLACED, Failure
 from echelon.launch.run_directory import RunDirectory
+from echelon.node.binding import ASKED_OFF, NO_OWN_CORES
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
+EXPECTED = frozenset({ASKED_OFF, NO_OWN_CORES})  # not worth a word
 MAX_NAMED = 4  # ranks of one warning; all are in events.jsonl
 
 
@@ -25,18 +27,26 @@ class Bound:
         self._ranks: dict[int, dict[str, Any]] = {}
         self._agents: set[int] = set()
         self._nodes: set[str] = set()
+        self._unbound: dict[str, list[str]] = {}
+        self._num_unseen = 0
 
     def hear(self, agent_index: int, node: str, message: Message) -> Failure | None:
         """Take in one agent's word: why its ranks are not bound, or where they are; return what ends a strict run."""
         fields = {name: value for name, value in message.items() if name != "kind"}
         self._directory.event(message["kind"], node=node, **fields)
         if message["kind"] == "unbound":
-            wrong = [f"no rank on {node} can be bound: {message['why']}"]
+            wrong = self._note_unbound(agent_index, node, message["why"])
         else:
             wrong = self._compare(agent_index, node, message)
         if not wrong or not self._is_strict:
             return None
         return Failure(cause=MISPLACED, detail=f"{wrong[0]} (--bind strict)", time=0.0)
+
+    def _note_unbound(self, agent_index: int, node: str, why: str) -> list[str]:
+        self._unbound.setdefault(why, []).append(node)
+        self._agents.add(agent_index)
+        self._conclude()
+        return [f"no rank on {node} can be bound: {why}"]
 
     def _compare(self, agent_index: int, node: str, message: Message) -> list[str]:
         """Return what differs from the plan, once all agents have spoken."""
@@ -46,7 +56,17 @@ class Bound:
             return self._warn(rows, since="; it was moved after the start")
         self._agents.add(agent_index)
         self._nodes.add(node)
+        self._num_unseen += message["num_unseen"]
+        return self._conclude()
+
+    def _conclude(self) -> list[str]:
+        """Say it all, once every agent has spoken."""
         if len(self._agents) < self._num_agents:
+            return []
+        for why, nodes in self._unbound.items():
+            if why not in EXPECTED:
+                self._say(f"note: ranks are not bound on {_some(nodes)}: {why}")
+        if not self._ranks:
             return []
         wrong = self._warn(self._ranks.values(), since="")
         if not wrong:
@@ -64,10 +84,10 @@ class Bound:
             rows = [row for row in self._ranks.values() if row["node"] == node]
             if len(rows) != len(self._documented):
                 continue
-            other = [row for row in rows if not self._is_documented(row)]
+            other = [row for row in rows if row["wanted_device"] >= 0 and not self._is_documented(row)]
             if other:
                 row = other[0]
-                facts = cpu_list(self._documented[row["wanted_device"]])
+                facts = cpu_list(dict(self._documented)[row["wanted_device"]])
                 self._say(
                     f"note: on {node} the cores nearest to device {row['wanted_device']} are {row['wanted_cpus']}, "
                     f"and the machine's facts say {facts}; the node itself was believed"
@@ -77,8 +97,8 @@ class Bound:
     def _is_documented(self, row: dict[str, Any]) -> bool:
         from echelon.topology.binding import parse_cpu_list
 
-        documented = self._documented[row["wanted_device"]] if row["wanted_device"] < len(self._documented) else ()
-        return bool(set(documented) & set(parse_cpu_list(row["wanted_cpus"])))
+        documented = dict(self._documented).get(row["wanted_device"])
+        return documented is None or bool(set(documented) & set(parse_cpu_list(row["wanted_cpus"])))
 
     def _warn(self, rows: Iterable[dict[str, Any]], since: str) -> list[str]:
         wrong = [text for row in sorted(rows, key=lambda row: row["rank"]) if (text := difference(row))]
@@ -97,13 +117,18 @@ class Bound:
         noun = "core" if counts[-1] == 1 else "cores"
         has_devices = any(row["device"] >= 0 for row in rows)
         where = f"the {cores} {noun} nearest to its device" if has_devices else f"{cores} {noun} of its own"
-        return f"bound: {ranks}{nodes}, each on {where} (proved)"
+        unseen = f"; {self._num_unseen} ended before they were seen" if self._num_unseen else ""
+        return f"bound: {ranks}{nodes}, each on {where} (proved{unseen})"
+
+
+def _some(nodes: list[str]) -> str:
+    return nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes ({nodes[0]} …)"
 
 
 def difference(row: dict[str, Any]) -> str:
     """Return how a rank differs from the plan; empty where it does not."""
     parts = []
-    if row["cpus"] != row["wanted_cpus"]:
+    if row["cpus"] != row["wanted_cpus"] and not row["is_within"]:
         parts.append(f"runs on cores {row['cpus']}, planned {row['wanted_cpus']}")
     if row["device"] != row["wanted_device"]:
         has = f"uses device {row['device']}" if row["device"] >= 0 else "sees no device"

@@ -12,9 +12,10 @@ from datetime import date
 from typing import IO, TYPE_CHECKING
 
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.host import Host
-from echelon.launch.prepare import RUNS, RUNTIMES, refuse_bad_command
+from echelon.host import Finished, Host
+from echelon.launch.prepare import RUNS, refuse_bad_command
 from echelon.launch.run_directory import new_path
+from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.plan.candidates import number
 from echelon.slurm import batch, plain, queue
@@ -78,24 +79,24 @@ def prepare(wish: Wish, host: Host) -> Script:
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry)
     label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
     run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), os.urandom(8).hex())
-    container = _container(wish, run_directory)
+    container = _container(wish, booking, run_directory)
     heading = batch.Heading(
         job_name=label,
         made_by=wish.made_by,
         folder=os.getcwd(),
-        output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT),
+        output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT).replace("%", "%%"),
         after=wish.after,
-        starter=plain.STARTER if wish.layout else batch.STARTER,
+        starter=plain.STARTERS[wish.layout] if wish.layout else batch.STARTER,
     )
     if wish.layout:
         body = plain.body(
             booking, wish.layout, _plain_command(wish, booking), prefix=container.prefix if container else (),
-            modules=container.modules if container else _preamble(host),
+            modules=container.modules if container else _preamble(host), environ=_batch_variables(wish, booking),
         )  # fmt: skip
         tasks = plain.tasks_per_node(booking, wish.layout)
     else:
         body = batch.supervised(
-            [sys.executable, "-m", "echelon", "run", *wish.run_words],
+            [sys.executable, "-m", "echelon", "run", f"--nproc-per-node={booking.ranks_per_node}", *wish.run_words],
             run_directory,
             [("ECHELON_MACHINE", wish.machine.name)],
             container.modules if container else (),
@@ -105,21 +106,20 @@ def prepare(wish: Wish, host: Host) -> Script:
     return Script(booking=booking, run_directory=run_directory, text=text)
 
 
-def _container(wish: Wish, run_directory: str) -> Container | None:
+def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | None:
     if not wish.job.container:
         return None
     from echelon.plan import containers
 
-    vendors = {kind.vendor for kind in wish.machine.node_types}
-    folders = (os.getcwd(),) if wish.layout else (os.getcwd(), run_directory)
-    vendor = vendors.pop() if len(vendors) == 1 else ""
+    partition = next(row for row in wish.machine.partitions if row.name == booking.partition)
+    folders = [os.getcwd(), *([] if wish.layout else [run_directory]), *containers.script_folders(wish.job)]
     return containers.contain(
         wish.job.container,
         wish.machine,
         folders=folders,
         binds=wish.job.container_binds,
-        vendor=vendor,
-        runtimes=RUNTIMES[:1],
+        vendor=wish.machine.node_type(partition).vendor,
+        runtimes=(),  # what the compute nodes have is the machine's to say
     )
 
 
@@ -133,6 +133,10 @@ def _plain_command(wish: Wish, booking: Booking) -> list[str]:
     words = [word.replace("{batch_per_rank}", str(booking.batch_per_rank)) if booking.batch_per_rank else word
              for word in command.arguments]  # fmt: skip
     return [*(["-m"] if command.kind == "module" else []), command.target, *words]
+
+
+def _batch_variables(wish: Wish, booking: Booking) -> tuple[tuple[str, str], ...]:
+    return batch_variables(wish.request.global_batch, booking.batch_per_rank)
 
 
 def _preamble(host: Host) -> tuple[str, ...]:
@@ -164,7 +168,7 @@ def write(script: Script) -> None:
 
 def hand_over(script: Script, host: Host) -> str:
     """Submit the script and return the job's number; raise UsageError with Slurm's own words when it refuses."""
-    done = host.ask(batch.submission(script.path, is_test=False), timeout_seconds=SUBMIT_SECONDS)
+    done = _submit(script, host, is_test=False)
     number = done.stdout.strip().partition(";")[0]
     if done.exit_code != 0 or not number.isdigit():
         raise _refused(script, done.stderr or done.stdout)
@@ -174,7 +178,7 @@ def hand_over(script: Script, host: Host) -> str:
 def ask_when(script: Script, host: Host) -> str:
     """Return what Slurm says of a script that is not submitted, and leave nothing behind."""
     try:
-        done = host.ask(batch.submission(script.path, is_test=True), timeout_seconds=SUBMIT_SECONDS)
+        done = _submit(script, host, is_test=True)
         if done.exit_code != 0:
             raise _refused(script, done.stderr)
         return batch.without_prefix(done.stderr or done.stdout)
@@ -182,6 +186,17 @@ def ask_when(script: Script, host: Host) -> str:
         for name in ("job.sh", "booking.json"):
             os.unlink(os.path.join(script.run_directory, name))
         os.rmdir(script.run_directory)
+
+
+def _submit(script: Script, host: Host, *, is_test: bool) -> Finished:
+    environ, _ = batch.environment(host.environ)
+    command = batch.submission(script.path, is_test=is_test)
+    return host.ask(command, timeout_seconds=SUBMIT_SECONDS, environ=environ)
+
+
+def overruling(host: Host) -> tuple[str, ...]:
+    """Return the variables of the user's shell that would overrule the script."""
+    return batch.environment(host.environ)[1]
 
 
 def _refused(script: Script, said: str) -> UsageError:

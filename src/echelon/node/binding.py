@@ -8,6 +8,8 @@ from .seat import Seat
 
 if TYPE_CHECKING:
     from ..topology.node import Device, Node
+ASKED_OFF = "asked for"
+NO_OWN_CORES = "no devices, and cores that others may use too"
 
 
 class Binding:
@@ -53,10 +55,10 @@ class Binding:
             "num_cores": self.num_cores(local_rank),
             "wanted_device": wanted.number if wanted is not None else -1,
             "device": device.number if device is not None else -1,
-            **self.cores_held(cpus, device.number if device is not None else -1),
+            **self.cores_held(local_rank, cpus, device.number if device is not None else -1),
         }
 
-    def cores_held(self, cpus: Sequence[int], device_number: int) -> Dict[str, Any]:
+    def cores_held(self, local_rank: int, cpus: Sequence[int], device_number: int) -> Dict[str, Any]:
         """Return a rank's cores, and how far they are from its device and the device from the network."""
         from ..topology import binding
 
@@ -64,6 +66,7 @@ class Binding:
         nic = binding.nearest_nic(self._node, device) if device is not None else None
         return {
             "cpus": binding.cpu_list(cpus),
+            "is_within": set(cpus) <= set(self.cpus(local_rank)),  # a rank may narrow its own mask
             "distance": binding.distance(self._node, cpus, device) if device is not None else 0,
             "nic": nic.name if nic is not None else "",
         }
@@ -71,11 +74,11 @@ class Binding:
 
 def _why_not(order: Order, seat: Seat, environ: Mapping[str, str]) -> str:
     if order.bind == "off":
-        return "asked for"
+        return ASKED_OFF
     if order.launch == "tasks" and 0 < seat.num_devices < seat.local_world_size:
         return "each Slurm task was given its own device, and which one the others have is not seen"
     if order.bind == "auto" and not seat.num_devices and not is_slurm_job(environ):
-        return "no devices, and cores that others may use too"
+        return NO_OWN_CORES
     return ""
 
 

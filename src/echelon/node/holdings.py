@@ -23,6 +23,7 @@ class Holdings:
         self._num_ranks = num_ranks
         self._tell = tell
         self._held: Dict[int, Held] = {}
+        self._num_unseen = 0
         self._looks = 0
         self._began = time.monotonic()
         self._next = self._began + LOOK_SECONDS[0]
@@ -32,14 +33,24 @@ class Holdings:
         if self._binding.why_not:
             return
         self._held[rank.rank] = {"rank": rank.rank, **self._binding.held(rank.local_rank, cpus, environ)}
-        if len(self._held) == self._num_ranks:
-            self._say(list(self._held.values()), is_change=False)
+        self._conclude()
 
     def note_started(self, rank: Rank) -> None:
         """Take in a rank that was started by exec, from the kernel."""
         found = look_at(rank.pid) if not self._binding.why_not else None
         if found is not None:
             self.note(rank, *found)
+        else:
+            self.note_gone()
+
+    def note_gone(self) -> None:
+        """Take note that one more rank ended before it could be seen, or was never started."""
+        self._num_unseen += 1
+        self._conclude()
+
+    def _conclude(self) -> None:
+        if not self._binding.why_not and len(self._held) + self._num_unseen == self._num_ranks:
+            self._say(list(self._held.values()), is_change=False)
 
     def look(self) -> Optional[float]:
         """Look again if it is time; return in how many seconds the next look is due, None for never."""
@@ -63,11 +74,12 @@ class Holdings:
         cpus, environ = found
         if not rank.was_forked:  # of a forked process the kernel shows the environment of its parent
             before = {**before, "device": self._binding.held(rank.local_rank, cpus, environ)["device"]}
-        now = {**before, **self._binding.cores_held(cpus, before["device"])}
+        now = {**before, **self._binding.cores_held(rank.local_rank, cpus, before["device"])}
         if now == self._held[rank.rank]:
             return None
         self._held[rank.rank] = now
         return now
 
     def _say(self, ranks: List[Held], *, is_change: bool) -> None:
-        self._tell("bound", attempt=self._attempt.number, ranks=ranks, is_change=is_change)
+        unseen = 0 if is_change else self._num_unseen
+        self._tell("bound", attempt=self._attempt.number, ranks=ranks, is_change=is_change, num_unseen=unseen)

@@ -1,6 +1,7 @@
 """The environment that all ranks of this node share."""
 
 import os
+import stat
 from typing import Dict, Mapping
 
 from ..environment import threads
@@ -19,9 +20,9 @@ def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]
         environ["ECHELON_SCALE"] = order.scale
     for name, value, is_folder in order.settings:
         if name not in environ:
-            environ[name] = _filled(value, seat, environ)
-            if is_folder:
-                _make(environ[name])
+            filled = _filled(value, seat, environ)
+            if "$" not in filled and (not is_folder or _make(filled)):
+                environ[name] = filled
     return environ
 
 
@@ -43,8 +44,11 @@ def _user(environ: Mapping[str, str]) -> str:
     return environ.get("USER") or str(os.getuid())
 
 
-def _make(folder: str) -> None:
+def _make(folder: str) -> bool:
+    """Make a folder of the user's own; return whether it is one: code is run from some of them, and /tmp is shared."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
+        status = os.lstat(folder)
     except OSError:
-        pass  # what needs it says so better than we could
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

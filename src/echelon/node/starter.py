@@ -15,6 +15,7 @@ from .spawn import CannotStart, merged, spawn
 from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
 
 Variables = Dict[str, Optional[str]]
+OPENMP_BINDERS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 class Starter:
@@ -34,7 +35,7 @@ class Starter:
         """Start importing at once, while the other agents are still on their way."""
         if self.order.launch != "warm":
             return
-        self.why_exec = warm_process.reason_against(self.order.argv, self.archive)
+        self.why_exec = warm_process.reason_against(self.order.argv, self.archive) or self._why_threads_would_stray()
         if self.why_exec:
             return
         try:
@@ -43,6 +44,16 @@ class Starter:
             self.why_exec = str(error)  # starting the ranks will fail alike, and is reported then
             return
         self.warm.prepare(self.order.preload, self.order.folder, self.order.own)
+
+    def _why_threads_would_stray(self) -> str:
+        """OpenMP notes where its threads may go when torch is imported: before a fork that is before the binding."""
+        name = next((name for name in OPENMP_BINDERS if self.environ.get(name)), "")
+        return "%s is set, and threads must be bound after their rank" % name if name and self.binds else ""
+
+    @property
+    def binds(self) -> bool:
+        """Say whether ranks get cores of their own."""
+        return not self.binding.why_not
 
     @property
     def is_waiting(self) -> bool:

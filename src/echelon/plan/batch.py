@@ -5,6 +5,11 @@ from __future__ import annotations
 from echelon.errors import UsageError
 
 
+def batch_variables(batch: int, share: int) -> tuple[tuple[str, str], ...]:
+    """Return what tells ranks of a global batch and of their share; nothing where none was named."""
+    return (("ECHELON_GLOBAL_BATCH", str(batch)), ("ECHELON_BATCH_PER_RANK", str(share))) if batch else ()
+
+
 def share_of_batch(batch: int, num_ranks: int) -> int:
     """Return the samples of one rank; raise UsageError, with the nearest that fit, where it cannot be equal."""
     if batch % num_ranks:

@@ -9,7 +9,7 @@ from echelon.machines.machine import Machine
 from echelon.plan import settings
 from echelon.plan.batch import share_of_batch
 from echelon.plan.candidates import Candidate, candidates, choose, number
-from echelon.plan.shape import why_cores, why_memory
+from echelon.plan.shape import has_whole_nodes, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
 from echelon.units import size, slurm_time
 
@@ -29,7 +29,7 @@ def book(request: Request, machine: Machine, *, today: date, rocm: str = "", eve
     judged = candidates(request, machine, today)
     chosen = choose(request, machine, judged)
     kind, laid = chosen.kind, chosen.laid
-    is_whole = chosen.partition.whole_nodes or request.whole_nodes
+    is_whole = has_whole_nodes(request, kind, chosen.partition, laid.ranks_per_node)
     variables = settings.variables(machine, kind, num_nodes=laid.num_nodes, rocm=rocm)
     return Booking(
         machine=machine.name,
@@ -39,8 +39,9 @@ def book(request: Request, machine: Machine, *, today: date, rocm: str = "", eve
         ranks_per_node=laid.ranks_per_node,
         devices_per_node=laid.devices_per_node,
         whole_nodes=is_whole,
-        exclusive=request.whole_nodes and not chosen.partition.whole_nodes,
+        exclusive=is_whole and not chosen.partition.whole_nodes,
         cores_per_rank=laid.cores_per_rank,
+        threads_per_core=kind.threads_per_core or 1,
         memory_bytes_per_node=laid.memory_bytes_per_node,
         minutes=request.minutes,
         account=request.account,
@@ -83,7 +84,7 @@ def _refuse_retired(machine: Machine, today: date) -> None:
 def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ...]:
     """Return each local rank's cores, where Slurm can be told them: on whole nodes, all of them used."""
     nearest = sorted(chosen.kind.nearest, key=lambda row: row.device)
-    if not is_whole or not nearest or len(nearest) < chosen.laid.ranks_per_node:
+    if not is_whole or not nearest or len(nearest) != chosen.laid.ranks_per_node:
         return ()
     return tuple(row.cores[: chosen.laid.cores_per_rank] for row in nearest[: chosen.laid.ranks_per_node])
 

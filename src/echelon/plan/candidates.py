@@ -100,6 +100,11 @@ def unknown_partition(name: str, machine: Machine) -> UsageError:
     import difflib
 
     names = [partition.name for partition in machine.partitions]
+    if name in names:
+        return UsageError(
+            f"partition {name} of {machine.title} has no devices, or nobody has published how many",
+            hint="--nodes N with --gpus N   or another --partition",
+        )
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return UsageError(
         f"{machine.title} has no partition {name}; it has {', '.join(names)}",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
-from echelon.spec import Container
+from echelon.spec import Container, Job
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Container as Convention
@@ -41,6 +41,12 @@ def contain(
     row = convention(image, machine)
     runtime = _runtime(row, runtimes)
     option = row.gpu_option if row is not None else _GPU_OPTIONS.get(vendor, "")
+    for folder in folders:
+        if "," in folder or ":" in folder:
+            raise UsageError(
+                f"{folder} cannot be seen in a container: its name has a comma or a colon, which --bind divides at",
+                hint="rename it, or work in another folder",
+            )
     inside = [*(row.binds if row is not None else ()), *binds]
     for folder in folders:
         if not any(_covers(bind.partition(":")[0], folder) for bind in inside):
@@ -57,6 +63,14 @@ def contain(
         modules=tuple(row.modules) if row is not None else (),
         convention=f"{row.name} ({row.source})" if row is not None else "the runtime's defaults",
     )
+
+
+def script_folders(job: Job) -> tuple[str, ...]:
+    """Return the folder of a job's script, as it is named and where it really lies."""
+    if job.command.kind != "script":
+        return ()
+    named = os.path.dirname(os.path.abspath(job.command.target))
+    return tuple(dict.fromkeys((named, os.path.dirname(os.path.realpath(job.command.target)))))
 
 
 def convention(image: str, machine: Machine | None) -> Convention | None:

@@ -9,7 +9,7 @@ from datetime import date
 from echelon.machines.machine import NodeType, Partition
 from echelon.plan.shape import Shape, usable_cores
 from echelon.spec import Request
-from echelon.units import size, slurm_time
+from echelon.units import size, slurm_size, slurm_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +126,18 @@ def _devices_of_node(case: Case) -> tuple[str, str, str] | None:
     most = min(per_node, default=case.laid.ranks_per_node)
     if case.laid.ranks_per_node <= most:
         return None
-    return f"at most {most} devices on a node", f"{case.laid.ranks_per_node} were asked for on each", f"--gpus {most}"
+    nearest = f"--gpus {most * case.laid.num_nodes}"
+    return f"at most {most} devices on a node", f"{case.laid.ranks_per_node} were asked for on each", nearest
 
 
 def _unknown_node(case: Case) -> tuple[str, str, str] | None:
-    """One device fits on any node; more would be a guess, unless a person says where."""
-    request, name = case.request, case.partition.name
-    if case.kind.num_devices or case.laid.ranks_per_node == 1 or request.num_nodes or request.partition == name:
+    """One device fits on any node; more would be a guess, unless a person says how many nodes it takes."""
+    if case.kind.num_devices or case.laid.ranks_per_node == 1 or case.request.num_nodes:
         return None
     return (
         "how many devices its nodes have is not published",
         f"{case.laid.ranks_per_node} were asked for",
-        f"--partition {name} --nodes N",
+        f"--partition {case.partition.name} --nodes 1",
     )
 
 
@@ -162,7 +162,7 @@ def _memory(case: Case) -> tuple[str, str, str] | None:
     there, memory = case.kind.memory_bytes, case.laid.memory_bytes_per_node
     if not there or memory <= there:
         return None
-    nearest = f"--mem-per-gpu {there // case.laid.ranks_per_node >> 30}G"
+    nearest = f"--mem-per-gpu {slurm_size(there // case.laid.ranks_per_node)}"
     return f"a node gives jobs {size(there)}", f"{size(memory)} were asked for on each", nearest
 
 
@@ -170,7 +170,30 @@ def _nodes(number: int) -> str:
     return f"{number} node{'s' if number != 1 else ''}"
 
 
+def _cores_of_node(case: Case) -> tuple[str, str, str] | None:
+    most, cores = case.partition.max_cores_per_node, case.laid.cores_per_node
+    if most is None or cores <= most:
+        return None
+    nearest = f"--cores-per-gpu {max(1, most // case.laid.ranks_per_node)}"
+    return f"at most {most} cores on a node", f"{cores} were asked for", nearest
+
+
+def _memory_of_node(case: Case) -> tuple[str, str, str] | None:
+    most, memory = case.partition.max_memory_bytes_per_node, case.laid.memory_bytes_per_node
+    if most is None or memory <= most:
+        return None
+    nearest = f"--mem-per-gpu {slurm_size(most // case.laid.ranks_per_node)}"
+    return f"at most {size(most)} of memory on a node", f"{size(memory)} were asked for", nearest
+
+
+def _no_gres(case: Case) -> tuple[str, str, str] | None:
+    if case.kind.gres or case.kind.vendor == "none":
+        return None
+    return "how its devices are asked for is not published", "they are wanted", "--partition NAME"
+
+
 CHECKS: tuple[Check, ...] = (
+    _no_gres,
     _retired,
     _on_request,
     _chip,
@@ -182,5 +205,7 @@ CHECKS: tuple[Check, ...] = (
     _devices_of_node,
     _unknown_node,
     _cores,
+    _cores_of_node,
     _memory,
+    _memory_of_node,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from echelon.errors import UsageError
 from echelon.plan import containers
-from echelon.plan.batch import share_of_batch
+from echelon.plan.batch import batch_variables, share_of_batch
 from echelon.plan.site import Site, variables
 from echelon.slurm.allocation import Allocation
 from echelon.slurm.step import step_command
@@ -83,7 +83,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         container=container,
         scale=job.scale,
         share_devices=job.share_devices,
-        environ=(*_batch_variables(job, batch), *job.environ),
+        environ=(*batch_variables(job.global_batch, batch), *job.environ),
         run_directory=job.run_directory or around.run_directory,
         show=job.show,
         timeout_seconds=job.timeout_seconds,
@@ -119,7 +119,7 @@ def _argv(job: Job, around: Surroundings, batch: int) -> tuple[str, ...]:
 def _container(job: Job, around: Surroundings) -> Container | None:
     if not job.container:
         return None
-    folders = (around.cwd, around.folder, job.run_directory or around.run_directory)
+    folders = (around.cwd, around.folder, job.run_directory or around.run_directory, *containers.script_folders(job))
     return containers.contain(
         job.container,
         around.site.machine,
@@ -140,12 +140,6 @@ def _batch_per_rank(job: Job, world_size: int) -> int:
             hint="say how many ranks a node gets: echelon run -n 8 --global-batch …",
         )
     return share_of_batch(job.global_batch, world_size)
-
-
-def _batch_variables(job: Job, batch: int) -> tuple[tuple[str, str], ...]:
-    if not job.global_batch:
-        return ()
-    return (("ECHELON_GLOBAL_BATCH", str(job.global_batch)), ("ECHELON_BATCH_PER_RANK", str(batch)))
 
 
 def _why_launch(job: Job) -> str:

@@ -37,7 +37,7 @@ class Shape:
 def shape(request: Request, kind: NodeType, partition: Partition) -> Shape:
     """Lay a request out; whether the partition allows it is judged elsewhere."""
     num_nodes, ranks, why = _nodes_and_ranks(request, kind, partition)
-    is_whole = partition.whole_nodes or request.whole_nodes
+    is_whole = has_whole_nodes(request, kind, partition, ranks)
     devices = kind.num_devices if is_whole and kind.num_devices else ranks
     return Shape(
         num_nodes=num_nodes,
@@ -47,6 +47,14 @@ def shape(request: Request, kind: NodeType, partition: Partition) -> Shape:
         memory_bytes_per_node=_memory(request, kind, ranks, is_whole=is_whole),
         why=why,
     )
+
+
+def has_whole_nodes(request: Request, kind: NodeType, partition: Partition, ranks: int) -> bool:
+    """Say whether nodes are this job's alone: by the partition, as asked, or because it takes all their devices.
+
+    The last only where the map of cores is published: then the whole node is worth having, for ranks can be bound.
+    """
+    return partition.whole_nodes or request.whole_nodes or (bool(kind.nearest) and ranks == kind.num_devices)
 
 
 def usable_cores(kind: NodeType) -> int:
@@ -127,7 +135,14 @@ def _memory(request: Request, kind: NodeType, ranks: int, *, is_whole: bool) -> 
         return 0
     if is_whole and kind.memory_bytes:
         return kind.memory_bytes
-    return (kind.memory_bytes_per_device or 0) * ranks
+    return _fair_memory(kind) * ranks
+
+
+def _fair_memory(kind: NodeType) -> int:
+    """Return a device's share: as published, or of what jobs can get of a node; 0 where neither is known."""
+    if kind.memory_bytes_per_device or not (kind.memory_bytes and kind.num_devices):
+        return kind.memory_bytes_per_device or 0
+    return kind.memory_bytes // kind.num_devices >> 30 << 30  # whole gibibytes
 
 
 def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
@@ -151,8 +166,8 @@ def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool)
         return f"not asked for: Slurm gives {each}with each device here"
     if is_whole and kind.memory_bytes:
         return "all that jobs can get of a node"
-    if kind.memory_bytes_per_device:
-        return f"the fair share of a device, {size(kind.memory_bytes_per_device)}, times {laid.ranks_per_node}"
+    if _fair_memory(kind):
+        return f"the fair share of a device, {size(_fair_memory(kind))}, times {laid.ranks_per_node}"
     return "not published: Slurm's default"
 
 

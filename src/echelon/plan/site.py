@@ -36,10 +36,9 @@ class Site:
         return self.machine.node_type(row) if row is not None and self.machine is not None else None
 
     @property
-    def documented_cores(self) -> tuple[tuple[int, ...], ...]:
-        """The cores nearest to each device, by device; empty where they are not published."""
-        rows = sorted(self.kind.nearest, key=lambda row: row.device) if self.kind is not None else []
-        return tuple(row.cores for row in rows)
+    def documented_cores(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The devices with the cores nearest to each; empty where they are not published."""
+        return tuple((row.device, row.cores) for row in self.kind.nearest) if self.kind is not None else ()
 
 
 def variables(

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from echelon.errors import UsageError
 from echelon.spec import Booking
 from echelon.units import slurm_size, slurm_time
 
 COMMENT_COLUMN = 44
+# sbatch reads these before the script; the account is read by us, and stands in it
+_OVERRULING = frozenset(
+    f"SBATCH_{name}"
+    for name in (
+        "ACCOUNT", "PARTITION", "QOS", "TIMELIMIT", "RESERVATION", "JOB_NAME", "EXCLUSIVE", "GPUS", "GPUS_PER_NODE",
+        "GPUS_PER_TASK", "GRES", "MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU", "NUM_NODES", "CPUS_PER_GPU", "OUTPUT",
+        "THREADS_PER_CORE", "HINT", "CONSTRAINT", "ARRAY_INX", "OPEN_MODE", "EXPORT",
+    )
+)  # fmt: skip
 STARTER = "one agent a node, which starts the ranks"
 
 
@@ -44,7 +54,7 @@ class Heading:
 def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tuple[Directive, ...]:
     """Return the options in the order in which a person reads them, each with its reason."""
     why = {reason.what: reason.why for reason in booking.reasons}
-    cores = booking.cores_per_rank * booking.ranks_per_node // tasks_per_node
+    cpus = cpus_per_task(booking, tasks_per_node)
     rows = (
         Directive(option="--job-name", value=_word(heading.job_name)),
         Directive(option="--account", value=booking.account, why="whom to bill") if booking.account else None,
@@ -52,15 +62,15 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
         Directive(option="--qos", value=booking.qos) if booking.qos else None,
         Directive(option="--reservation", value=booking.reservation) if booking.reservation else None,
         Directive(option="--nodes", value=str(booking.num_nodes), why=why["nodes"]),
-        Directive(option="--exclusive", value="", why="whole nodes, as asked") if booking.exclusive else None,
+        Directive(option="--exclusive", value="", why="the nodes are this job's alone") if booking.exclusive else None,
         _devices(booking, why["devices per node"]),
         Directive(
             option="--ntasks-per-node",
             value=str(tasks_per_node),
-            why=heading.starter if tasks_per_node == 1 else "one task a rank",
+            why=heading.starter,
         ),
-        Directive(option="--cpus-per-task", value=str(cores), why=_why_cores(booking, tasks_per_node, why))
-        if cores
+        Directive(option="--cpus-per-task", value=str(cpus), why=_why_cores(booking, tasks_per_node, why))
+        if cpus
         else None,
         Directive(option="--mem", value=slurm_size(booking.memory_bytes_per_node), why=why["memory per node"])
         if booking.memory_bytes_per_node
@@ -69,6 +79,7 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
         Directive(option="--dependency", value=f"afterok:{heading.after}") if heading.after else None,
         Directive(option="--chdir", value=_word(heading.folder)),
         Directive(option="--output", value=_word(heading.output)),
+        Directive(option="--open-mode", value="append", why="a job that is started again writes on"),
     )
     return tuple(row for row in rows if row is not None)
 
@@ -79,9 +90,17 @@ def _devices(booking: Booking, why: str) -> Directive:
     return Directive(option=booking.device_option, value=str(booking.devices_per_node), why=why)
 
 
+def cpus_per_task(booking: Booking, tasks_per_node: int) -> int:
+    """Return what Slurm calls CPUs: the hardware threads of the cores of a task's ranks."""
+    return booking.cores_per_rank * booking.threads_per_core * booking.ranks_per_node // tasks_per_node
+
+
 def _why_cores(booking: Booking, tasks_per_node: int, why: dict[str, str]) -> str:
     ranks = booking.ranks_per_node // tasks_per_node
-    return f"{ranks} × {booking.cores_per_rank}: {why['cores per rank']}" if ranks > 1 else why["cores per rank"]
+    factors = [str(number) for number in (ranks, booking.cores_per_rank, booking.threads_per_core) if number > 1]
+    threads = f", {booking.threads_per_core} threads each" if booking.threads_per_core > 1 else ""
+    product = f"{' × '.join(factors)}: " if len(factors) > 1 else ""
+    return f"{product}{why['cores per rank']}{threads}"
 
 
 def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per_node: int = 1) -> str:
@@ -108,6 +127,10 @@ def _one_line(text: str) -> str:
 
 def _word(text: str) -> str:
     """Quote a value as sbatch reads its own lines: like a shell's word."""
+    if not text.isprintable():
+        raise UsageError(
+            f"{text!r} cannot stand in a batch script: it has a control character", hint="a name of letters and digits"
+        )
     return shlex.quote(text)
 
 
@@ -129,6 +152,12 @@ def supervised(
 def submission(path: str, *, is_test: bool) -> tuple[str, ...]:
     """Return the command that hands a script to Slurm; it answers with the job's number."""
     return ("sbatch", "--parsable", *(("--test-only",) if is_test else ()), path)
+
+
+def environment(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment for sbatch without variables that would overrule the script, and their names."""
+    overruling = tuple(sorted(name for name in environ if name in _OVERRULING))
+    return {name: value for name, value in environ.items() if name not in overruling}, overruling
 
 
 def without_prefix(said: str) -> str:

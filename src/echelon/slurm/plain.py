@@ -6,22 +6,30 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
+from echelon.slurm.batch import cpus_per_task
 from echelon.spec import Booking, Variable
 
-LAYOUTS = ("torchrun", "tasks")
 COMMENT_WIDTH = 100
-STARTER = "one torchrun a node, which starts the ranks"
+STARTERS = {"torchrun": "one torchrun a node, which starts the ranks", "tasks": "one task a rank"}
 _PLACES = {"{user}": "$USER", "{job_id}": "$SLURM_JOB_ID", "{node_rank}": "$SLURM_NODEID"}
 
 
 def body(
-    booking: Booking, layout: str, command: Sequence[str], *, prefix: Sequence[str] = (), modules: Sequence[str] = ()
+    booking: Booking,
+    layout: str,
+    command: Sequence[str],
+    *,
+    prefix: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    environ: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
     """Return the lines after the options. `command` is what each rank runs, after its Python's name.
 
     `prefix` starts a container; in it neither Slurm's commands nor its own variables are needed.
     """
-    lines = [*modules, *([""] if modules else [])]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environ]
+    before = [*modules, *exports]
+    lines = [*before, *([""] if before else [])]
     lines += _meeting()
     if layout == "torchrun":
         return [*lines, *_per_node(booking, command, prefix)]
@@ -88,8 +96,8 @@ def _step(
     lines = [srun + " \\"]
     if booking.cores_per_rank:
         # since Slurm 22.05 a step does not inherit the cores per task of its job
-        cores = booking.cores_per_rank * booking.ranks_per_node // tasks_per_node
-        lines.append(f"  --cpus-per-task={cores} {binding}".rstrip() + " \\")
+        cpus = cpus_per_task(booking, tasks_per_node)
+        lines.append(f"  --cpus-per-task={cpus} {binding}".rstrip() + " \\")
     elif binding:
         lines.append(f"  {binding} \\")
     if booking.core_map and binding.startswith("--cpu-bind=mask"):

@@ -9,7 +9,10 @@ from echelon.errors import EchelonError
 from echelon.host import Host
 
 ASK_SECONDS = 20.0
-_GOING = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING"})
+_OVER = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY",
+     "REVOKED", "SPECIAL_EXIT"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class State:
 
     @property
     def is_over(self) -> bool:
-        return self.name not in _GOING
+        return self.name in _OVER
 
 
 def state(host: Host, number: str) -> State:
@@ -41,4 +44,4 @@ def read(text: str) -> State:
     exit_code, number = (int(code.group(1)), int(code.group(2))) if code else (0, 0)
     if number:
         exit_code = 128 + number
-    return State(name=name, exit_code=exit_code or (0 if name == "COMPLETED" or name in _GOING else 1))
+    return State(name=name, exit_code=exit_code or (1 if name in _OVER - {"COMPLETED"} else 0))

@@ -34,6 +34,8 @@ class Booking:
     """Whether whole nodes must be asked for, the partition not giving them by itself."""
     cores_per_rank: int
     """0: not published, so Slurm's default."""
+    threads_per_core: int
+    """Hardware threads that Slurm counts for each core."""
     memory_bytes_per_node: int
     """0: not asked for, because Slurm gives it by device or nobody has published what a node has."""
     minutes: int

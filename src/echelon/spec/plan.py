@@ -38,8 +38,8 @@ class Plan:
     bind: str
     reserved_cores: tuple[int, ...]
     """Cores that the machine keeps for itself, whatever the mask allows."""
-    documented_cores: tuple[tuple[int, ...], ...]
-    """The cores nearest to each device as the machine's facts have them; empty where they are not published."""
+    documented_cores: tuple[tuple[int, tuple[int, ...]], ...]
+    """Devices with the cores nearest to each as the machine's facts have them; empty where they are not published."""
     variables: tuple[Variable, ...]
     """The machine's settings that the user has not made by another value."""
     container: Container | None

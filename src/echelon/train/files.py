@@ -3,66 +3,81 @@
 import builtins
 import io
 import os
-from typing import Any, Callable, Set
+from typing import TYPE_CHECKING, Any, Callable, Set
 
 import torch
 
 from . import world as worlds
-from .run import Run
+
+if TYPE_CHECKING:
+    from .run import Run
 
 _WRITES = frozenset("wax+")
 
 
-def install(run: Run) -> None:
-    """Hook torch.save for all ranks, and for all but the first whatever writes a file by name."""
+class Files:
+    """Whether this process writes files by name, and which ones it has been kept from writing."""
+
+    def __init__(self, *, is_closed: bool) -> None:
+        self.is_closed = is_closed
+        self.kept_from: Set[str] = set()
+
+    def swallows(self, file: Any, mode: str) -> bool:
+        """Say whether a file that is opened now is not for this process to write."""
+        if not self.is_closed or not _WRITES & set(mode) or not isinstance(file, (str, bytes, os.PathLike)):
+            return False
+        path = os.path.abspath(os.fsdecode(file))
+        if path.startswith(("/dev/", "/proc/")):
+            return False
+        self.kept_from.add(path)
+        return True
+
+    def has_not(self, path: Any) -> bool:
+        """Say whether a path is one that this process would have written."""
+        is_path = isinstance(path, (str, bytes, os.PathLike))
+        return is_path and os.path.abspath(os.fsdecode(path)) in self.kept_from
+
+
+def install(run: "Run") -> None:
+    """Hook torch.save, open() and what renames, removes and makes."""
     if run.world.size == 1:
         return
     _hook_torch_save(run)
-    if not run.is_main:
-        swallowed: Set[str] = set()
-        _hook_open(swallowed)
-        _hook_names(swallowed)
+    _hook_open(run.files)
+    _hook_names(run.files)
 
 
-def _hook_torch_save(run: Run) -> None:
+def _hook_torch_save(run: "Run") -> None:
     original = torch.save
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if run.is_main or not isinstance(f, (str, os.PathLike)):
+        is_named = isinstance(f, (str, os.PathLike))
+        if not is_named or not run.files.swallows(f, "w"):
             original(obj, f, *args, **kwargs)
-        worlds.barrier(run.world)  # whoever loads it next finds it whole
+        if is_named and not run.first_step.is_oracle:
+            worlds.barrier(run.world)  # whoever loads it next finds it whole
 
     torch.save = save
 
 
-def _hook_open(swallowed: Set[str]) -> None:
+def _hook_open(files: Files) -> None:
     original = builtins.open
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, (str, bytes, os.PathLike)) and _WRITES & set(mode) and _is_shared(os.fsdecode(file)):
-            swallowed.add(os.path.abspath(os.fsdecode(file)))
-            file = os.devnull
-            mode = mode.replace("x", "w")
+        if files.swallows(file, mode):
+            return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
         return original(file, mode, *args, **kwargs)
 
     builtins.open = opened
     io.open = opened  # what pathlib uses
 
 
-def _is_shared(path: str) -> bool:
-    """Say whether all ranks mean the same file: not a device, a pipe of the kernel, or a file of this process."""
-    path = os.path.abspath(path)
-    return not path.startswith(("/dev/", "/proc/")) and "echelon" not in os.path.basename(path)
-
-
-def _hook_names(swallowed: Set[str]) -> None:
-    """Rename or remove nothing that this rank has not written, and let a folder be there already."""
+def _hook_names(files: Files) -> None:
+    """Rename or remove nothing that this process has not written, and let a folder be there already."""
 
     def quiet(original: Callable[..., Any]) -> Callable[..., Any]:
         def act(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(path, (str, bytes, os.PathLike)) and os.path.abspath(os.fsdecode(path)) in swallowed:
-                return None
-            return original(path, *args, **kwargs)
+            return None if files.has_not(path) else original(path, *args, **kwargs)
 
         return act
 
@@ -74,6 +89,7 @@ def _hook_names(swallowed: Set[str]) -> None:
         try:
             original(path, *args, **kwargs)
         except FileExistsError:
-            pass  # another rank was first; if it was there before, rank 0 says so
+            if not files.is_closed:
+                raise  # it was there before, and a single device would be told so too
 
     os.mkdir = mkdir

@@ -37,8 +37,14 @@ class Gradients:
         self._finds_unused = True
         self._backwards = 0  # since the last step
         self._backwards_per_step = 1  # in the step before
+        self.num_steps = 0
         self.is_local = False
         """Whether a gradient lacks the other ranks' part."""
+
+    def become_alone(self) -> None:
+        """Go on without the other ranks."""
+        self._world = self._world._replace(size=1)
+        self._ddp = None
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Take an optimizer's parameters in."""
@@ -115,6 +121,7 @@ class Gradients:
     def before_step(self) -> None:
         """Make gradients whole before anything uses them, and learn how many backwards a step has."""
         self.reduce()
+        self.num_steps += 1
         self._backwards_per_step = max(self._backwards, 1)
         self._backwards = 0
 
@@ -126,8 +133,9 @@ class Gradients:
         used = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
         used = used.to(self._world.device)
         dist.all_reduce(used, op=dist.ReduceOp.MAX)  # what one rank's samples leave out another's may need
-        for parameter, is_used in zip(self._parameters, used.tolist()):
-            if is_used:
+        is_used = used.tolist()
+        for place, parameter in enumerate(self._parameters):
+            if is_used[place]:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 dist.all_reduce(parameter.grad)

@@ -90,6 +90,7 @@ class Loop:
         return self._length
 
     def __next__(self) -> Any:
+        self.run.enter(self)  # what the samples draw is this rank's own
         try:
             batch = next(self._inner)
         except StopIteration:
@@ -103,7 +104,6 @@ class Loop:
             self.share = batches.share(size, self.run.world.rank, self.run.world.size)
             batch = batches.cut(batch, self.share)
         self.num_batches += 1
-        self.run.enter(self)
         return batch
 
     def _refuse_without_backward(self) -> None:

@@ -1,6 +1,7 @@
 """One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
 
 import os
+import sys
 from typing import Any, List, Optional, Union
 
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import world as worlds
+from .check import FirstStep
+from .files import Files
 from .gradients import Gradients, scalars_as_one
 from .loops import Loop, iterate, new_twins
 from .refusal import Refusal
@@ -26,6 +29,8 @@ class Run:
         self.streams = Streams(world.rank, worlds.seed_of_run(os.environ))
         self.gradients = Gradients(world)
         self.twins = new_twins()
+        self.files = Files(is_closed=world.rank > 0)
+        self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
         self.is_training_mode = True
         self._loops: List[Loop] = []
 
@@ -86,7 +91,27 @@ class Run:
             with self.streams.in_common():
                 return iterate(loader)
         self.prepare()
+        if self.first_step.is_due and self.world.size > 1 and self.first_step.begin():
+            self._become_oracle()
         return Loop(loader, self)
+
+    def _become_oracle(self) -> None:
+        """Go on as one device that has whole batches, up to the first step."""
+        self._pid = os.getpid()
+        self.world = self.world._replace(size=1)
+        self.gradients.become_alone()
+        self.files.is_closed = True
+
+    def before_step(self) -> None:
+        """Make the gradients whole before an optimizer uses them, and compare the first ones."""
+        self.gradients.before_step()
+        if self.gradients.num_steps == 1 and not self.first_step.is_due:
+            self.first_step.before_step(self.gradients.parameters())
+
+    def say(self, text: str) -> None:
+        """Talk to the person: on standard error, which is shown for rank 0."""
+        sys.stderr.write("echelon: %s\n" % text)
+        sys.stderr.flush()
 
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
@@ -98,6 +123,7 @@ class Run:
         if loop not in self._loops:
             self._loops.append(loop)
         self.streams.own()
+        self.first_step.note_step()
 
     def leave(self, loop: Loop) -> None:
         """End a loop."""

@@ -8,12 +8,13 @@
 #SBATCH --qos=normal
 #SBATCH --nodes=1                            # how many devices a node has is not published, so one node is asked for
 #SBATCH --gres=gpu:l4:1                      # L4
-#SBATCH --ntasks-per-node=1                  # one torchrun a node, which starts the ranks
+#SBATCH --ntasks-per-node=1                  # one task a rank
 #SBATCH --cpus-per-task=4                    # the fair share of a device
 #SBATCH --mem=32G                            # the fair share of a device, 32 GiB, times 1
 #SBATCH --time=01:00:00                      # as asked; the limit here is not published
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+#SBATCH --open-mode=append                   # a job that is started again writes on
 
 source /home/me/venv/bin/activate
 

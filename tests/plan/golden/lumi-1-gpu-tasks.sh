@@ -7,12 +7,13 @@
 #SBATCH --partition=small-g                  # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
 #SBATCH --nodes=1                            # the fewest nodes that hold 1 device: a node has 8
 #SBATCH --gpus-per-node=1                    # one MI250X is 2 devices
-#SBATCH --ntasks-per-node=1                  # one torchrun a node, which starts the ranks
+#SBATCH --ntasks-per-node=1                  # one task a rank
 #SBATCH --cpus-per-task=7                    # the fair share of a device
 #SBATCH --mem=60G                            # the fair share of a device, 60 GiB, times 1
 #SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+#SBATCH --open-mode=append                   # a job that is started again writes on
 
 source /home/me/venv/bin/activate
 

@@ -6,13 +6,15 @@
 #SBATCH --account=project_465000000          # whom to bill
 #SBATCH --partition=small-g                  # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
 #SBATCH --nodes=2                            # 2 whole nodes of 8 devices
+#SBATCH --exclusive                          # the nodes are this job's alone
 #SBATCH --gpus-per-node=8                    # one MI250X is 2 devices
 #SBATCH --ntasks-per-node=1                  # one agent a node, which starts the ranks
-#SBATCH --cpus-per-task=56                   # 8 × 7: the fair share of a device
-#SBATCH --mem=480G                           # the fair share of a device, 60 GiB, times 8
+#SBATCH --cpus-per-task=56                   # 8 × 7: the node is ours: 56 usable cores for 8 ranks, 8 of 64 being reserved
+#SBATCH --mem=480G                           # all that jobs can get of a node
 #SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+#SBATCH --open-mode=append                   # a job that is started again writes on
 
 export ECHELON_MACHINE=lumi
 run_directory=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}

@@ -6,13 +6,15 @@
 #SBATCH --account=project_465000000          # whom to bill
 #SBATCH --partition=small-g                  # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
 #SBATCH --nodes=2                            # 2 whole nodes of 8 devices
+#SBATCH --exclusive                          # the nodes are this job's alone
 #SBATCH --gpus-per-node=8                    # one MI250X is 2 devices
 #SBATCH --ntasks-per-node=8                  # one task a rank
-#SBATCH --cpus-per-task=7                    # the fair share of a device
-#SBATCH --mem=480G                           # the fair share of a device, 60 GiB, times 8
+#SBATCH --cpus-per-task=7                    # the node is ours: 56 usable cores for 8 ranks, 8 of 64 being reserved
+#SBATCH --mem=480G                           # all that jobs can get of a node
 #SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+#SBATCH --open-mode=append                   # a job that is started again writes on
 
 source /home/me/venv/bin/activate
 
@@ -21,8 +23,9 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export MASTER_ADDR MASTER_PORT
 
+# The masks put each rank on the cores that are nearest to its device.
 srun --nodes=2 --ntasks=16 --ntasks-per-node=8 \
-  --cpus-per-task=7 \
+  --cpus-per-task=7 --cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000 \
   bash -c '
     # threads of one rank
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-7}

@@ -1,0 +1,199 @@
+"""Compare the first step with that of one device: a child of rank 0 runs the script's own step on the whole batch.
+
+The child is forked when the first training loop begins, gets whole batches, and ends when it comes to the first
+optimizer step; so what is compared with is the user's own code, not a model of it. Dropout is off during that step.
+"""
+
+import gc
+import io
+import os
+import random
+import sys
+import time
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import nn
+
+from .refusal import Refusal
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+
+
+class FirstStep:
+    """The comparison, from the fork to its verdict; on ranks other than 0 it only keeps dropout off."""
+
+    def __init__(self, *, is_main: bool, say: Callable[[str], None]) -> None:
+        self._is_main = is_main
+        self._say = say
+        self._pid = 0
+        self._pipe = -1
+        self._began = 0.0
+        self._random: Optional[Tuple[Any, ...]] = None
+        self._undo: List[Callable[[], None]] = []
+        self.is_due = True
+        self.is_oracle = False
+
+    def begin(self) -> bool:
+        """Fork the oracle, once; return True in it."""
+        self.is_due = False
+        self._switch_dropout_off()
+        if not self._is_main or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # a device cannot be used after a fork
+            return False
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._began = time.monotonic()
+        self._pipe, writing = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(writing)
+            return False
+        os.close(self._pipe)
+        self._pipe = writing
+        self.is_oracle = True
+        torch.set_num_threads(1)  # the threads of the parent's pool are not here
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        return True
+
+    def note_step(self) -> None:
+        """Remember, in the oracle, with which random numbers the first step begins."""
+        if self.is_oracle and self._random is None:
+            self._random = _random_state()
+
+    def before_step(self, parameters: List[nn.Parameter]) -> None:
+        """Report the gradients in the oracle, which ends here; compare them on rank 0."""
+        self._switch_dropout_on()
+        if self.is_oracle:
+            self._report(parameters)
+        elif self._pid:
+            self._compare(parameters)
+
+    def _report(self, parameters: List[nn.Parameter]) -> None:
+        message = {
+            "why_not": self._why_not(),
+            "gradients": [None if one.grad is None else one.grad.detach().clone() for one in parameters],
+        }
+        content = io.BytesIO()
+        torch.save(message, content)
+        with os.fdopen(self._pipe, "wb") as pipe:
+            pipe.write(content.getvalue())
+        os._exit(0)
+
+    def _why_not(self) -> str:
+        if not _is_same(_random_state(), self._random):
+            return "it draws random numbers, which each rank does for itself"
+        norms = (nn.modules.batchnorm._BatchNorm,)
+        if any(isinstance(one, norms) and one.training for one in gc.get_objects()):
+            return "BatchNorm takes each rank's own statistics"
+        return ""
+
+    def _compare(self, parameters: List[nn.Parameter]) -> None:
+        with os.fdopen(self._pipe, "rb") as pipe:
+            content = pipe.read()
+        os.waitpid(self._pid, 0)
+        self._pid = 0
+        took = time.monotonic() - self._began
+        if not content:
+            self._say("first step: not compared with one device: the comparison ended before it came to a step")
+            return
+        message: Dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        if message["why_not"]:
+            self._say("first step: not compared with one device: %s" % message["why_not"])
+            return
+        worst = 0.0
+        for place, theirs in enumerate(message["gradients"]):
+            worst = max(worst, _difference(parameters[place], theirs))
+        self._say("first step: equals that of one device to %.0e (%.1f s)" % (worst, took))
+
+    def _switch_dropout_off(self) -> None:
+        functional = nn.functional
+        for name in _DROPOUTS:
+            original = getattr(functional, name)
+            setattr(functional, name, _without_dropout)
+            self._undo.append(partial(setattr, functional, name, original))
+        self._undo.append(
+            partial(setattr, functional, "scaled_dot_product_attention", functional.scaled_dot_product_attention)
+        )
+        functional.scaled_dot_product_attention = partial(
+            _attention_without_dropout, functional.scaled_dot_product_attention
+        )
+
+    def _switch_dropout_on(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+
+def _without_dropout(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
+def _attention_without_dropout(attention: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The fifth argument is dropout_p."""
+    kwargs.pop("dropout_p", None)
+    result: torch.Tensor = attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
+    return result
+
+
+def _difference(parameter: nn.Parameter, theirs: Optional[torch.Tensor]) -> float:
+    """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
+    ours = parameter.grad
+    if ours is None or theirs is None:
+        if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
+            raise _wrong(parameter, "one of them has no gradient")
+        return 0.0
+    ours, theirs = ours.detach().double(), theirs.double()
+    scale = float(theirs.norm())
+    difference = float((ours - theirs).norm())
+    if scale == 0.0:
+        return 0.0 if difference < 1e-12 else float("inf")
+    relative = difference / scale
+    if relative <= TOLERANCE.get(parameter.dtype, 1e-3) or difference < 1e-7:
+        return relative
+    factor = float((ours * theirs).sum()) / scale**2
+    is_factor = float((ours - factor * theirs).norm()) <= 1e-2 * scale
+    raise _wrong(parameter, "it is %.4g times as large" % factor if is_factor else "they differ by %.2g" % relative)
+
+
+def _wrong(parameter: nn.Parameter, how: str) -> Refusal:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    cause = "a part of the computation looks at the whole batch, or at samples that every rank has"
+    if "times as large" in how:
+        factor = float(how.split()[2])
+        if abs(factor * world_size - 1) < 0.02:
+            cause = "the loss is a sum over the batch, or is divided by a batch size that is a constant"
+        elif abs(factor - world_size) < 0.02 * world_size:
+            cause = "the loss is multiplied by the number of ranks"
+    return Refusal(
+        "the first step is not that of one device: of %s, compared with the gradient of the whole batch, %s; %s"
+        % (_name(parameter), how, cause),
+        "let the loss be the mean over the batch that the loader gives, or start one rank: echelon run -n 1 …",
+    )
+
+
+def _name(parameter: nn.Parameter) -> str:
+    """Return a parameter's longest name among all modules: the outermost module's."""
+    names = [
+        "%s.%s" % (type(module).__name__, name)
+        for module in gc.get_objects()
+        if isinstance(module, nn.Module)
+        for name, one in module.named_parameters()
+        if one is parameter and "parameters_of_optimizers" not in name  # not our own wrapper
+    ]
+    return max(names, key=len, default="a parameter of shape %s" % (tuple(parameter.shape),))
+
+
+def _is_zero(gradient: Optional[torch.Tensor]) -> bool:
+    return gradient is None or not bool(gradient.any())
+
+
+def _random_state() -> Tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), str(numpy.random.get_state()) if numpy is not None else ""
+
+
+def _is_same(one: Tuple[Any, ...], other: Optional[Tuple[Any, ...]]) -> bool:
+    return other is not None and torch.equal(one[0], other[0]) and one[1:] == other[1:]
