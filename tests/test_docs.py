@@ -43,6 +43,7 @@ OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
 FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
 SECONDS = 60
 ANY_LINES = "…"
+BINDING = re.compile(r"^echelon: (?:bound: |note: ranks are not bound ).*\n", re.M)
 UNTIL_NO_JOB = 'while test "$(squeue --noheader)"; do sleep 0.1; done'  # whoever reads waits too
 LEARN = "echelon machines learn --name testcluster >/dev/null 2>&1"
 # what differs from run to run, and what stands for it when texts are compared
@@ -209,8 +210,8 @@ def cluster_name(conf: str) -> str:
 
 def compared(text: str, page: Path) -> str:
     """Return a text without what changes from run to run; lines of several ranks in their ranks' order."""
-    bound = "".join(re.findall(r"^echelon: bound: .*\n", text, re.M))  # it comes before or after what rank 0 says,
-    text = re.sub(r"^echelon: bound: .*\n", "", text, flags=re.M)  # and where cores are few not at all
+    bound = "".join(BINDING.findall(text))  # it comes before or after what rank 0 says,
+    text = BINDING.sub("", text)  # and where cores are few not at all
     text += bound if page.name == "binding.md" else ""
     for pattern, stand_in in CHANGING:
         text = re.sub(pattern, stand_in, text)

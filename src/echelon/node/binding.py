@@ -28,7 +28,8 @@ class Binding:
         self._devices = _devices(self._node, seat, environ)
         self._cpus = _assign(self._node, self._devices, order.reserved, is_job=is_slurm_job(environ))
         if not any(self._cpus):
-            self.why_not = "%d ranks share %d core%s" % (len(self._cpus), seat.num_cores, "s"[: seat.num_cores > 1])
+            usable = len(set(self._node.allowed) - set(order.reserved))
+            self.why_not = "%d ranks share %d core%s" % (len(self._cpus), usable, "s"[: usable > 1])
 
     def cpus(self, local_rank: int) -> Tuple[int, ...]:
         """Return the hardware threads of a rank; empty: it is not bound."""
