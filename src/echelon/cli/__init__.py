@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
+    "prove": "show that a script trains on several ranks as it does on one",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
     "machines": "what is known of the machines; learn a new one from its Slurm",

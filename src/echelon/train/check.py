@@ -36,6 +36,12 @@ class FirstStep:
         self.is_due = True
         self.is_oracle = False
 
+    def keep_dropout_off(self) -> None:
+        """Leave dropout off for the whole run, which is one that is compared step by step."""
+        if self.is_due:
+            self.is_due = False
+            self._switch_dropout_off()
+
     def begin(self) -> bool:
         """Fork the oracle, once; return True in it."""
         self.is_due = False

@@ -31,7 +31,7 @@ class Gradients:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._optimizers: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
+        self._optimizers: "List[weakref.ref[torch.optim.Optimizer]]" = []  # in the order in which all ranks made them
         self._parameters: List[nn.Parameter] = []
         self._ddp: Optional[DistributedDataParallel] = None
         self._finds_unused = True
@@ -48,17 +48,18 @@ class Gradients:
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Take an optimizer's parameters in."""
-        self._optimizers.add(optimizer)
+        if all(known() is not optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
 
     @property
     def has_optimizers(self) -> bool:
-        return any(True for _ in self._optimizers)
+        return any(known() is not None for known in self._optimizers)
 
     def parameters(self) -> List[nn.Parameter]:
         """Return what is trained, each once, in the order of the optimizers' groups."""
         found = {}
-        for optimizer in sorted(self._optimizers, key=id):
-            for group in optimizer.param_groups:
+        for optimizer in [known() for known in self._optimizers]:
+            for group in optimizer.param_groups if optimizer is not None else ():
                 for parameter in group["params"]:
                     if parameter.requires_grad:
                         found[id(parameter)] = parameter

@@ -37,7 +37,7 @@ def _hook_steps(run: Run) -> None:
     """Before any optimizer uses a gradient it must be that of the global batch."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    register_optimizer_step_pre_hook(lambda *_: run.before_step())
+    register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
 
 
 def _hook_readers_of_gradients(run: Run) -> None:

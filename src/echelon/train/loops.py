@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from . import batches
 from .batches import Share
+from .record import in_other_order
 from .refusal import Refusal
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class ShardedSampler:
             if batch is _END:
                 return
             batch = list(batch)  # type: ignore[call-overload]
+            if run.is_reordered:
+                batch.reverse()
             mine = batches.share(len(batch), run.world.rank, run.world.size)
             self.shares.append(mine)
             yield batches.of_indices(batch, mine)
@@ -102,7 +105,7 @@ class Loop:
         else:
             size = batches.length_of(batch)
             self.share = batches.share(size, self.run.world.rank, self.run.world.size)
-            batch = batches.cut(batch, self.share)
+            batch = batches.cut(in_other_order(batch) if self.run.is_reordered else batch, self.share)
         self.num_batches += 1
         return batch
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from . import record
 from . import world as worlds
 from .check import FirstStep
 from .files import Files
@@ -30,6 +31,8 @@ class Run:
         self.gradients = Gradients(world)
         self.twins = new_twins()
         self.files = Files(is_closed=world.rank > 0)
+        self.record = record.asked(os.environ, is_main=world.rank == 0)
+        self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
         self.is_training_mode = True
         self._loops: List[Loop] = []
@@ -91,7 +94,9 @@ class Run:
             with self.streams.in_common():
                 return iterate(loader)
         self.prepare()
-        if self.first_step.is_due and self.world.size > 1 and self.first_step.begin():
+        if self.record is not None:
+            self.first_step.keep_dropout_off()
+        elif self.first_step.is_due and self.world.size > 1 and self.first_step.begin():
             self._become_oracle()
         return Loop(loader, self)
 
@@ -102,9 +107,12 @@ class Run:
         self.gradients.become_alone()
         self.files.is_closed = True
 
-    def before_step(self) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
         self.gradients.before_step()
+        if self.record is not None:
+            self.record.before_step(optimizer, self.gradients.parameters())
+            return
         if self.gradients.num_steps == 1 and not self.first_step.is_due:
             self.first_step.before_step(self.gradients.parameters())
 
@@ -138,6 +146,7 @@ class Run:
             if self.loop is not None:
                 self.loop.num_backwards += 1
             run_backward(loss)
+            self._note_loss(loss)
             return
         if self.loop is None:
             self._refuse_unsharded()
@@ -152,6 +161,11 @@ class Run:
             with torch.no_grad():
                 loss.data.copy_(wait())
             loss._echelon_is_global = True  # type: ignore[attr-defined]
+        self._note_loss(loss)
+
+    def _note_loss(self, loss: torch.Tensor) -> None:
+        if self.record is not None and loss.numel() == 1:
+            self.record.loss = float(loss.detach())
 
     def _refuse_unsharded(self) -> None:
         if self.gradients.has_optimizers:

@@ -1,0 +1,91 @@
+"""Run a script three times and compare what it did: on one rank, on one in another order, on several."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from echelon.errors import RunError
+from echelon.host import Finished, Host
+
+LIMIT_SECONDS = 24 * 3600.0
+COMPARE_SECONDS = 600.0
+
+
+def prove(
+    words: Sequence[str], *, num_ranks: int, num_steps: int, host: Host, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the verdict as `echelon.train.compare` gives it, and what it means; raise RunError where a run fails.
+
+    `words` stand after the options of `echelon run`.
+    """
+    folder = tempfile.mkdtemp(prefix="echelon-prove-")
+    try:
+        oracle = _run(folder, "one", words, 1, num_steps, host, say)
+        again = _run(folder, "reordered", words, 1, num_steps, host, say)
+        other = _run(folder, "several", words, num_ranks, num_steps, host, say)
+        command = (sys.executable, "-m", "echelon.train.compare", oracle, again, other)
+        done = host.ask(command, timeout_seconds=COMPARE_SECONDS)
+        if done.exit_code != 0:
+            raise RunError(f"the records could not be compared:\n{done.stderr}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        return {**result, "num_ranks": num_ranks, "meaning": _meaning(result, num_ranks)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(
+    folder: str,
+    name: str,
+    words: Sequence[str],
+    num_ranks: int,
+    num_steps: int,
+    host: Host,
+    say: Callable[[str], None],
+) -> str:
+    record = os.path.join(folder, name)
+    os.mkdir(record)
+    environ = [f"ECHELON_RECORD={record}", f"ECHELON_RECORD_STEPS={num_steps}"]
+    if name == "reordered":
+        environ.append("ECHELON_RECORD_REORDERED=1")
+    options = [word for pair in environ for word in ("--env", pair)]
+    run_directory = os.path.join(folder, f"run-{name}")
+    say(
+        f"{num_ranks} rank{'s' if num_ranks > 1 else ''}{', batches in another order' if name == 'reordered' else ''} …"
+    )
+    done = host.ask(
+        (sys.executable, "-m", "echelon", "run", "-n", str(num_ranks), "--scale", "data", "--show", "none",
+         "--run-dir", run_directory, *options, *words),
+        timeout_seconds=LIMIT_SECONDS,
+    )  # fmt: skip
+    _refuse_failure(done, num_ranks, record)
+    return record
+
+
+def _refuse_failure(done: Finished, num_ranks: int, record: str) -> None:
+    if done.exit_code != 0:
+        raise RunError(f"the script fails on {num_ranks} rank{'s' if num_ranks > 1 else ''}:\n{done.stderr.rstrip()}")
+    if not os.path.exists(os.path.join(record, "steps.jsonl")):
+        raise RunError(
+            "the script ended without an optimizer step of torch.optim, so there is nothing to compare",
+            hint="does it train in this process, with a torch optimizer?",
+        )
+
+
+def _meaning(result: dict[str, Any], num_ranks: int) -> str:
+    """Say what a factor between gradients means."""
+    factor = result.get("factor") or 0.0
+    if abs(factor * num_ranks - 1) < 1e-2:
+        return f"that is 1/{num_ranks}, one over the number of ranks: the loss is summed over the batch, not averaged"
+    if abs(factor - num_ranks) < 1e-2 * num_ranks:
+        return f"that is the number of ranks, {num_ranks}: gradients are added up where their mean is wanted"
+    if result.get("verdict") == "WRONG":
+        return (
+            "a part of the script looks at the whole batch (BatchNorm, negatives within a batch), or draws its own data"
+        )
+    return ""
