@@ -53,6 +53,22 @@ def test_summed_loss_is_wrong_by_the_number_of_ranks(tmp_path: Path) -> None:
     assert "that is 1/2, one over the number of ranks: the loss is summed over the batch" in done.stdout
 
 
+def test_script_without_a_seed_is_compared_all_the_same(tmp_path: Path) -> None:
+    """All three runs begin with the same random numbers, whether the script seeds them or not."""
+    script = TRAIN.replace("LOSS", MEAN).replace("torch.manual_seed(0)\n", "")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert max(row["loss"]["bound"] for row in json.loads(done.stdout)["steps"]) < 1e-3
+
+
+def test_script_that_never_does_the_same_twice(tmp_path: Path) -> None:
+    """Where one device does not agree with itself, nothing is proved, and that is said."""
+    script = TRAIN.replace("LOSS", MEAN).replace("torch.manual_seed(0)", "torch.seed()")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "5")
+    assert done.returncode == 1
+    assert "cannot be compared: two runs on one rank differ by" in done.stderr
+
+
 def test_failing_script_is_not_compared(tmp_path: Path) -> None:
     """A script that fails on one rank is shown as it fails."""
     done = prove(tmp_path, "raise ValueError('no data')\n", "-n", "2")

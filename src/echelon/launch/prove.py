@@ -34,6 +34,8 @@ def prove(
         if done.exit_code != 0:
             raise RunError(f"the records could not be compared:\n{done.stderr}")
         result: dict[str, Any] = json.loads(done.stdout)
+        if result["verdict"] == "cannot be compared":
+            raise RunError(f"{result['verdict']}: {result['why']}", hint="seed it: torch.manual_seed(0) at its top")
         return {**result, "num_ranks": num_ranks, "meaning": _meaning(result, num_ranks)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
