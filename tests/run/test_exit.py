@@ -237,13 +237,16 @@ def test_run_within_its_time_limit_ends_as_it_does(shell: Shell) -> None:
 
 
 TRIES = """
-import os, sys
+import os, sys, time
 attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
 names = ("MASTER_PORT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "WORLD_SIZE")
-with open(f"try-{attempt}-{rank}", "w") as file:
+print("attempt", attempt, flush=True)
+with open(f"part-{attempt}-{rank}", "w") as file:
     file.write(chr(10).join(os.environ[name] for name in names))
-print("attempt", attempt)
+os.rename(f"part-{attempt}-{rank}", f"try-{attempt}-{rank}")
 if int(attempt) < int(sys.argv[1]) and rank == "1":
+    while not os.path.exists(f"try-{attempt}-0"):  # rank 0 is ended as soon as this one fails
+        time.sleep(0.01)
     sys.exit(3)
 """
 
