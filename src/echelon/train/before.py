@@ -6,6 +6,8 @@ import sys
 
 def begin(scale: str) -> None:
     """Scale the script that follows; `scale` is "data"."""
+    if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ:
+        return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:
         from . import start
     except ImportError as error:

@@ -33,8 +33,11 @@ class FirstStep:
         self._began = 0.0
         self._random: Optional[Tuple[Any, ...]] = None
         self._undo: List[Callable[[], None]] = []
+        self._num_workers = 0
         self.is_due = True
         self.is_oracle = False
+        self.is_half = False
+        """Whether something was computed under autocast."""
 
     def keep_dropout_off(self) -> None:
         """Leave dropout off for the whole run, which is one that is compared step by step."""
@@ -52,6 +55,7 @@ class FirstStep:
         sys.stderr.flush()
         self._began = time.monotonic()
         self._pipe, writing = os.pipe()
+        state = random.getstate()
         self._pid = os.fork()
         if self._pid:
             os.close(writing)
@@ -59,11 +63,16 @@ class FirstStep:
         os.close(self._pipe)
         self._pipe = writing
         self.is_oracle = True
+        random.setstate(state)  # Python seeds it anew in a child
         torch.set_num_threads(1)  # the threads of the parent's pool are not here
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         return True
+
+    def note_workers(self, num_workers: int) -> None:
+        """Remember that samples come from worker processes, of which it is not seen whether they draw."""
+        self._num_workers = max(self._num_workers, num_workers)
 
     def note_step(self) -> None:
         """Remember, in the oracle, with which random numbers the first step begins."""
@@ -111,8 +120,14 @@ class FirstStep:
             self._say("first step: not compared with one device: %s" % message["why_not"])
             return
         worst = 0.0
-        for place, theirs in enumerate(message["gradients"]):
-            worst = max(worst, _difference(parameters[place], theirs))
+        try:
+            for place, theirs in enumerate(message["gradients"]):
+                worst = max(worst, _difference(parameters[place], theirs, is_half=self.is_half))
+        except Refusal:
+            if not self._num_workers:
+                raise
+            self._say("first step: not compared with one device: the loader's workers may draw random numbers")
+            return
         self._say("first step: equals that of one device to %.0e (%.1f s)" % (worst, took))
 
     def _switch_dropout_off(self) -> None:
@@ -144,7 +159,7 @@ def _attention_without_dropout(attention: Any, *args: Any, **kwargs: Any) -> tor
     return result
 
 
-def _difference(parameter: nn.Parameter, theirs: Optional[torch.Tensor]) -> float:
+def _difference(parameter: nn.Parameter, theirs: Optional[torch.Tensor], *, is_half: bool) -> float:
     """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
     ours = parameter.grad
     if ours is None or theirs is None:
@@ -157,7 +172,8 @@ def _difference(parameter: nn.Parameter, theirs: Optional[torch.Tensor]) -> floa
     if scale == 0.0:
         return 0.0 if difference < 1e-12 else float("inf")
     relative = difference / scale
-    if relative <= TOLERANCE.get(parameter.dtype, 1e-3) or difference < 1e-7:
+    tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(parameter.dtype, 1e-3)
+    if relative <= tolerance or difference < 1e-7:
         return relative
     factor = float((ours * theirs).sum()) / scale**2
     is_factor = float((ours - factor * theirs).norm()) <= 1e-2 * scale

@@ -3,7 +3,7 @@
 import builtins
 import io
 import os
-from typing import TYPE_CHECKING, Any, Callable, Set
+from typing import TYPE_CHECKING, Any, Callable, Optional, Set
 
 import torch
 
@@ -16,73 +16,94 @@ _WRITES = frozenset("wax+")
 
 
 class Files:
-    """Whether this process writes files by name, and which ones it has been kept from writing."""
+    """Which files the script writes by name, and whether this process is the one that does."""
 
     def __init__(self, *, is_closed: bool) -> None:
         self.is_closed = is_closed
-        self.kept_from: Set[str] = set()
+        self._written: Set[str] = set()
+        self._unread: Set[str] = set()
 
-    def swallows(self, file: Any, mode: str) -> bool:
-        """Say whether a file that is opened now is not for this process to write."""
-        if not self.is_closed or not _WRITES & set(mode) or not isinstance(file, (str, bytes, os.PathLike)):
+    def opens(self, file: Any, mode: str) -> bool:
+        """Take note of a file that is opened for writing; say whether that is not for this process to do."""
+        path = _path(file)
+        if path is None or not _WRITES & set(mode) or path.startswith(("/dev/", "/proc/")):
             return False
-        path = os.path.abspath(os.fsdecode(file))
-        if path.startswith(("/dev/", "/proc/")):
-            return False
-        self.kept_from.add(path)
-        return True
+        self._written.add(path)
+        self._unread.add(path)
+        return self.is_closed
 
-    def has_not(self, path: Any) -> bool:
-        """Say whether a path is one that this process would have written."""
-        is_path = isinstance(path, (str, bytes, os.PathLike))
-        return is_path and os.path.abspath(os.fsdecode(path)) in self.kept_from
+    def was_written(self, file: Any) -> bool:
+        """Say whether a path is one that the script has written, on whichever rank."""
+        return _path(file) in self._written
+
+    def is_first_read(self, file: Any) -> bool:
+        """Say, once after each writing, that somebody else's words are about to be read."""
+        path = _path(file)
+        is_first = path in self._unread
+        if path is not None:
+            self._unread.discard(path)
+        return is_first
+
+
+def _path(file: Any) -> Optional[str]:
+    return os.path.abspath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
 
 
 def install(run: "Run") -> None:
     """Hook torch.save, open() and what renames, removes and makes."""
     if run.world.size == 1:
         return
-    _hook_torch_save(run)
-    _hook_open(run.files)
-    _hook_names(run.files)
+
+    def meet() -> None:
+        if not run.first_step.is_oracle:
+            worlds.barrier(run.world)
+
+    _hook_torch_save(run.files, meet)
+    _hook_open(run.files, meet)
+    _hook_names(run.files, meet)
 
 
-def _hook_torch_save(run: "Run") -> None:
+def _hook_torch_save(files: Files, meet: Callable[[], None]) -> None:
     original = torch.save
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        is_named = isinstance(f, (str, os.PathLike))
-        if not is_named or not run.files.swallows(f, "w"):
+        if not files.opens(f, "w"):
             original(obj, f, *args, **kwargs)
-        if is_named and not run.first_step.is_oracle:
-            worlds.barrier(run.world)  # whoever loads it next finds it whole
+        if files.was_written(f):
+            meet()  # whoever loads it next finds it whole
 
     torch.save = save
 
 
-def _hook_open(files: Files) -> None:
+def _hook_open(files: Files, meet: Callable[[], None]) -> None:
     original = builtins.open
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if files.swallows(file, mode):
+        if files.opens(file, mode):
             return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+        if not _WRITES & set(mode) and files.is_first_read(file):
+            meet()
         return original(file, mode, *args, **kwargs)
 
     builtins.open = opened
     io.open = opened  # what pathlib uses
 
 
-def _hook_names(files: Files) -> None:
-    """Rename or remove nothing that this process has not written, and let a folder be there already."""
+def _hook_names(files: Files, meet: Callable[[], None]) -> None:
+    """Rename and remove what the script has written on one rank, for all; let a folder be there already."""
 
-    def quiet(original: Callable[..., Any]) -> Callable[..., Any]:
+    def once(original: Callable[..., Any]) -> Callable[..., Any]:
         def act(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return None if files.has_not(path) else original(path, *args, **kwargs)
+            if not files.was_written(path):
+                return original(path, *args, **kwargs)
+            result = None if files.is_closed else original(path, *args, **kwargs)
+            meet()
+            return result
 
         return act
 
     for name in ("remove", "unlink", "rename", "replace"):
-        setattr(os, name, quiet(getattr(os, name)))
+        setattr(os, name, once(getattr(os, name)))
     original = os.mkdir
 
     def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:

@@ -37,6 +37,7 @@ class Gradients:
         self._finds_unused = True
         self._backwards = 0  # since the last step
         self._backwards_per_step = 1  # in the step before
+        self._is_in_step = False
         self.num_steps = 0
         self.is_local = False
         """Whether a gradient lacks the other ranks' part."""
@@ -87,11 +88,11 @@ class Gradients:
         """Run backward() so that gradients are the mean over all ranks, this one's loss counting with its weight."""
         if weight != 1.0:
             loss = loss * weight
-        self._backwards += 1
+        self._backwards += not self._is_in_step
         if self._ddp is None:
             run_backward(loss)
             self._after_first()
-        elif self._backwards < self._backwards_per_step and not self._finds_unused:
+        elif self._backwards < self._backwards_per_step and not self._finds_unused and not self._is_in_step:
             with self._ddp.no_sync():  # more come before the step, which will carry these along
                 run_backward(self._ddp(loss))
             self.is_local = True
@@ -122,9 +123,14 @@ class Gradients:
     def before_step(self) -> None:
         """Make gradients whole before anything uses them, and learn how many backwards a step has."""
         self.reduce()
+        self._is_in_step = True
         self.num_steps += 1
         self._backwards_per_step = max(self._backwards, 1)
         self._backwards = 0
+
+    def after_step(self) -> None:
+        """End a step; until then a closure (LBFGS) may have called backward() again and used what came of it."""
+        self._is_in_step = False
 
     def reduce(self) -> None:
         """Take the mean over all ranks where that is still due; what was reduced before is equal and stays."""

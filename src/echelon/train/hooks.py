@@ -22,6 +22,7 @@ def install(run: Run) -> None:
         _hook_modes(run)
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
+        _hook_autocast(run)
 
 
 def _hook_backward(run: Run) -> None:
@@ -35,9 +36,10 @@ def _hook_backward(run: Run) -> None:
 
 def _hook_steps(run: Run) -> None:
     """Before any optimizer uses a gradient it must be that of the global batch."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
+    register_optimizer_step_post_hook(lambda *_: run.gradients.after_step())
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
@@ -65,6 +67,7 @@ def _hook_optimizers(run: Run) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         run.gradients.add(self)
+        run.is_training_mode = True  # a model begins so, whatever another was in before
 
     torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
 
@@ -126,6 +129,17 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
         and not hasattr(tensor, "_echelon_is_global")
         and torch.distributed.is_initialized()
     )
+
+
+def _hook_autocast(run: Run) -> None:
+    """Notice half precision: gradients then agree to fewer digits."""
+    original = torch.autocast.__enter__
+
+    def enter(self: Any) -> Any:
+        run.first_step.is_half = True
+        return original(self)  # type: ignore[no-untyped-call]
+
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
 def _hook_own_distribution(run: Run) -> None:

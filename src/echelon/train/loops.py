@@ -48,6 +48,13 @@ class ShardedSampler:
             yield batches.of_indices(batch, mine)
 
 
+def _length_of(loader: Any) -> Optional[int]:
+    try:
+        return len(loader)
+    except TypeError:
+        return None  # a stream that does not know its end
+
+
 class Loop:
     """One pass over a sharded loader."""
 
@@ -56,10 +63,11 @@ class Loop:
         self.share: Optional[Share] = None
         self.num_batches = 0
         self.num_backwards = 0
-        self._length = len(loader) if hasattr(loader.dataset, "__len__") or loader.batch_sampler is not None else None
+        self._length = _length_of(loader)
         self._refuse_small_batches(loader)
         self._shares: Optional[Deque[Share]] = None
         self._loader = loader
+        run.first_step.note_workers(getattr(loader, "num_workers", 0))
         with run.streams.in_common():
             self._inner = self._begin(loader)
 
@@ -123,6 +131,26 @@ class Loop:
 
     def __del__(self) -> None:
         self.close()
+
+
+class WholeLoop:
+    """One pass over a loader that every rank sees whole: what it draws is the same on all."""
+
+    def __init__(self, loader: Any, run: "Run") -> None:
+        self._run = run
+        self._loader = loader
+        with run.streams.in_common():
+            self._inner = iterate(loader)
+
+    def __iter__(self) -> "WholeLoop":
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        with self._run.streams.in_common():
+            return next(self._inner)
 
 
 def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":

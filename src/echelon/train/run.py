@@ -13,7 +13,7 @@ from . import world as worlds
 from .check import FirstStep
 from .files import Files
 from .gradients import Gradients, scalars_as_one
-from .loops import Loop, iterate, new_twins
+from .loops import Loop, WholeLoop, iterate, new_twins
 from .refusal import Refusal
 from .streams import Streams
 
@@ -91,8 +91,7 @@ class Run:
         if os.getpid() != self._pid:  # a worker of a loader, which may use loaders of its own
             return iterate(loader)
         if not self.begins_training():
-            with self.streams.in_common():
-                return iterate(loader)
+            return WholeLoop(loader, self)
         self.prepare()
         if self.record is not None:
             self.first_step.keep_dropout_off()
