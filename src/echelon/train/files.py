@@ -3,6 +3,7 @@
 import builtins
 import io
 import os
+import shutil
 from typing import TYPE_CHECKING, Any, Callable, Optional, Set
 
 import torch
@@ -89,21 +90,51 @@ def _hook_open(files: Files, meet: Callable[[], None]) -> None:
     io.open = opened  # what pathlib uses
 
 
+def _after_writing(original: Callable[..., Any], files: Files, meet: Callable[[], None]) -> Callable[..., Any]:
+    def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if files.is_first_read(path):
+            meet()
+        return original(path, *args, **kwargs)
+
+    return ask
+
+
 def _hook_names(files: Files, meet: Callable[[], None]) -> None:
     """Rename and remove what the script has written on one rank, for all; let a folder be there already."""
 
-    def once(original: Callable[..., Any]) -> Callable[..., Any]:
+    def once(original: Callable[..., Any], *, meets: bool) -> Callable[..., Any]:
         def act(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not files.was_written(path):
                 return original(path, *args, **kwargs)
             result = None if files.is_closed else original(path, *args, **kwargs)
-            meet()
+            if meets:
+                meet()
             return result
 
         return act
 
-    for name in ("remove", "unlink", "rename", "replace"):
-        setattr(os, name, once(getattr(os, name)))
+    for name in ("rename", "replace"):
+        setattr(os, name, once(getattr(os, name), meets=True))
+    for name in ("remove", "unlink"):  # what there is to remove a script may ask the disk, which ranks see differently
+        setattr(os, name, once(getattr(os, name), meets=False))
+    for name in ("exists", "isfile", "getsize"):
+        setattr(os.path, name, _after_writing(getattr(os.path, name), files, meet))
+    _hook_mkdir(files)
+    _hook_rmtree(files)
+
+
+def _hook_rmtree(files: Files) -> None:
+    """Clear a folder of results on one rank; tempfile's own folders, which it clears with a handler, on each."""
+    original = shutil.rmtree
+
+    def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
+        if not files.is_closed or args or kwargs:
+            original(path, *args, **kwargs)
+
+    shutil.rmtree = rmtree  # type: ignore[assignment]
+
+
+def _hook_mkdir(files: Files) -> None:
     original = os.mkdir
 
     def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
