@@ -201,7 +201,7 @@ def _name(parameter: nn.Parameter) -> str:
     names = [
         "%s.%s" % (type(module).__name__, name)
         for module in gc.get_objects()
-        if isinstance(module, nn.Module)
+        if isinstance(module, nn.Module) and not isinstance(module, nn.ParameterList)
         for name, one in module.named_parameters()
         if one is parameter and "parameters_of_optimizers" not in name  # not our own wrapper
     ]

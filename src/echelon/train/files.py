@@ -81,6 +81,8 @@ def _hook_open(files: Files, meet: Callable[[], None]) -> None:
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if files.opens(file, mode):
+            if "b" in mode:
+                return io.BytesIO()  # zipfile asks where it is, which a device cannot say
             return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
         if not _WRITES & set(mode) and files.is_first_read(file):
             meet()

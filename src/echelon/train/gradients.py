@@ -38,6 +38,7 @@ class Gradients:
         self._backwards = 0  # since the last step
         self._backwards_per_step = 1  # in the step before
         self._is_in_step = False
+        self._accumulates = True
         self.num_steps = 0
         self.is_local = False
         """Whether a gradient lacks the other ranks' part."""
@@ -92,7 +93,7 @@ class Gradients:
         if self._ddp is None:
             run_backward(loss)
             self._after_first()
-        elif self._backwards < self._backwards_per_step and not self._finds_unused and not self._is_in_step:
+        elif self._may_wait():
             with self._ddp.no_sync():  # more come before the step, which will carry these along
                 run_backward(self._ddp(loss))
             self.is_local = True
@@ -100,6 +101,11 @@ class Gradients:
             run_backward(self._ddp(loss))
             self.is_local = False
             self._after_sync()
+
+    def _may_wait(self) -> bool:
+        """Say whether this backward is one of several before a step, by what was seen in the step before."""
+        is_early = self._backwards < self._backwards_per_step and not self._is_in_step
+        return is_early and self._accumulates and not self._finds_unused
 
     def _after_first(self) -> None:
         """Let DDP take over, now that it is seen whether every parameter has a part in the loss."""
@@ -127,6 +133,10 @@ class Gradients:
         self.num_steps += 1
         self._backwards_per_step = max(self._backwards, 1)
         self._backwards = 0
+
+    def note_zero(self) -> None:
+        """Notice gradients that are cleared between two backwards of one step: each is used, none is accumulated."""
+        self._accumulates = self._accumulates and self._backwards == 0
 
     def after_step(self) -> None:
         """End a step; until then a closure (LBFGS) may have called backward() again and used what came of it."""

@@ -64,6 +64,16 @@ def _hook_loaders(run: Run) -> None:
 def _hook_optimizers(run: Run) -> None:
     original = torch.optim.Optimizer.__init__
 
+    def zeroes(clear: Callable[..., None]) -> Callable[..., None]:
+        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+            run.gradients.note_zero()
+            clear(self, *args, **kwargs)
+
+        return zero_grad
+
+    torch.optim.Optimizer.zero_grad = zeroes(torch.optim.Optimizer.zero_grad)  # type: ignore[method-assign]
+    nn.Module.zero_grad = zeroes(nn.Module.zero_grad)  # type: ignore[method-assign]
+
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         run.gradients.add(self)
@@ -122,7 +132,7 @@ def _hook_losses_that_are_read(run: Run) -> None:
 def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
     return (
         run.world.size > 1
-        and run.loop is not None
+        and run.has_begun
         and tensor.requires_grad
         and tensor.grad_fn is not None
         and tensor.numel() == 1

@@ -35,6 +35,7 @@ class ShardedSampler:
         self.shares.clear()
         with run.streams.in_common():
             indices = iter(self.base)
+        num_batches = 0
         while True:
             with run.streams.in_common():  # a sampler may draw with each batch
                 batch = next(indices, _END)
@@ -43,9 +44,21 @@ class ShardedSampler:
             batch = list(batch)  # type: ignore[call-overload]
             if run.is_reordered:
                 batch.reverse()
+            if not num_batches and len(batch) < run.world.size:
+                raise small_batch(len(batch), run.world.size)
+            num_batches += 1
             mine = batches.share(len(batch), run.world.rank, run.world.size)
             self.shares.append(mine)
             yield batches.of_indices(batch, mine)
+
+
+def small_batch(size: int, num_ranks: int) -> Refusal:
+    """Return the refusal of a batch that has fewer samples than there are ranks."""
+    return Refusal(
+        "the script's batch has %d sample%s, and there are %d ranks to share it"
+        % (size, "" if size == 1 else "s", num_ranks),
+        "a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
+    )
 
 
 def _length_of(loader: Any) -> Optional[int]:
@@ -86,11 +99,7 @@ class Loop:
     def _refuse_small_batches(self, loader: Any) -> None:
         size = getattr(loader, "batch_size", None)
         if size is not None and size < self.run.world.size:
-            raise Refusal(
-                "the script's batch has %d sample%s, and there are %d ranks to share it"
-                % (size, "" if size == 1 else "s", self.run.world.size),
-                "a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
-            )
+            raise small_batch(size, self.run.world.size)
 
     def __iter__(self) -> "Loop":
         return self

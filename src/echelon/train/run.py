@@ -17,6 +17,10 @@ from .loops import Loop, WholeLoop, iterate, new_twins
 from .refusal import Refusal
 from .streams import Streams
 
+SCALED = (
+    "scaled over %d ranks: each takes its part of every batch, and the loss is that of the whole batch; "
+    "what else a loop counts (hits, batch sizes) is rank 0's part"
+)
 Floats = Union[torch.Tensor, float]
 
 
@@ -35,6 +39,9 @@ class Run:
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
         self.is_training_mode = True
+        self.has_begun = False
+        """Whether there was a training loop."""
+        self._last_weight = 1.0
         self._loops: List[Loop] = []
 
     # What a person calls
@@ -79,8 +86,9 @@ class Run:
     @property
     def weight(self) -> float:
         """By what a mean over this rank's samples counts."""
-        share = self.loop.share if self.loop is not None else None
-        return share.weight(self.world.size) if share is not None else 1.0
+        if self.loop is not None and self.loop.share is not None:
+            self._last_weight = self.loop.share.weight(self.world.size)
+        return self._last_weight
 
     def begins_training(self) -> bool:
         """Say whether a loop that begins now is for training: gradients are on and a trained model is not in eval()."""
@@ -93,6 +101,9 @@ class Run:
         if not self.begins_training():
             return WholeLoop(loader, self)
         self.prepare()
+        if not self.has_begun and self.is_main and self.world.size > 1:
+            self.say(SCALED % self.world.size)
+        self.has_begun = True
         if self.record is not None:
             self.first_step.keep_dropout_off()
         elif self.first_step.is_due and self.world.size > 1 and self.first_step.begin():
@@ -135,6 +146,7 @@ class Run:
     def leave(self, loop: Loop) -> None:
         """End a loop."""
         if loop in self._loops:
+            self._last_weight = self.weight  # a loss of the last step may be read after the loop
             self._loops.remove(loop)
             if not self._loops:
                 self.streams.common()
@@ -149,9 +161,8 @@ class Run:
             return
         if self.loop is None:
             self._refuse_unsharded()
-            run_backward(loss)
-            return
-        self.loop.num_backwards += 1
+        for loop in self._loops:  # zip(one, other) is a loop over both
+            loop.num_backwards += 1
         self.gradients.prepare()
         is_scalar = loss.numel() == 1
         wait = scalars_as_one(self.world, loss, self.weight) if is_scalar else None
@@ -167,12 +178,12 @@ class Run:
             self.record.loss = float(loss.detach())
 
     def _refuse_unsharded(self) -> None:
-        if self.gradients.has_optimizers:
-            raise Refusal(
-                "backward() was called on samples that did not come from a DataLoader that is shared among the ranks, "
-                "so every rank would train on the same ones",
-                "draw the batches with a torch DataLoader, or start one rank: echelon run -n 1 …",
-            )
+        raise Refusal(
+            "backward() was called on samples that did not come from a DataLoader that is shared among the ranks, "
+            "so every rank would train on the same ones",
+            "draw the batches with a torch DataLoader and step with a torch.optim optimizer, "
+            "or start one rank: echelon run -n 1 …",
+        )
 
 
 class _Sharded:

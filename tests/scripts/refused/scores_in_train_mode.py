@@ -1,0 +1,23 @@
+"""Looks at its data after the optimizer is made, neither in eval() nor under no_grad()."""
+
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(120, 4)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(x, y), batch_size=12)
+total = 0.0
+for a, b in loader:
+    total += nn.functional.mse_loss(model(a), b).item()
+print(f"before training {total / len(loader):.6f}")
+for a, b in loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(a), b).backward()
+    optimizer.step()
+torch.save(model.state_dict(), sys.argv[-1] if len(sys.argv) > 1 else "model.pt")
