@@ -173,12 +173,12 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def ranks_of(name: str) -> tuple[int, ...]:
-    """Return on how many ranks a script runs: every sixth on all, the others in turns on 2, 3 or 4.
+    """Return on how many ranks a script runs: every fifteenth on all, the others in turns on 2, 3 or 4.
 
     With ECHELON_ALL_RANKS=1 every script runs on 1, 2, 3 and 4 ranks, which takes three times as long.
     """
     place = SCRIPTS.index(name)
-    return RANKS if place % 6 == 0 or os.environ.get("ECHELON_ALL_RANKS") else (RANKS[1:][place % 3],)
+    return RANKS if place % 15 == 0 or os.environ.get("ECHELON_ALL_RANKS") else (RANKS[1:][place % 3],)
 
 
 def each(test: str) -> Any:
