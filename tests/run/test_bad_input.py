@@ -276,11 +276,12 @@ def test_run_directory_of_a_finished_run_is_refused(folder: Shell) -> None:
             "choose another: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["mine/", "mine/.", "../work/mine"])
+@pytest.mark.parametrize("name", ["mine/", "mine/.", "../{name}/mine"])
 def test_run_directory_by_another_name_is_refused(folder: Shell, name: str) -> None:
     """The repair names a new directory beside the old one, however the old one was written."""
     assert folder.run("--run-dir", "mine", "train.py").exit_code == 0
     message = "the run directory {folder}/mine already holds a run, which is over"
+    name = name.format(name=folder.folder.name)
     _refuse(folder, ["--run-dir", name, "train.py"], message,
             "choose another: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
 

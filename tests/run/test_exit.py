@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -383,3 +384,12 @@ def test_signal_that_warns_reaches_every_rank_and_the_run_goes_on(shell: Shell, 
 
 def _have_got(shell: Shell, name: str) -> bool:
     return [name in path.read_text() for path in shell.files("got-*")] == [True, True]
+
+
+def test_rank_that_stays_is_named(shell: Shell) -> None:
+    """When one rank still runs long after the others have ended, it is named, with its process and its log."""
+    shell.script("import os, time\ntime.sleep(18 * int(os.environ['RANK']))\n")
+    done = shell.run("-n", "2", "train.py")
+    assert done.exit_code == 0
+    note = r"note: 1 of 2 ranks ended 15 s ago; still runs: rank 1 on \S+, process \d+ \(\S+/rank-1\.log\)"
+    assert re.search(note, done.said)

@@ -50,7 +50,7 @@ def test_summed_loss_is_wrong_by_the_number_of_ranks(tmp_path: Path) -> None:
     done = prove(tmp_path, TRAIN.replace("LOSS", SUM), "-n", "2", "--steps", "5")
     assert done.returncode == 1, done.stderr
     assert "WRONG from step 1 on: gradient of parameter 0 is 0.5 times as large" in done.stdout
-    assert "that is 1/2, one over the number of ranks: the loss is summed over the batch" in done.stdout
+    assert "that is 1/2, one over the number of ranks: the loss is a sum over the batch" in done.stdout
 
 
 def test_script_without_a_seed_is_compared_all_the_same(tmp_path: Path) -> None:

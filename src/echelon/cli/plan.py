@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from echelon.cli.options import Option, rows, scan
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, say, today
 from echelon.errors import UsageError
 from echelon.spec import Booking
-
-if TYPE_CHECKING:
-    pass
 
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"format": 1, **result}, indent=1))
     else:
         _print(result, num_ranks)
-    return 0 if result["verdict"] != "WRONG" else 1
+    return 1 if result["is_wrong"] else 0
 
 
 def _print(result: dict[str, Any], num_ranks: int) -> None:
@@ -60,10 +60,9 @@ def _print(result: dict[str, Any], num_ranks: int) -> None:
                 f"{row['step']:>5}  {loss['one']:>13.7g}  {loss['other']:>13.7g}  {loss['difference']:>10.1e}  "
                 f"{loss['bound']:>9.1e}"
             )
-    if result["verdict"] == "WRONG":
+    if result["is_wrong"]:
         print(f"WRONG from step {result['first_step']} on: {result['why']}")
-        if result.get("meaning"):
-            print(f"  {result['meaning']}")
+        print(f"  {result['meaning']}")
         return
     worst = max((row["difference"] for row in result["tensors"]), default=0.0)
     count = f"{len(steps)} steps, {len(result['tensors'])} tensors"

@@ -52,13 +52,12 @@ def main(arguments: list[str]) -> int:
 
     host = Host()
     job = read_job(_for_run(scanned))
-    machine, how = read_machine(values, host)
+    machine, _ = read_machine(values, host)
     is_plain = "plain" in values
     wish = submit.Wish(
         job=job,
         request=read_request(values, host.environ),
         machine=machine,
-        how=how,
         run_words=_run_words(scanned),
         made_by=shlex.join(["echelon", "submit", *arguments]),
         job_name=values.get("job_name", ""),

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from echelon.errors import RunError
+from echelon.errors import RunError, UsageError
 from echelon.host import Finished, Host
 
 LIMIT_SECONDS = 24 * 3600.0
@@ -24,19 +24,27 @@ def prove(
 
     `words` stand after the options of `echelon run`.
     """
-    folder = tempfile.mkdtemp(prefix="echelon-prove-")
+    try:
+        folder = tempfile.mkdtemp(
+            prefix=".echelon-prove-", dir=os.getcwd()
+        )  # which all nodes of a job see, unlike /tmp
+    except OSError as error:
+        raise UsageError(
+            f"{os.getcwd()} cannot be written, and the runs are recorded there: {error.strerror}",
+            hint="cd to a folder of your own",
+        ) from None
     try:
         oracle = _run(folder, "one", words, 1, num_steps, host, say)
         again = _run(folder, "reordered", words, 1, num_steps, host, say)
         other = _run(folder, "several", words, num_ranks, num_steps, host, say)
-        command = (sys.executable, "-m", "echelon.train.compare", oracle, again, other)
+        command = (sys.executable, "-m", "echelon.train.compare", oracle, again, other, str(num_ranks))
         done = host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
             raise RunError(f"the records could not be compared:\n{done.stderr}")
         result: dict[str, Any] = json.loads(done.stdout)
-        if result["verdict"] == "cannot be compared":
+        if result["is_unknown"]:
             raise RunError(f"{result['verdict']}: {result['why']}", hint="seed it: torch.manual_seed(0) at its top")
-        return {**result, "num_ranks": num_ranks, "meaning": _meaning(result, num_ranks)}
+        return {**result, "num_ranks": num_ranks}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -57,12 +65,11 @@ def _run(
         environ.append("ECHELON_RECORD_REORDERED=1")
     options = [word for pair in environ for word in ("--env", pair)]
     run_directory = os.path.join(folder, f"run-{name}")
-    say(
-        f"{num_ranks} rank{'s' if num_ranks > 1 else ''}{', batches in another order' if name == 'reordered' else ''} …"
-    )
+    order = ", the samples of each batch in another order" if name == "reordered" else ""
+    say(f"{num_ranks} rank{'s' if num_ranks > 1 else ''}{order} …")
     done = host.ask(
-        (sys.executable, "-m", "echelon", "run", "-n", str(num_ranks), "--scale", "data", "--show", "none",
-         "--run-dir", run_directory, *options, *words),
+        (sys.executable, "-m", "echelon", "run", "--nnodes", "1", "-n", str(num_ranks), "--scale", "data",
+         "--show", "none", "--run-dir", run_directory, *options, *words),
         timeout_seconds=LIMIT_SECONDS,
     )  # fmt: skip
     _refuse_failure(done, num_ranks, record)
@@ -77,17 +84,3 @@ def _refuse_failure(done: Finished, num_ranks: int, record: str) -> None:
             "the script ended without an optimizer step of torch.optim, so there is nothing to compare",
             hint="does it train in this process, with a torch optimizer?",
         )
-
-
-def _meaning(result: dict[str, Any], num_ranks: int) -> str:
-    """Say what a factor between gradients means."""
-    factor = result.get("factor") or 0.0
-    if abs(factor * num_ranks - 1) < 1e-2:
-        return f"that is 1/{num_ranks}, one over the number of ranks: the loss is summed over the batch, not averaged"
-    if abs(factor - num_ranks) < 1e-2 * num_ranks:
-        return f"that is the number of ranks, {num_ranks}: gradients are added up where their mean is wanted"
-    if result.get("verdict") == "WRONG":
-        return (
-            "a part of the script looks at the whole batch (BatchNorm, negatives within a batch), or draws its own data"
-        )
-    return ""

@@ -38,7 +38,6 @@ class Wish:
     job: Job
     request: Request
     machine: Machine
-    how: str
     run_words: tuple[str, ...]
     """What stands after `echelon run` in the job."""
     made_by: str
@@ -91,7 +90,8 @@ def prepare(wish: Wish, host: Host) -> Script:
     if wish.layout:
         body = plain.body(
             booking, wish.layout, _plain_command(wish, booking), prefix=container.prefix if container else (),
-            modules=container.modules if container else _preamble(host), environ=_batch_variables(wish, booking),
+            modules=container.modules if container else _preamble(host),
+            environ=batch_variables(wish.request.global_batch, booking.batch_per_rank),
         )  # fmt: skip
         tasks = plain.tasks_per_node(booking, wish.layout)
     else:
@@ -133,10 +133,6 @@ def _plain_command(wish: Wish, booking: Booking) -> list[str]:
     words = [word.replace("{batch_per_rank}", str(booking.batch_per_rank)) if booking.batch_per_rank else word
              for word in command.arguments]  # fmt: skip
     return [*(["-m"] if command.kind == "module" else []), command.target, *words]
-
-
-def _batch_variables(wish: Wish, booking: Booking) -> tuple[tuple[str, str], ...]:
-    return batch_variables(wish.request.global_batch, booking.batch_per_rank)
 
 
 def _preamble(host: Host) -> tuple[str, ...]:

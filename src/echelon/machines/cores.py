@@ -1,9 +1,8 @@
-"""Lists of cores as people write them: 1-7,9-15."""
+"""Lists of cores as people write them, 1-7,9-15: every mistake is noticed. `topology.cpu_lists` writes them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 _MOST = 1 << 16
 
@@ -20,14 +19,3 @@ def read(text: str) -> tuple[int, ...] | None:
             return None
         numbers.update(range(low, high + 1))
     return tuple(sorted(numbers))
-
-
-def write(numbers: Iterable[int]) -> str:
-    """Return the shortest list of the numbers."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

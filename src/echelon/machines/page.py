@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from echelon import units
-from echelon.machines import cores
 from echelon.machines.machine import (
     Billing,
     Container,
@@ -18,6 +17,7 @@ from echelon.machines.machine import (
     Row,
     Setting,
 )
+from echelon.topology.cpu_lists import cpu_list
 
 WIDTH = 110
 
@@ -199,7 +199,7 @@ def _node_words(kind: NodeType) -> list[str]:
         )
     lines = [f"{kind.name}: {count}{chips}{devices}" + (f", {kind.architecture}" if kind.architecture else "")]
     have = [f"{kind.num_cores} cores" if kind.num_cores else ""]
-    have += [f"reserved {cores.write(kind.reserved_cores)}" if kind.reserved_cores else ""]
+    have += [f"reserved {cpu_list(kind.reserved_cores)}" if kind.reserved_cores else ""]
     have += [units.size(kind.memory_bytes) + " for jobs" if kind.memory_bytes else ""]
     have += [f"gres {kind.gres}" if kind.gres else "", f"own disk: {kind.local_disk}" if kind.local_disk else ""]
     have += [f"scratch {kind.scratch}" if kind.scratch else ""]
@@ -212,9 +212,7 @@ def _node_words(kind: NodeType) -> list[str]:
     for near in kind.nearest:
         numa = f", NUMA domain {near.numa}" if near.numa is not None else ""
         bus = f", PCI bus {near.pci_bus}" if near.pci_bus else ""
-        lines.append(
-            f"device {near.device}: cores {cores.write(near.cores)}{numa}{bus}" + (near.nic and f", {near.nic}")
-        )
+        lines.append(f"device {near.device}: cores {cpu_list(near.cores)}{numa}{bus}" + (near.nic and f", {near.nic}"))
     return [line for line in lines if line]
 
 

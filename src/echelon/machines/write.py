@@ -9,8 +9,9 @@ from datetime import date
 from typing import Any
 
 from echelon import units
-from echelon.machines import cores, schema
+from echelon.machines import schema
 from echelon.machines.machine import Machine, Row
+from echelon.topology.cpu_lists import cpu_list
 
 
 def as_toml(machine: Machine, *, comments: Sequence[str] = ()) -> str:
@@ -58,7 +59,7 @@ def _tables(row: Row, header: str) -> list[str]:
 
 def _value(kind: Any, value: Any) -> str:
     if kind == tuple[int, ...]:
-        return _text(cores.write(value))
+        return _text(cpu_list(value))
     if isinstance(value, tuple):
         return "[" + ", ".join(_text(word) for word in value) + "]"
     if isinstance(value, bool):

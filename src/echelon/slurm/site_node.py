@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from echelon.environment import hostlist
+from echelon.topology.cpu_lists import parse_cpu_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +95,7 @@ def _node(fields: dict[str, str]) -> SiteNode | None:
 
 def _reserved(text: str, threads: int) -> tuple[int, ...]:
     """Return the cores of Slurm's own numbers for CPUs, which count the threads of a core one after the other."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        if found := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
-            numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return tuple(sorted({number // threads for number in numbers}))
+    return tuple(sorted({number // threads for number in parse_cpu_list(text)}))
 
 
 def _gres(text: str) -> list[tuple[str, int]]:

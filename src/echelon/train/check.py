@@ -8,6 +8,8 @@ import gc
 import io
 import os
 import random
+import select
+import signal
 import sys
 import time
 from functools import partial
@@ -16,9 +18,13 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch import nn
 
+from .factors import meaning
 from .refusal import Refusal
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
+LEAST_PATIENCE_SECONDS = 60.0
+PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
@@ -49,8 +55,8 @@ class FirstStep:
         """Fork the oracle, once; return True in it."""
         self.is_due = False
         self._switch_dropout_off()
-        if not self._is_main or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # a device cannot be used after a fork
-            return False
+        if not self._is_main or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return False  # a device cannot be used after a fork
         sys.stdout.flush()
         sys.stderr.flush()
         self._began = time.monotonic()
@@ -68,6 +74,7 @@ class FirstStep:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
+        sys.excepthook = lambda *_: os._exit(1)  # what ends it here ends it on rank 0 too, and is told there
         return True
 
     def note_workers(self, num_workers: int) -> None:
@@ -107,13 +114,10 @@ class FirstStep:
         return ""
 
     def _compare(self, parameters: List[nn.Parameter]) -> None:
-        with os.fdopen(self._pipe, "rb") as pipe:
-            content = pipe.read()
-        os.waitpid(self._pid, 0)
-        self._pid = 0
+        content = self._hear()
         took = time.monotonic() - self._began
         if not content:
-            self._say("first step: not compared with one device: the comparison ended before it came to a step")
+            self._say("first step: not compared with one device: the comparison did not come to a step")
             return
         message: Dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
         if message["why_not"]:
@@ -123,12 +127,29 @@ class FirstStep:
         try:
             for place, theirs in enumerate(message["gradients"]):
                 worst = max(worst, _difference(parameters[place], theirs, is_half=self.is_half))
-        except Refusal:
-            if not self._num_workers:
+        except Refusal as refusal:
+            if not self._num_workers or refusal.factor:  # chance makes no multiples
                 raise
             self._say("first step: not compared with one device: the loader's workers may draw random numbers")
             return
         self._say("first step: equals that of one device to %.0e (%.1f s)" % (worst, took))
+
+    def _hear(self) -> bytes:
+        """Return what the oracle reports; it is ended when it takes far longer than the step of this rank did."""
+        deadline = time.monotonic() + max(LEAST_PATIENCE_SECONDS, PATIENCE * (time.monotonic() - self._began))
+        content = bytearray()
+        with os.fdopen(self._pipe, "rb", buffering=0) as pipe:
+            while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                data = pipe.read(1 << 20)
+                if not data:
+                    break
+                content += data
+            else:
+                content.clear()  # it hangs, as a child may whose parent had threads
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._pid = 0
+        return bytes(content)
 
     def _switch_dropout_off(self) -> None:
         functional = nn.functional
@@ -169,30 +190,25 @@ def _difference(parameter: nn.Parameter, theirs: Optional[torch.Tensor], *, is_h
     ours, theirs = ours.detach().double(), theirs.double()
     scale = float(theirs.norm())
     difference = float((ours - theirs).norm())
-    if scale == 0.0:
-        return 0.0 if difference < 1e-12 else float("inf")
-    relative = difference / scale
+    relative = difference / scale if scale else float(difference > 0.0)
     tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(parameter.dtype, 1e-3)
-    if relative <= tolerance or difference < 1e-7:
+    if relative <= tolerance:
         return relative
-    factor = float((ours * theirs).sum()) / scale**2
-    is_factor = float((ours - factor * theirs).norm()) <= 1e-2 * scale
-    raise _wrong(parameter, "it is %.4g times as large" % factor if is_factor else "they differ by %.2g" % relative)
+    if difference < NEGLIGIBLE:
+        return 0.0
+    factor = float((ours * theirs).sum()) / scale**2 if scale else 0.0
+    if factor and float((ours - factor * theirs).norm()) <= 1e-2 * scale:
+        raise _wrong(parameter, "it is %.4g times as large" % factor, factor)
+    raise _wrong(parameter, "they differ by %.2g" % relative)
 
 
-def _wrong(parameter: nn.Parameter, how: str) -> Refusal:
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    cause = "a part of the computation looks at the whole batch, or at samples that every rank has"
-    if "times as large" in how:
-        factor = float(how.split()[2])
-        if abs(factor * world_size - 1) < 0.02:
-            cause = "the loss is a sum over the batch, or is divided by a batch size that is a constant"
-        elif abs(factor - world_size) < 0.02 * world_size:
-            cause = "the loss is multiplied by the number of ranks"
+def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:
+    cause = meaning(factor, int(os.environ.get("WORLD_SIZE", "1")))
     return Refusal(
         "the first step is not that of one device: of %s, compared with the gradient of the whole batch, %s; %s"
         % (_name(parameter), how, cause),
         "let the loss be the mean over the batch that the loader gives, or start one rank: echelon run -n 1 …",
+        factor=factor,
     )
 
 

@@ -1,4 +1,4 @@
-"""Compare recorded trainings: `python -m echelon.train.compare ORACLE REORDERED OTHER` prints a JSON verdict.
+"""Compare recorded trainings: `python -m echelon.train.compare ORACLE REORDERED OTHER NUM_RANKS` prints a JSON verdict.
 
 The oracle is one device. The second record is the oracle again, with the samples of every batch in another order: how
 far it strays is what rounding does to this script, and the bound for the third.
@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from .factors import meaning
+
 EQUAL, WITHIN, WRONG = "equal to the bit", "equal within rounding", "WRONG"
 UNKNOWN = "cannot be compared"
 MOST_STRAY = 1e-3  # in the first loss, before anything was trained; half precision strays this far
@@ -22,7 +24,11 @@ Row = Dict[str, Any]
 
 def main(argv: List[str]) -> int:
     """Print the verdict of three records."""
-    sys.stdout.write(json.dumps(verdict(*argv[:3])) + "\n")
+    result = verdict(*argv[:3])
+    result["is_wrong"] = result["verdict"] == WRONG
+    result["is_unknown"] = result["verdict"] == UNKNOWN
+    result["meaning"] = meaning(result.get("factor", 0.0), int(argv[3])) if result["is_wrong"] else ""
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0
 
 
