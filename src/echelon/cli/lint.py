@@ -1,0 +1,134 @@
+"""`echelon lint`: mistakes in batch scripts and training scripts, found by reading them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from echelon.cli.options import Option, rows, scan
+from echelon.cli.resources import say, today
+from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.host import Host
+    from echelon.lint.run import Linted
+    from echelon.machines.machine import Machine
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        names=("--machine",), value="NAME", help="the machine that the jobs are for (default: the one you stand on)"
+    ),
+    Option(names=("--strict",), help="exit code 1 for warnings too"),
+    Option(names=("--json",), help="as JSON"),
+    Option(names=("--list",), help="every rule in one line"),
+    Option(names=("--explain",), value="ID", help="the page of one rule: why, its source, a bad and a good example"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+STANDARD_INPUT = "standard input"
+
+
+def main(arguments: list[str]) -> int:
+    """Lint the files; run nothing of them."""
+    files, values = _scan(arguments)
+    if "help" in values:
+        print(help_text(), end="")
+        return 0
+    from echelon.lint import pages, report
+
+    if "explain" in values:
+        print(report.explanation(pages.find(values["explain"])), end="")
+        return 0
+    if "list" in values:
+        print(report.listing(pages.all_pages()), end="")
+        return 0
+    if not files:
+        raise UsageError("no file was given", hint="echelon lint train.py job.sh")
+    linted = _lint(files, values)
+    if "json" in values:
+        print(report.as_json(linted))
+    else:
+        with_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        print(report.text(linted, num_files=len(files), with_colour=with_colour), end="")
+    failing = ("error", "warning") if "strict" in values else ("error",)
+    return 1 if any(finding.severity in failing for finding in linted.findings) else 0
+
+
+def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Read options before, between and after the files; `--` ends them."""
+    files: list[str] = []
+    values: dict[str, str] = {}
+    rest = arguments
+    while rest:
+        scanned = scan(rest, OPTIONS, command="lint")
+        values.update({key: found[-1] for key, found in scanned.values.items()})
+        if scanned.is_program:
+            files += scanned.rest
+            break
+        files += scanned.rest[:1]
+        rest = list(scanned.rest[1:])
+    return list(dict.fromkeys(files)), values
+
+
+def _lint(files: list[str], values: dict[str, str]) -> Linted:
+    from echelon.host import Host
+    from echelon.lint.run import lint
+    from echelon.machines import load
+
+    sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
+    host = Host()
+    if "machine" in values:
+        return lint(sources, today=today(), machine=load.find(values["machine"], host.environ))
+    if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
+        return lint(sources, today=today())  # nothing in them depends on the machine
+    machine = _where(host)
+    known = {} if machine is not None else load.load_all(host.environ)
+    linted = lint(sources, today=today(), machine=machine, machines=known)
+    if not linted.machines:
+        say(f"note: no machine is known, so its limits are not judged: --machine NAME ({', '.join(known)})")
+    return linted
+
+
+def _where(host: Host) -> Machine | None:
+    """Return the machine that one stands on, where it is known."""
+    import socket
+
+    from echelon.machines import load
+    from echelon.machines.detect import recognise
+
+    found = recognise(host.environ, host, socket.gethostname()).found
+    return load.find(found.machine_name, host.environ) if found is not None else None
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        with open(name, "rb") as file:
+            return file.read()
+    except IsADirectoryError:
+        raise UsageError(
+            f"{name} is a folder", hint=f"echelon lint {name.rstrip('/')}/*.sh {name.rstrip('/')}/*.py"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}", hint="echelon lint train.py job.sh") from None
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    return "\n".join(
+        [
+            "usage: echelon lint [options] FILE…",
+            "",
+            "Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.",
+            "Files that belong together are given together: what a job asks for is compared with what its script does.",
+            "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
+            "",
+            "options:",
+            *rows(OPTIONS),
+            "",
+            "example:",
+            "  echelon lint --machine lumi job.sh train.py",
+            "",
+        ]
+    )

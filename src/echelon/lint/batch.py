@@ -1,0 +1,112 @@
+"""The options in a batch script's own lines, each with its place."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from echelon.lint.toml import words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option for Slurm."""
+
+    name: str
+    """The long name without dashes; as it stands where there is no such option."""
+    value: str
+    line: int
+    column: int
+    written: str
+    """As it stands: "-N 2", "--nodes=2"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """A line that looks like options and is none."""
+
+    line: int
+    why: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """All that the script asks Slurm for."""
+
+    options: tuple[Option, ...]
+    late: tuple[Late, ...]
+    """Lines of options that Slurm does not read."""
+
+    @property
+    def last(self) -> dict[str, Option]:
+        """The option that counts, of several with one name."""
+        return {option.name: option for option in self.options}
+
+
+def names() -> frozenset[str]:
+    """Return every long option that there is."""
+    table = words()["slurm"]["options"]
+    return frozenset([*table["value"], *table["flag"], *table["maybe"], *table["aliases"]])
+
+
+def read(lines: list[str]) -> Header:
+    """Read the lines before the first command; Slurm ignores those after it."""
+    directive = words()["slurm"]["directive"]
+    options: list[Option] = []
+    late: list[Late] = []
+    first_command = 0
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if line.startswith(directive):
+            if first_command:
+                why = f"stands after line {first_command}, the first command: Slurm does not read it"
+                late.append(Late(line=number, why=why, text=text))
+            else:
+                options += _options(line, number, len(directive))
+        elif re.match(rf"#\s+{directive[1:]}\b|\s+{directive}\b", line, re.IGNORECASE) and " -" in line:
+            late.append(Late(line=number, why=f"does not begin with {directive}", text=text))
+        elif text and not text.startswith("#") and not first_command:
+            first_command = number
+    return Header(options=tuple(options), late=tuple(late))
+
+
+def _options(line: str, number: int, start: int) -> list[Option]:
+    spans = [(found.start(), found.group()) for found in re.finditer(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line[start:])]
+    found: list[Option] = []
+    takes = set(words()["slurm"]["options"]["value"])
+    index = 0
+    while index < len(spans):
+        at, word = spans[index]
+        index += 1
+        if word.startswith("#"):
+            break
+        name, value = _split(word)
+        written = word
+        is_alone = not value and "=" not in word
+        if is_alone and name in takes and index < len(spans) and not spans[index][1].startswith(("-", "#")):
+            value, written = spans[index][1], f"{word} {spans[index][1]}"
+            index += 1
+        column = start + at + 1
+        found.append(Option(name=name, value=_plain(value), line=number, column=column, written=written))
+    return found
+
+
+def _split(word: str) -> tuple[str, str]:
+    table = words()["slurm"]
+    if word.startswith("--"):
+        name, _, value = word[2:].partition("=")
+        return str(table["options"]["aliases"].get(name, name)), value
+    if word.startswith("-") and word[1:2] in table["short"] and (len(word) == 2 or not word[2].isalpha()):
+        return str(table["short"][word[1]]), word[2:].removeprefix("=")
+    if word.startswith("-") and word[1:2] in "pAJoeqC" and "-" not in word[1:] and word[2:]:
+        return str(table["short"][word[1]]), word[2:]  # -pgpu
+    return word, ""
+
+
+def _plain(value: str) -> str:
+    try:
+        return " ".join(shlex.split(value))
+    except ValueError:
+        return value

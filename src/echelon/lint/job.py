@@ -1,0 +1,305 @@
+"""A shell script as the rules see it: commands, variables, and what it asks Slurm for, on which machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from echelon import units
+from echelon.errors import UsageError
+from echelon.lint import shell
+from echelon.lint.batch import Header, Option
+from echelon.lint.batch import read as read_header
+from echelon.lint.finding import Hit
+from echelon.lint.program import Program
+from echelon.lint.starts import Start, starts
+from echelon.lint.toml import words
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Machine, NodeType, Partition
+
+EXPORTS = frozenset({"export", "declare", "typeset"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One assignment of a variable."""
+
+    name: str
+    value: str
+    word: shell.Word
+    command: shell.Command
+    is_exported: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One shell script."""
+
+    path: str
+    text: str
+    today: date
+    machine: Machine | None = None
+    programs: tuple[Program, ...] = field(default=(), repr=False)
+    """The training scripts that were given beside it."""
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the script."""
+        return self.text.splitlines()
+
+    @cached_property
+    def header(self) -> Header:
+        """What the script asks Slurm for."""
+        return read_header(self.lines)
+
+    @cached_property
+    def script(self) -> shell.Script:
+        """The commands; none of a script for another shell."""
+        return shell.parse(self.text) if self.is_bash else shell.Script()
+
+    @property
+    def commands(self) -> list[shell.Command]:
+        """All commands, with those inside of bash -c."""
+        return self.script.commands
+
+    @cached_property
+    def is_bash(self) -> bool:
+        """Whether its first line does not name another shell."""
+        first = self.lines[0] if self.lines else ""
+        return not first.startswith("#!") or re.search(r"\b(?:ba|da|k)?sh\b", first) is not None
+
+    @cached_property
+    def is_batch(self) -> bool:
+        """Whether Slurm is to read its options."""
+        return bool(self.header.options)
+
+    def option(self, name: str) -> Option | None:
+        """Return one of Slurm's options."""
+        return self.header.last.get(name)
+
+    def value(self, name: str) -> str:
+        """Return the value of one of Slurm's options; empty where it is not given."""
+        option = self.option(name)
+        return option.value if option else ""
+
+    @cached_property
+    def partition(self) -> Partition | None:
+        """The facts of the partition, where machine and partition are known."""
+        rows = self.machine.partitions if self.machine else ()
+        return next((row for row in rows if row.name == self.value("partition")), None)
+
+    @cached_property
+    def kind(self) -> NodeType | None:
+        """The kind of node of that partition; by the type of device where a partition has several."""
+        if self.machine is None or self.partition is None:
+            return None
+        gres = self.value("gres")
+        typed = [kind for kind in self.machine.node_types if kind.gres.count(":") and _names_type(gres, kind.gres)]
+        return typed[0] if typed else self.machine.node_type(self.partition)
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """The nodes of the job: 1 where nothing says more."""
+        return self.number(self.value("nodes").partition("-")[0]) or 1
+
+    @cached_property
+    def devices_per_node(self) -> int:
+        """The devices on each node; 0 where none are asked for or it cannot be told."""
+        if asked := _count(self.value("gpus-per-node")) or devices_of_gres(self.value("gres")):
+            return asked
+        if total := _count(self.value("gpus")):
+            return max(1, total // self.num_nodes)
+        tasks = self.tasks_per_node or 1
+        if each := _count(self.value("gpus-per-task")):
+            return each * tasks
+        shared = self.number(self.value("ntasks-per-gpu"))
+        return tasks // shared if shared else 0
+
+    @cached_property
+    def tasks_per_node(self) -> int:
+        """Slurm's tasks on each node; 0 where nothing says it."""
+        if asked := self.number(self.value("ntasks-per-node")):
+            return asked
+        total = self.number(self.value("ntasks"))
+        return max(1, total // self.num_nodes) if total else 0
+
+    @cached_property
+    def cores_per_node(self) -> int:
+        """The cores that are asked for on each node; 0 where nothing says it."""
+        if each := self.number(self.value("cpus-per-task")):
+            return each * (self.tasks_per_node or 1)
+        return self.number(self.value("cpus-per-gpu")) * self.devices_per_node
+
+    @cached_property
+    def memory_option(self) -> Option | None:
+        """The option that asks for memory."""
+        return self.option("mem") or self.option("mem-per-gpu") or self.option("mem-per-cpu")
+
+    @cached_property
+    def memory_bytes_per_node(self) -> int:
+        """The memory that is asked for on each node; 0 where nothing says it, or all of it is wanted."""
+        option = self.memory_option
+        if option is None:
+            return 0
+        times = {"mem": 1, "mem-per-gpu": self.devices_per_node, "mem-per-cpu": self.cores_per_node}[option.name]
+        try:
+            text = f"{option.value}M" if option.value.isdigit() else option.value
+            return units.size_bytes(text) * times
+        except (UsageError, OverflowError):
+            return 0
+
+    @cached_property
+    def has_whole_nodes(self) -> bool:
+        """Whether no other job can be on the nodes."""
+        return "exclusive" in self.header.last or (self.partition is not None and self.partition.whole_nodes)
+
+    @cached_property
+    def takes_all_devices(self) -> bool:
+        """Whether all devices of the nodes are this job's."""
+        there = self.kind.num_devices if self.kind else None
+        return self.has_whole_nodes or bool(there and self.devices_per_node >= there)
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """Every assignment, in the order of the script."""
+        return tuple(self._variables())
+
+    def _variables(self) -> Iterator[Variable]:
+        exports_all = any(
+            command.program == "set" and any(word.text in ("-a", "allexport") for word in command.argv)
+            for command in self.commands
+        )
+        for command in self.commands:
+            is_prefix = bool(command.argv)
+            for word in command.assignments:
+                yield from _assigned(word, command, is_exported=exports_all or is_prefix)
+            if command.program in EXPORTS:
+                is_exported = command.program == "export" or any("x" in word.text for word in command.argv[1:2])
+                for word in command.argv[1:]:
+                    yield from _assigned(word, command, is_exported=is_exported or exports_all)
+            elif command.program == "env":
+                for word in command.argv[1:]:
+                    yield from _assigned(word, command, is_exported=True)
+            for word in command.argv:
+                if word.text.startswith("--export="):
+                    for part in re.findall(r"(\w+=[^,]*)", word.text.removeprefix("--export=")):
+                        name, _, value = part.partition("=")
+                        yield Variable(name=name, value=value, word=word, command=command, is_exported=True)
+
+    @cached_property
+    def exported_names(self) -> frozenset[str]:
+        """Every name that is exported anywhere."""
+        given = {
+            word.text
+            for command in self.commands
+            if command.program in EXPORTS
+            for word in command.argv[1:]
+            if re.fullmatch(r"\w+", word.text)
+        }
+        return frozenset(given | {variable.name for variable in self.variables if variable.is_exported})
+
+    def last(self, name: str) -> Variable | None:
+        """Return the last assignment of a variable."""
+        return self._last.get(name)
+
+    @cached_property
+    def _last(self) -> dict[str, Variable]:
+        return {variable.name: variable for variable in self.variables}
+
+    @cached_property
+    def starts(self) -> tuple[Start, ...]:
+        """Every program of interest that is started, in the order of the script."""
+        return tuple(start for command in self.commands for start in starts(command))
+
+    def started(self, *names: str) -> Iterator[Start]:
+        """Yield the starts of these programs."""
+        return (start for start in self.starts if start.name in names)
+
+    def step_nodes(self, start: Start) -> int:
+        """Return on how many nodes something starts."""
+        given = start.step.option("nodes", "N") if start.step else None
+        return (self.number(given[1].partition("-")[0]) if given else 0) or self.num_nodes
+
+    def step_tasks_per_node(self, start: Start) -> int:
+        """Return how often a step starts something on each node; 0 where it cannot be told."""
+        step = start.step
+        if step is None:
+            return 1
+        per_node = step.option("ntasks-per-node")
+        total = step.option("ntasks", "n")
+        if per_node and not total:
+            return self.number(per_node[1])
+        if total:
+            return -(-self.number(total[1]) // self.step_nodes(start))
+        return self.tasks_per_node or 1
+
+    def number(self, text: str) -> int:
+        """Return a whole number, also behind a variable that the script or Slurm sets; 0 where it cannot be told."""
+        text = text.strip().strip('"')
+        if text.isascii() and text.isdigit():
+            return int(text) if len(text) < 9 else 0
+        if product := re.fullmatch(r"\$\(\((.+)\*(.+)\)\)", text):
+            return self.number(_named(product[1])) * self.number(_named(product[2]))
+        found = re.fullmatch(r"\$\{?(\w+)(?::?-\w+)?\}?", text)
+        if not found:
+            return 0
+        variable = self.last(found[1])
+        if variable is not None and f"${found[1]}" not in variable.value and f"{{{found[1]}" not in variable.value:
+            return self.number(variable.value)
+        return self._slurm_number(found[1])
+
+    def _slurm_number(self, name: str) -> int:
+        prefix = words()["slurm"]["variable"]
+        given = {
+            "NNODES": self.num_nodes,
+            "JOB_NUM_NODES": self.num_nodes,
+            "NTASKS": self.tasks_per_node * self.num_nodes,
+            "NPROCS": self.tasks_per_node * self.num_nodes,
+            "NTASKS_PER_NODE": self.number(self.value("ntasks-per-node")),
+            "CPUS_PER_TASK": self.number(self.value("cpus-per-task")),
+            "GPUS_ON_NODE": self.devices_per_node,
+        }
+        return given.get(name.removeprefix(prefix), 0) if name.startswith(prefix) else 0
+
+
+def hit(place: shell.Word | Option, message: str, repair: str = "") -> Hit:
+    """Return a hit at a word or an option."""
+    written = place.raw if isinstance(place, shell.Word) else place.written
+    width = max(1, len(written.partition("\n")[0]))
+    return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair)
+
+
+def devices_of_gres(text: str) -> int:
+    """Return how many devices gpu:a100:4,nvme:100 asks for on a node; 0 for none."""
+    total = 0
+    for part in text.split(","):
+        fields = part.partition("(")[0].removeprefix("gres/").split(":")
+        if fields[0] == "gpu":
+            total += int(fields[-1]) if fields[-1].isdigit() else 1
+    return total
+
+
+def _count(text: str) -> int:
+    last = text.rpartition(":")[2]
+    return int(last) if last.isdigit() and len(last) < 9 else 0
+
+
+def _names_type(asked: str, gres: str) -> bool:
+    return any(f"{part.partition('(')[0]}:".startswith(f"{gres}:") for part in asked.split(","))
+
+
+def _named(text: str) -> str:
+    text = text.strip()
+    return text if text.isdigit() or text.startswith("$") else f"${text}"
+
+
+def _assigned(word: shell.Word, command: shell.Command, *, is_exported: bool) -> Iterator[Variable]:
+    found = shell.ASSIGNMENT.match(word.text)
+    if found:
+        value = word.text[found.end() :]
+        yield Variable(name=found[1], value=value, word=word, command=command, is_exported=is_exported)

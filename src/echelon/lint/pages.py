@@ -1,0 +1,67 @@
+"""The page of each rule: what is wrong, why it matters and where that is written, a bad and a good example."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from echelon.errors import UsageError
+from echelon.lint.toml import load
+
+FAMILIES = ("request", "launch", "shell", "environment", "program", "settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What is known of one rule."""
+
+    code: str
+    title: str
+    severity: str
+    why: str
+    source: str
+    """Where it is written or was seen; with the version or the date where it may change."""
+    bad: str
+    """A file, or several, each after a line `==> name`."""
+    good: str
+    machine: str = ""
+    """The machine of the examples."""
+
+
+@cache
+def all_pages() -> dict[str, Page]:
+    """Return the pages by code."""
+    found = {}
+    for family in FAMILIES:
+        for code, row in load(f"pages/{family}.toml").items():
+            found[code] = Page(code=code, **{key: text.strip("\n") for key, text in row.items()})
+    return dict(sorted(found.items()))
+
+
+def find(code: str) -> Page:
+    """Return one page; raise UsageError with the nearest codes for one that is not there."""
+    pages = all_pages()
+    page = pages.get(code.upper())
+    if page is None:
+        near = difflib.get_close_matches(code.upper(), pages, n=3, cutoff=0.5)
+        known = f"{next(iter(pages))} to {list(pages)[-1]}"
+        raise UsageError(
+            f"there is no rule {code!r}; the rules are {known}",
+            hint=f"echelon lint --explain {near[0] if near else 'ECH201'}",
+        )
+    return page
+
+
+def files(example: str, default: str) -> dict[str, str]:
+    """Return the files of an example by name; one alone has the default's name."""
+    parts = re.split(r"^==> (\S+)\n", example, flags=re.MULTILINE)
+    if len(parts) == 1:
+        return {default: example + "\n"}
+    return {name: text.rstrip("\n") + "\n" for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def default_name(code: str) -> str:
+    """Return what the only file of a rule's example is called."""
+    return {"5": "train.py", "6": "ds_config.json"}.get(code[3], "job.sh")

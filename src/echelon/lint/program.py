@@ -1,0 +1,262 @@
+"""A Python script as the rules see it: its tree, its names, and which parts run on one rank alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+from echelon.lint.finding import Hit
+from echelon.script.bindings import aliases
+from echelon.script.branches import tail
+from echelon.script.values import dotted
+
+OF_A_RANK = re.compile(
+    r"rank|is_main|is_master|main_process|master_process|\bmaster\b|primary|is_global_zero|gpu_id|world_process_zero"
+)
+NUMBER_OF_A_RANK = re.compile(
+    r"(?:int\()?os\.(?:environ|getenv)[^+%]*RANK[^+%]*|[\w.]*get_(?:local_|node_local_)?rank\(\)"
+)
+SERVED = frozenset(
+    {"lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "horovod", "composer", "ray"}
+)
+"""Frameworks that share data out, choose devices and write once by themselves."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MOST_CALLERS = 20  # of one function; one that is called more often is no function that saves
+DEEPEST = 4  # callers that are followed, one from the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """One Python file."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree, in the order of the source."""
+        return sorted(
+            ast.walk(self.tree), key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+        )
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """The node around each node."""
+        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What imported names stand for."""
+        return aliases(self.nodes)
+
+    @cached_property
+    def uses(self) -> frozenset[str]:
+        """The top-level packages that are imported."""
+        return frozenset(name.partition(".")[0] for name in self.aliases.values())
+
+    def name(self, node: ast.AST) -> str:
+        """Return the dotted name behind imports; empty for what is no name."""
+        return dotted(node, self.aliases)
+
+    @cached_property
+    def calls(self) -> list[tuple[str, ast.Call]]:
+        """Every call with the dotted name of what is called."""
+        return [(self.name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
+
+    def called(self, *tails: str) -> Iterator[ast.Call]:
+        """Yield the calls of anything whose last word is one of these."""
+        return (node for name, node in self.calls if (name.rpartition(".")[2] or tail(node.func)) in tails)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Every text that stands in the script."""
+        constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
+        return frozenset(value for value in constants if isinstance(value, str))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Every name and attribute that stands in the script."""
+        names = {node.id for node in self.nodes if isinstance(node, ast.Name)}
+        attributes = {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
+        return frozenset(names | attributes | {name.rpartition(".")[2] for name in self.aliases.values()})
+
+    @cached_property
+    def is_distributed(self) -> bool:
+        """Whether it is written for several ranks with torch's own parts."""
+        parts = {"DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard"}
+        return bool(parts & self.words) and not self.is_served
+
+    @cached_property
+    def is_served(self) -> bool:
+        """Whether a framework does what the rules for ranks look for."""
+        return bool(SERVED & self.uses)
+
+    @cached_property
+    def functions(self) -> dict[str, list[ast.AST]]:
+        """The places where each function of the file is called."""
+        defined = {node.name for node in self.nodes if isinstance(node, FUNCTIONS)}
+        found: dict[str, list[ast.AST]] = {name: [] for name in defined}
+        for _, call in self.calls:
+            owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            is_foreign = isinstance(owner, ast.Name) and owner.id in self.aliases  # torch.save is no own `save`
+            if tail(call.func) in defined and not is_foreign:
+                found[tail(call.func)].append(call)
+        return found
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what is around a node, from the inside out."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """Return the function around a node."""
+        return next((each for each in self.around(node) if isinstance(each, FUNCTIONS)), None)
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """The names that hold whether this is a certain rank: first = get_rank() == 0."""
+        found = set()
+        for node in self.nodes:
+            is_test = isinstance(node, ast.Assign) and isinstance(node.value, (ast.Compare, ast.BoolOp, ast.UnaryOp))
+            if is_test and isinstance(node, ast.Assign) and OF_A_RANK.search(ast.unparse(node.value).lower()):
+                found |= {tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))}
+        return frozenset(found)
+
+    def speaks_of_rank(self, node: ast.AST) -> bool:
+        """Tell whether a test depends on which rank this is."""
+        known = self._speaking.get(node)
+        if known is None:
+            words = {tail(each) for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))}
+            known = bool(words & (self.flags | self.ranks)) or OF_A_RANK.search(ast.unparse(node).lower()) is not None
+            self._speaking[node] = known
+        return known
+
+    @cached_property
+    def _speaking(self) -> dict[ast.AST, bool]:
+        return {}
+
+    def guard(self, node: ast.AST) -> ast.If | ast.IfExp | None:
+        """Return the `if` that lets only some ranks reach this node, in its own function."""
+        child: ast.AST = node
+        for parent in self.around(node):
+            if isinstance(parent, ast.If) and child is not parent.test and self.speaks_of_rank(parent.test):
+                return parent
+            if isinstance(parent, ast.IfExp) and self.speaks_of_rank(parent.test):
+                return parent
+            if isinstance(parent, FUNCTIONS):
+                return self._early_return(parent, node)
+            child = parent
+        return self._early_return(self.tree, node)
+
+    def is_guarded(self, node: ast.AST, *, depth: int = 0) -> bool:
+        """Tell whether only some ranks reach this node, also through the callers of its function."""
+        if self.guard(node) is not None:
+            return True
+        if any(isinstance(parent, (ast.With, ast.AsyncWith)) and _first_only(parent) for parent in self.around(node)):
+            return True
+        function = self.function(node)
+        if function is None or depth >= DEEPEST:
+            return False
+        if function not in self._guarded:
+            self._guarded[function] = False  # what a function that calls itself gets
+            is_marked = any(self.speaks_of_rank(each) for each in function.decorator_list)
+            places = self.callers(function)
+            self._guarded[function] = is_marked or (
+                bool(places) and all(self.is_guarded(place, depth=depth + 1) for place in places)
+            )
+        return self._guarded[function]
+
+    @cached_property
+    def _guarded(self) -> dict[ast.AST, bool]:
+        return {}
+
+    def callers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.AST]:
+        """Return the places that call a function of the file, its own aside."""
+        first, last = function.lineno, function.end_lineno or function.lineno
+        places = self.functions.get(function.name, [])
+        outside = (place for place in places if not first <= getattr(place, "lineno", 0) <= last)
+        return list(islice(outside, MOST_CALLERS))
+
+    @cached_property
+    def ranks(self) -> frozenset[str]:
+        """The names that hold the number of a rank, among all or on its node."""
+        return frozenset(name for name, _ in self._numbers)
+
+    @cached_property
+    def local_ranks(self) -> frozenset[str]:
+        """The names that hold the number of the rank on its node."""
+        return frozenset({"local_rank", *(name for name, text in self._numbers if "LOCAL" in text.upper())})
+
+    @cached_property
+    def _numbers(self) -> list[tuple[str, str]]:
+        found = []
+        for node in self.nodes:
+            text = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
+            if isinstance(node, ast.Assign) and NUMBER_OF_A_RANK.fullmatch(text):
+                found += [(tail(each), text) for each in node.targets if isinstance(each, (ast.Name, ast.Attribute))]
+        return found
+
+    def _early_return(self, scope: ast.AST, node: ast.AST) -> ast.If | None:
+        """Return `if rank != 0: return` that stands before a node at the top of its function."""
+        found = self._returns.get(scope)
+        if found is None:
+            found = [
+                each
+                for each in getattr(scope, "body", [])
+                if isinstance(each, ast.If) and isinstance(each.body[-1], (ast.Return, ast.Raise))
+                if self.speaks_of_rank(each.test)
+            ][:1]
+            self._returns[scope] = found
+        return found[0] if found and found[0].lineno < getattr(node, "lineno", 0) else None
+
+    @cached_property
+    def _returns(self) -> dict[ast.AST, list[ast.If]]:
+        return {}
+
+    def ifs_by_rank(self, scope: ast.AST) -> list[tuple[ast.If, set[str]]]:
+        """Return each `if` of a function that depends on the rank, with the last words of what it calls."""
+        if scope not in self._ifs:
+            ifs = [each for each in ast.walk(scope) if isinstance(each, ast.If) and self.speaks_of_rank(each.test)]
+            calls = [[tail(inner.func) for inner in ast.walk(each) if isinstance(inner, ast.Call)] for each in ifs]
+            self._ifs[scope] = [(each, set(names)) for each, names in zip(ifs, calls, strict=True)]
+        return self._ifs[scope]
+
+    @cached_property
+    def _ifs(self) -> dict[ast.AST, list[tuple[ast.If, set[str]]]]:
+        return {}
+
+    def hit(self, node: ast.AST, message: str, repair: str = "") -> Hit:
+        """Return a hit at a node."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        start = len(text.encode()[:column].decode("utf-8", "ignore"))
+        end = len(text.rstrip())
+        if getattr(node, "end_lineno", 0) == line:
+            end = len(text.encode()[: getattr(node, "end_col_offset", 0)].decode("utf-8", "ignore"))
+        return Hit(line=line, column=start + 1, width=max(1, end - start), message=message, repair=repair)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the source."""
+        return self.text.splitlines()
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """Return the value of a keyword argument."""
+    return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+def constant(node: ast.AST | None) -> object:
+    """Return the value of a constant; None for anything else."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _first_only(node: ast.With | ast.AsyncWith) -> bool:
+    """`with main_process_first():` lets one rank go first: the others find what it has written."""
+    return any("first" in tail(getattr(item.context_expr, "func", item.context_expr)) for item in node.items)

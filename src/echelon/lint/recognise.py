@@ -1,0 +1,32 @@
+"""Which machine a job is for, where nobody says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from echelon.lint.toml import words
+
+if TYPE_CHECKING:
+    from echelon.lint.job import Job
+    from echelon.machines.machine import Machine
+
+
+def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
+    """Return the only machine that has the job's partition, and its type of device where the job names one.
+
+    A partition's name that many sites have is no sign alone: then the type of device must agree.
+    """
+    partition = job.value("partition")
+    if not partition:
+        return None
+    found = []
+    for machine in machines.values():
+        row = next((row for row in machine.partitions if row.name == partition), None)
+        kinds = {kind.gres for kind in machine.node_types if kind.gres.count(":")}
+        typed = any(f"{gres}:" in f"{job.value('gres')}:" for gres in kinds)
+        if row is None or (":" in job.value("gres").removeprefix("gpu:") and not typed):
+            continue
+        if typed or partition not in words()["machines"]["common_partitions"]:
+            found.append(machine)
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,119 @@
+"""Findings as people and programs read them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from dataclasses import asdict
+
+from echelon.lint.finding import SEVERITIES, Finding
+from echelon.lint.pages import Page
+from echelon.lint.run import Linted
+
+WIDTH = 110
+"""Columns of the source line that are shown, and of folded text."""
+CODES = {"error": "31;1", "warning": "33;1", "note": "36;1", "dim": "2", "bold": "1"}
+
+
+def text(linted: Linted, *, num_files: int, with_colour: bool) -> str:
+    """Return the report for a person."""
+    lines: list[str] = []
+    path = None
+    for finding in linted.findings:
+        if finding.path != path:
+            lines += [*([""] if lines else []), _paint(finding.path, "bold", with_colour)]
+            path = finding.path
+        lines += ["", *_lines(finding, with_colour)]
+    if lines:
+        lines.append("")
+    return "\n".join([*lines, _summary(linted, num_files), ""])
+
+
+def _lines(finding: Finding, with_colour: bool) -> list[str]:
+    head = _paint(f"{finding.severity}[{finding.code}]", finding.severity, with_colour)
+    number = str(finding.line)
+    gutter = " " * len(number)
+    shown, caret = _excerpt(finding)
+    lines = [f"  {head} {finding.message}"]
+    if shown.strip():
+        lines += [
+            f"  {number} │ {shown}",
+            f"  {gutter} │ {_paint(caret, finding.severity, with_colour)}",
+        ]
+    else:
+        lines.append(f"  {number} │")
+    repair = finding.repair.splitlines()
+    if repair:
+        lines += [f"  {gutter} = repair: {repair[0]}", *(f"  {gutter}           {line}" for line in repair[1:])]
+    return lines
+
+
+def _excerpt(finding: Finding) -> tuple[str, str]:
+    """Return the source line, cut around the place where it is long, and the marks below it."""
+    whole = "".join(char if char.isprintable() else " " for char in finding.text.expandtabs(1))
+    start = max(0, finding.column - 1)
+    width = max(1, min(finding.width, len(whole) - start)) if start < len(whole) else 1
+    if len(whole) <= WIDTH:
+        return whole, " " * start + "^" * min(width, WIDTH)
+    first = max(0, min(start - 20, len(whole) - WIDTH))
+    before = "…" if first else ""
+    cut = before + whole[first + len(before) : first + WIDTH]
+    return cut + ("…" if first + WIDTH < len(whole) else ""), " " * (start - first) + "^" * min(
+        width, WIDTH - start + first
+    )
+
+
+def _paint(words: str, what: str, with_colour: bool) -> str:
+    return f"\033[{CODES[what]}m{words}\033[0m" if with_colour else words
+
+
+def _summary(linted: Linted, num_files: int) -> str:
+    counts = Counter(finding.severity for finding in linted.findings)
+    parts = [_counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    found = ", ".join(parts) or "nothing found"
+    silenced = f", {linted.num_silenced} silenced" if linted.num_silenced else ""
+    judged = f", judged for {', '.join(linted.machines)}" if linted.machines else ""
+    explained = linted.findings[0].code if linted.findings else ""
+    more = f"; echelon lint --explain {explained} says why" if explained else ""
+    return f"{found} in {_counted(num_files, 'file')}{silenced}{judged}{more}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def as_json(linted: Linted) -> str:
+    """Return the report for a program."""
+    counts = Counter(finding.severity for finding in linted.findings)
+    return json.dumps(
+        {
+            "format": 1,
+            "machines": list(linted.machines),
+            "counts": {severity: counts[severity] for severity in SEVERITIES},
+            "silenced": linted.num_silenced,
+            "findings": [asdict(finding) for finding in linted.findings],
+        },
+        indent=1,
+    )
+
+
+def listing(pages: dict[str, Page]) -> str:
+    """Return one line for each rule."""
+    return "".join(f"{page.code}  {page.severity:<7}  {page.title}\n" for page in pages.values())
+
+
+def explanation(page: Page) -> str:
+    """Return the page of one rule."""
+    lines = [
+        f"{page.code} ({page.severity}): {page.title}",
+        "",
+        *textwrap.wrap(page.why, WIDTH),
+        "",
+        f"source: {page.source}",
+    ]
+    for title, example in (("bad", page.bad), ("good", page.good)):
+        lines += ["", f"{title}:" + (f" (on {page.machine})" if page.machine else ""), ""]
+        lines += [f"    {line}".rstrip() for line in example.splitlines()]
+    lines += ["", f"silence one with a comment on its line or above it: # echelon: ignore[{page.code}] the reason", ""]
+    return "\n".join(lines)

@@ -1,0 +1,178 @@
+"""Which cores and devices a task gets: masks, maps, and devices that are chosen twice."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+from echelon.lint.shell import Word
+from echelon.lint.starts import Start
+from echelon.lint.toml import words
+
+BIND = re.compile(r"(mask_cpu|map_cpu)[:=]([0-9a-fA-Fx,]+)")
+VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+def _bindings(job: Job) -> Iterator[tuple[Start | None, Word, list[set[int]]]]:
+    """Yield each list of masks or cores with the cores of each task."""
+    for command in job.commands:
+        if command.outer is not None:
+            continue
+        for word in command.words:
+            found = BIND.search(word.text)
+            if found is None:
+                continue
+            try:
+                numbers = [int(part, 16 if found[1] == "mask_cpu" else 10) for part in found[2].split(",") if part]
+            except ValueError:
+                continue
+            step = next((start for start in job.starts if start.command is command and start.name == "srun"), None)
+            bits = [{bit for bit in range(n.bit_length()) if n >> bit & 1} for n in numbers]
+            yield step, word, bits if found[1] == "mask_cpu" else [{number} for number in numbers]
+
+
+def masks(job: Job) -> Iterator[Hit]:
+    """Two tasks on the same cores."""
+    for _, word, cores in _bindings(job):
+        counts = Counter(frozenset(each) for each in cores)
+        for position, each in enumerate(cores):
+            if counts[frozenset(each)] > 1:
+                again = next(i for i in range(position + 1, len(cores)) if cores[i] == each)
+                shown = _shown(each)
+                message = f"tasks {position} and {again} of each node get the same cores, {shown}"
+                yield hit(word, message, _right(job))
+                break
+        else:
+            both = next((pair for pair in _pairs(cores) if cores[pair[0]] & cores[pair[1]]), None)
+            if both:
+                shown = _shown(cores[both[0]] & cores[both[1]])
+                yield hit(word, f"tasks {both[0]} and {both[1]} of each node share the cores {shown}", _right(job))
+
+
+def reserved(job: Job) -> Iterator[Hit]:
+    """A core that jobs never get."""
+    kept = set(job.kind.reserved_cores) if job.kind else set()
+    for _, word, cores in _bindings(job):
+        wrong = sorted(kept & set().union(*cores)) if cores else []
+        if wrong:
+            message = f"core {', '.join(map(str, wrong[:4]))} is reserved: the step is refused"
+            yield hit(word, message, _right(job))
+
+
+def number_of_masks(job: Job) -> Iterator[Hit]:
+    """Another number of masks than there are tasks on a node."""
+    for step, word, cores in _bindings(job):
+        tasks = job.step_tasks_per_node(step) if step else 0
+        if tasks and len(cores) != tasks and (len(cores) < tasks or tasks > 1):
+            yield hit(word, f"{len(cores)} masks, and {tasks} tasks on each node", _right(job))
+
+
+def part_of_node(job: Job) -> Iterator[Hit]:
+    """A binding by number without the whole node: the numbers are the node's, and the cores may be others'."""
+    for _, word, _cores in _bindings(job):
+        if job.is_batch and not job.has_whole_nodes and job.kind is not None and job.kind.reserved_cores:
+            message = "cores are named by number, and the job does not have the whole node"
+            yield hit(word, message, "--exclusive")
+            return
+
+
+def wrong_order(job: Job) -> Iterator[Hit]:
+    """Cores that are not those nearest to each task's device."""
+    nearest = {row.device: set(row.cores) for row in job.kind.nearest} if job.kind else {}
+    for _, word, cores in _bindings(job):
+        if not nearest or len(cores) != len(nearest) or len({frozenset(each) for each in cores}) != len(cores):
+            continue
+        far = [i for i, each in enumerate(cores) if not each & nearest.get(i, each)]
+        chooses = "gpu-bind" in job.text or "map_gpu" in job.text
+        if far and not chooses and set().union(*cores).isdisjoint(job.kind.reserved_cores if job.kind else ()):
+            first = far[0]
+            wanted = f"nearest to device {first} are {_shown(nearest[first])}"
+            message = f"task {first} gets cores {_shown(cores[first])}, and {wanted}"
+            yield hit(word, message, _right(job))
+
+
+def _right(job: Job) -> str:
+    rows = job.kind.nearest if job.kind else ()
+    text = ",".join(f"{sum(1 << core for core in row.cores):#x}" for row in rows)
+    return f"--cpu-bind=mask_cpu:{text}" if text else ""
+
+
+def _pairs(cores: list[set[int]]) -> Iterator[tuple[int, int]]:
+    return ((i, j) for j in range(len(cores)) for i in range(j))
+
+
+def _shown(cores: set[int]) -> str:
+    ordered = sorted(cores)
+    is_range = len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1
+    return f"{ordered[0]}-{ordered[-1]}" if is_range else ",".join(map(str, ordered))
+
+
+def devices_of_a_task(job: Job) -> Iterator[Hit]:
+    """--gpus-per-task, which puts each task's device into a cgroup where no other is seen."""
+    if "allow-task-sharing" in job.text or (job.kind is not None and job.kind.vendor != "amd"):
+        return
+    for name in ("gpus-per-task", "ntasks-per-gpu"):
+        option = job.option(name)
+        if option and job.kind is not None and job.tasks_per_node > 1:
+            message = f"{option.written}: each of {job.tasks_per_node} tasks sees its own device, and reaches no other"
+            yield hit(option, message, f"--gpus-per-node={job.devices_per_node or job.kind.num_devices}")
+        elif option and job.kind is not None and job.kind.vendor == "amd":
+            message = f"{option.written} asks by task: devices of one node belong to the node's option"
+            yield hit(option, message, f"--gpus-per-node={job.devices_per_node}")
+
+
+def chosen_twice(job: Job) -> Iterator[Hit]:
+    """One device is made visible, and the script takes another of the visible ones."""
+    local = f"{words()['slurm']['variable']}LOCALID"
+    narrowed = next(
+        (v for v in job.variables if v.name in VISIBLE and re.search(rf"{local}|LOCAL_RANK", v.value)), None
+    )
+    if narrowed is None:
+        return
+    for program in job.programs:
+        for call in program.called("set_device", "to", "device"):
+            text = program.lines[call.lineno - 1] if call.lineno <= len(program.lines) else ""
+            if re.search(r"local_?rank", text, re.IGNORECASE) and "LOCAL_RANK" in program.texts and "%" not in text:
+                where = f"{program.path}, line {call.lineno},"
+                message = f"{narrowed.name} leaves one device, number 0, and {where} takes number LOCAL_RANK"
+                yield hit(narrowed.word, message, f"remove it, or in {program.path}: torch.cuda.set_device(0)")
+                return
+
+
+def both_visible(job: Job) -> Iterator[Hit]:
+    """ROCR and HIP both: the second counts among what the first has left."""
+    found = {name: job.last(name) for name in VISIBLE[:2]}
+    first, second = found[VISIBLE[0]], found[VISIBLE[1]]
+    if first and second:
+        message = f"{VISIBLE[1]}={second.value} counts among the devices that {VISIBLE[0]}={first.value} has left"
+        yield hit(second.word, message, f"unset {VISIBLE[1]}")
+
+
+def visible_count(job: Job) -> Iterator[Hit]:
+    """Another number of visible devices than was asked for."""
+    for name in VISIBLE:
+        variable = job.last(name)
+        if variable is None or not job.devices_per_node or not re.fullmatch(r"\d+(,\d+)*", variable.value):
+            continue
+        count = len(variable.value.split(","))
+        if count != job.devices_per_node and not (
+            variable.command.argv and variable.command.program not in ("export", "srun")
+        ):
+            message = f"{count} devices are visible, and the job has {job.devices_per_node} on each node"
+            yield hit(variable.word, message, f"remove it: Slurm sets {name}")
+
+
+RULES = (
+    Rule(code="ECH124", find=devices_of_a_task),
+    Rule(code="ECH220", find=chosen_twice),
+    Rule(code="ECH225", find=masks),
+    Rule(code="ECH226", find=reserved),
+    Rule(code="ECH227", find=number_of_masks),
+    Rule(code="ECH228", find=part_of_node),
+    Rule(code="ECH229", find=wrong_order),
+    Rule(code="ECH412", find=both_visible),
+    Rule(code="ECH413", find=visible_count),
+)

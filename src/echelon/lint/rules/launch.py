@@ -1,0 +1,230 @@
+"""How ranks are started: the launcher's numbers against the job's."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+from echelon.lint.program import Program, constant, keyword
+from echelon.lint.starts import LAUNCHERS, Start
+from echelon.lint.toml import words
+
+PER_NODE = ("torchrun", "accelerate", "deepspeed")
+SELF_STARTING = frozenset(
+    {"lightning", "pytorch_lightning", "horovod", "ray", "transformers", "accelerate", "jax", "tensorflow"}
+)
+
+
+def nproc(job: Job) -> Iterator[Hit]:
+    """torchrun starts another number of ranks than there are devices."""
+    for start in job.started("torchrun", "deepspeed"):
+        given = start.option("nproc-per-node", "num-gpus")
+        count = job.number(given[1]) if given else 0
+        if given and count and job.devices_per_node and count != job.devices_per_node:
+            word, value = given
+            message = f"{count} ranks on each node, and the job has {job.devices_per_node} devices there"
+            yield hit(word, message, word.text.replace(value, str(job.devices_per_node)) if "=" in word.text else "")
+
+
+def started_by_each_task(job: Job) -> Iterator[Hit]:
+    """srun starts a launcher several times on a node, and each starts all ranks."""
+    for start in job.started(*PER_NODE):
+        tasks = job.step_tasks_per_node(start)
+        if start.step and tasks > 1:
+            message = f"srun starts {tasks} of {start.name} on each node, and each of them starts all the ranks"
+            yield hit(start.word, message, "srun --ntasks-per-node=1 …   with --ntasks-per-node=1 above")
+
+
+def on_first_node_alone(job: Job) -> Iterator[Hit]:
+    """A launcher of one node, which nobody starts on the others."""
+    if not job.is_batch:
+        return
+    for start in job.started("torchrun", "accelerate"):
+        if job.num_nodes > 1 and start.step is None and not _reaches_others(job):
+            message = f"{start.name} starts on the first node alone, and the job has {job.num_nodes}"
+            yield hit(start.word, message, f"srun --ntasks={job.num_nodes} --ntasks-per-node=1 {start.name} …")
+
+
+def _reaches_others(job: Job) -> bool:
+    return any(command.program in ("ssh", "pdsh", "clush", "parallel-ssh") for command in job.commands)
+
+
+def alone_on_several(job: Job) -> Iterator[Hit]:
+    """Each node for itself: --standalone, or one node by default."""
+    for start in job.started("torchrun"):
+        nodes = job.step_nodes(start)
+        if nodes < 2 or start.step is None:
+            continue
+        if standalone := start.option("standalone"):
+            message = f"--standalone makes each of {nodes} nodes a training of its own: their gradients never meet"
+            yield hit(standalone[0], message, _meeting(nodes))
+        elif start.option("nnodes") is None:
+            yield hit(start.word, f"without --nnodes each of {nodes} nodes is a training of its own", _meeting(nodes))
+
+
+def _meeting(nodes: int) -> str:
+    job_id = words()["slurm"]["variable"] + "JOB_ID"
+    endpoint = '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
+    return f'--nnodes={nodes} --rdzv-backend=c10d --rdzv-id="${job_id}" {endpoint}'
+
+
+def nnodes(job: Job) -> Iterator[Hit]:
+    """torchrun waits for another number of nodes than the job has."""
+    for start in job.started("torchrun", "accelerate"):
+        given = start.option("nnodes", "num-machines")
+        count = job.number(given[1]) if given and ":" not in given[1] else 0
+        nodes = job.step_nodes(start)
+        if given and count and job.is_batch and count != nodes:
+            word, value = given
+            does = "waits for the others until it gives up" if count > nodes else "leaves the others idle"
+            message = f"{count} nodes are named here, and the job has {nodes}: it {does}"
+            yield hit(word, message, word.text.replace(value, str(nodes)) if "=" in word.text else "")
+
+
+def no_meeting(job: Job) -> Iterator[Hit]:
+    """Several nodes, and nothing that says where they meet."""
+    names = ("rdzv-endpoint", "master-addr", "standalone", "rdzv-conf")
+    for start in job.started("torchrun"):
+        given = start.option("nnodes")
+        if given and job.number(given[1]) > 1 and not any(start.option(name) for name in names):
+            message = f"{given[1]} nodes, and no --rdzv-endpoint: each waits on its own localhost:29500"
+            yield hit(given[0], message, _meeting(job.number(given[1])))
+
+
+def one_process(job: Job) -> Iterator[Hit]:
+    """One process for several devices."""
+    devices = job.devices_per_node * job.num_nodes
+    if devices < 2 or any(job.started(*LAUNCHERS, "echelon")):
+        return
+    for start in job.started("python", "python3"):
+        script = start.script
+        program = _program(job, script.text) if script else None
+        tasks = job.step_tasks_per_node(start) * (job.num_nodes if start.step else 1)
+        if script is None or tasks > 1 or program is None or not program.is_distributed or _spawns(program):
+            continue
+        message = f"one process starts, and the job has {devices} devices: {program.path} is made for a rank on each"
+        yield hit(start.word, message, f"torchrun --standalone --nproc-per-node={devices} {script.raw} …")
+        return
+
+
+def tasks_of_ranks(job: Job) -> Iterator[Hit]:
+    """srun starts ranks, and not as many as there are devices."""
+    if job.devices_per_node < 2:
+        return
+    for start in job.started("python", "python3"):
+        tasks = job.step_tasks_per_node(start)
+        if start.step is None or tasks < 2 or any(outer.name in LAUNCHERS for outer in start.outer):
+            continue
+        if tasks != job.devices_per_node:
+            message = f"{tasks} ranks on each node, and the job has {job.devices_per_node} devices there"
+            yield hit(start.word, message, f"--ntasks-per-node={job.devices_per_node}")
+
+
+def two_launchers(job: Job) -> Iterator[Hit]:
+    """A launcher inside of a launcher."""
+    for start in job.started("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun"):
+        around = [outer for outer in start.outer if outer.name in ("mpirun", "mpiexec", "horovodrun")]
+        if start.name in ("mpirun", "mpiexec", "horovodrun"):
+            around += [outer for outer in start.outer if outer.name == "srun" and job.step_tasks_per_node(start) > 1]
+        if around:
+            message = f"{around[0].name} starts several of {start.name}, and each of them starts all ranks"
+            yield hit(start.word, message)
+
+
+def gpu_variable(job: Job) -> Iterator[Hit]:
+    """Slurm's variable for the devices of a node as a number, where it is unset or has a type in it."""
+    name = words()["slurm"]["variable"] + "GPUS_PER_NODE"
+    option = job.option("gpus-per-node")
+    if not job.is_batch or (option and option.value.isdigit()) or job.last(name):
+        return
+    devices = job.devices_per_node
+    for command in job.commands:
+        for word in command.words:
+            used = f"${name}" in word.live or f"{{{name}}}" in word.live
+            if used and command.program not in ("echo", "printf"):
+                is_value = f"is {option.value!r}, which is no number" if option else "is set by --gpus-per-node alone"
+                repair = str(devices) if devices else words()["slurm"]["variable"] + "GPUS_ON_NODE"
+                yield hit(
+                    word, f"{name} {is_value}", word.raw.replace(f"${{{name}}}", repair).replace(f"${name}", repair)
+                )
+
+
+def processes_of_accelerate(job: Job) -> Iterator[Hit]:
+    """accelerate's --num_processes counts the ranks of all nodes."""
+    for start in job.started("accelerate"):
+        given = start.option("num-processes")
+        count, nodes = (job.number(given[1]) if given else 0), job.step_nodes(start)
+        wanted = job.devices_per_node * nodes
+        if given and count and wanted and count != wanted:
+            word, value = given
+            message = f"{count} processes in all, and the job has {nodes} × {job.devices_per_node} = {wanted} devices"
+            yield hit(
+                word, message, word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
+            )
+
+
+def trainer(job: Job) -> Iterator[Hit]:
+    """Lightning's devices and num_nodes against the job's."""
+    for program in job.programs:
+        if not {"lightning", "pytorch_lightning"} & program.uses or not job.devices_per_node or not job.is_batch:
+            continue
+        for call in program.called("Trainer"):
+            yield from _numbers_of_trainer(job, program, call)
+
+
+def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[Hit]:
+    place = next((start.word for start in job.starts if _runs(start, program)), None)
+    for name, there in (("num_nodes", job.num_nodes), ("devices", job.devices_per_node)):
+        given = constant(keyword(call, name))
+        given = 1 if given is None and name == "num_nodes" and keyword(call, name) is None else given
+        if (
+            isinstance(given, int)
+            and not isinstance(given, bool)
+            and given > 0
+            and given != there
+            and place is not None
+        ):
+            message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, and the job has {there}"
+            yield hit(place, message, f"Trainer({name}={there}, …)")
+
+
+def horovod(job: Job) -> Iterator[Hit]:
+    """Horovod, whose last version is of 2023."""
+    for start in job.started("horovodrun"):
+        yield hit(
+            start.word, "Horovod's last version is 0.28.1 of June 2023", "torchrun …   and DistributedDataParallel"
+        )
+
+
+def _program(job: Job, name: str) -> Program | None:
+    base = os.path.basename(name)
+    return next((program for program in job.programs if os.path.basename(program.path) == base), None)
+
+
+def _runs(start: Start, program: Program) -> bool:
+    script = start.script
+    return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
+
+
+def _spawns(program: Program) -> bool:
+    return "spawn" in program.words or "start_processes" in program.words or bool(SELF_STARTING & program.uses)
+
+
+RULES = (
+    Rule(code="ECH201", find=nproc),
+    Rule(code="ECH202", find=started_by_each_task),
+    Rule(code="ECH203", find=on_first_node_alone),
+    Rule(code="ECH204", find=alone_on_several),
+    Rule(code="ECH205", find=nnodes),
+    Rule(code="ECH206", find=no_meeting),
+    Rule(code="ECH215", find=one_process),
+    Rule(code="ECH216", find=gpu_variable),
+    Rule(code="ECH217", find=two_launchers),
+    Rule(code="ECH221", find=trainer),
+    Rule(code="ECH222", find=tasks_of_ranks),
+    Rule(code="ECH223", find=horovod),
+    Rule(code="ECH224", find=processes_of_accelerate),
+)

@@ -1,0 +1,134 @@
+"""What a batch script asks for, against the limits of the machine and the partition."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from echelon import units
+from echelon.errors import UsageError
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+from echelon.plan.shape import usable_cores
+
+
+def unknown_partition(job: Job) -> Iterator[Hit]:
+    """A partition that the machine does not have."""
+    option, machine = job.option("partition"), job.machine
+    if option is None or machine is None or job.partition or not machine.partitions or not option.value.isascii():
+        return
+    if any(char in option.value for char in "<{$,"):
+        return
+    known = [row.name for row in machine.partitions if row.retired_on is None]
+    near = difflib.get_close_matches(option.value, known, n=1, cutoff=0.5) or known[:1]
+    message = f"{machine.title} has no partition for devices {option.value!r}; it has {', '.join(known)}"
+    yield hit(option, message, f"--partition={near[0]}" if near else "")
+
+
+def retired_partition(job: Job) -> Iterator[Hit]:
+    """A partition that was closed."""
+    option, row = job.option("partition"), job.partition
+    if option and row and row.retired_on and row.retired_on <= job.today and job.machine:
+        others = [each.name for each in job.machine.partitions if each.retired_on is None and each.purpose == "batch"]
+        message = f"partition {row.name} was closed on {row.retired_on}; there are {', '.join(others)}"
+        yield hit(option, message, f"--partition={others[0]}" if others else "")
+
+
+def retired_machine(job: Job) -> Iterator[Hit]:
+    """A machine that was shut down."""
+    machine = job.machine
+    if machine is None or machine.retired_on is None or machine.retired_on > job.today or not job.is_batch:
+        return
+    option = job.option("partition") or job.header.options[0]
+    after = f"; its successor is {machine.successor}" if machine.successor else ""
+    repair = f"echelon plan --machine {machine.successor} --gpus N" if machine.successor else ""
+    yield hit(option, f"{machine.title} was shut down on {machine.retired_on}{after}", repair)
+
+
+def too_long(job: Job) -> Iterator[Hit]:
+    """More time than the partition gives."""
+    option, row = job.option("time"), job.partition
+    if option is None or row is None or row.max_minutes is None:
+        return
+    try:
+        asked = units.minutes(option.value)
+    except UsageError:
+        return
+    if asked > row.max_minutes:
+        most = units.slurm_time(row.max_minutes)
+        message = f"{units.slurm_time(asked)} are asked for, and {row.name} gives at most {most}"
+        yield hit(option, message, f"--time={most}")
+
+
+def too_many_nodes(job: Job) -> Iterator[Hit]:
+    """More nodes than the partition gives one job, or fewer than it takes."""
+    row = job.partition
+    option = job.option("nodes") or job.option("partition")
+    if row is None or option is None:
+        return
+    if row.max_nodes is not None and job.num_nodes > row.max_nodes:
+        message = f"{job.num_nodes} nodes are asked for, and {row.name} gives a job at most {row.max_nodes}"
+        yield hit(option, message, f"--nodes={row.max_nodes}")
+    elif row.min_nodes is not None and job.num_nodes < row.min_nodes:
+        message = f"{job.num_nodes} nodes are asked for, and {row.name} takes jobs of at least {row.min_nodes}"
+        yield hit(option, message, f"--nodes={row.min_nodes}")
+
+
+def devices(job: Job) -> Iterator[Hit]:
+    """More devices than a node has, or than the partition gives, or too few for it."""
+    row, kind = job.partition, job.kind
+    option = next(
+        filter(None, map(job.option, ("gpus-per-node", "gres", "gpus", "gpus-per-task", "ntasks-per-gpu"))), None
+    )
+    if row is None or kind is None or option is None or not job.devices_per_node:
+        return
+    name, total = option.name, job.devices_per_node * job.num_nodes
+    there = min(filter(None, (row.max_devices_per_node, kind.num_devices)), default=0)
+    if there and job.devices_per_node > there:
+        message = f"{job.devices_per_node} devices of each node are asked for, and {row.name} has nodes of {there}"
+        prefix = f"{kind.gres}:" if name == "gres" else ""
+        yield hit(
+            option, message, f"--{name}={prefix}{there}" if name != "gpus-per-task" else f"--gpus-per-node={there}"
+        )
+    elif row.max_devices is not None and total > row.max_devices:
+        yield hit(option, f"{total} devices are asked for, and {row.name} gives a job at most {row.max_devices}")
+    elif row.min_devices is not None and total < row.min_devices:
+        yield hit(option, f"{total} devices are asked for, and {row.name} takes jobs of at least {row.min_devices}")
+
+
+def cores(job: Job) -> Iterator[Hit]:
+    """More cores than jobs can get of a node."""
+    option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
+    there = usable_cores(job.kind) if job.kind else None
+    if option is None or job.kind is None or not there:
+        return
+    threads = job.kind.threads_per_core if job.value("hint") == "multithread" else 1
+    usable = there * (threads or 1)
+    if job.cores_per_node > usable:
+        reserved = len(job.kind.reserved_cores)
+        why = f" ({reserved} of {job.kind.num_cores} are reserved)" if reserved else ""
+        parts = (job.tasks_per_node or 1) if option.name == "cpus-per-task" else job.devices_per_node
+        product = f"{parts} × {job.number(option.value)} = " if parts > 1 else ""
+        message = f"{product}{job.cores_per_node} cores of a node are asked for, and {usable} are for jobs{why}"
+        yield hit(option, message, f"--{option.name}={max(1, usable // parts)}")
+
+
+def memory(job: Job) -> Iterator[Hit]:
+    """More memory than jobs can get of a node."""
+    option, there = job.memory_option, job.kind.memory_bytes if job.kind else None
+    if option and there and job.memory_bytes_per_node > there:
+        asked = units.size(job.memory_bytes_per_node)
+        message = f"{asked} of a node are asked for, and {units.size(there)} are for jobs"
+        yield hit(option, message, f"--mem={units.slurm_size(there)}")
+
+
+RULES = (
+    Rule(code="ECH101", find=unknown_partition),
+    Rule(code="ECH102", find=retired_partition),
+    Rule(code="ECH103", find=retired_machine),
+    Rule(code="ECH104", find=too_long),
+    Rule(code="ECH105", find=too_many_nodes),
+    Rule(code="ECH106", find=devices),
+    Rule(code="ECH107", find=cores),
+    Rule(code="ECH108", find=memory),
+)

@@ -1,0 +1,221 @@
+"""Where ranks meet and what each of them is told: addresses, ports, variables that reach it or do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+from echelon.lint.shell import Command, Word
+from echelon.lint.starts import Start
+from echelon.lint.toml import words
+
+HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")
+LOOPBACK = re.compile(r"(?:localhost|127\.0\.0\.1)(?::|$)")
+MEETING = ("MASTER_ADDR", "HEAD_NODE", "RDZV_HOST", "MASTER_NODE", "HEAD_NODE_IP", "head_node_ip")
+TOOL = re.compile(r"\b(scontrol|squeue|sinfo|sacct|srun)\b")
+
+
+def _slurm(name: str) -> str:
+    return f"{words()['slurm']['variable']}{name}"
+
+
+def _first_node() -> str:
+    return f'export MASTER_ADDR=$(scontrol show hostnames "${_slurm("JOB_NODELIST")}" | head -n 1)'
+
+
+def _port() -> str:
+    return f"export MASTER_PORT=$((20000 + {_slurm('JOB_ID')} % 10000))"
+
+
+def fixed_port(job: Job) -> Iterator[Hit]:
+    """A port that is the same in every job."""
+    if not job.is_batch or job.takes_all_devices:
+        return
+    variable = job.last("MASTER_PORT")
+    if variable and re.fullmatch(r"\d{4,5}", variable.value):
+        yield hit(variable.word, f"port {variable.value} is the same in every job, and the node may be shared", _port())
+        return
+    for start in job.started("torchrun", "accelerate"):
+        given = start.option("master-port", "main-process-port", "rdzv-endpoint")
+        found = re.search(r"(?:^|:)(\d{4,5})$", given[1]) if given else None
+        if given and found:
+            word = given[0]
+            message = f"port {found[1]} is the same in every job, and the node may be shared"
+            yield hit(word, message, f"{_port()}   and here $MASTER_PORT")
+
+
+def wrong_host(job: Job) -> Iterator[Hit]:
+    """The address of the meeting, evaluated where each node finds itself."""
+    for variable in job.variables:
+        if variable.name not in MEETING:
+            continue
+        in_task = _in_task(variable.command) or (not job.is_batch and _is_wrapper(job))
+        if in_task and HOST.search(variable.value) and job.num_nodes > 1:
+            yield hit(
+                variable.word,
+                f"each node names itself: {job.num_nodes} nodes wait in {job.num_nodes} places",
+                _first_node(),
+            )
+        elif not job.is_batch and in_task and HOST.search(variable.value):
+            yield hit(variable.word, "every task runs this, and each node names itself", _first_node())
+        elif LOOPBACK.match(variable.value) and job.num_nodes > 1:
+            yield hit(
+                variable.word,
+                f"{variable.value} is each node itself, and the job has {job.num_nodes} nodes",
+                _first_node(),
+            )
+    for start in job.started("torchrun"):
+        given = start.option("rdzv-endpoint", "master-addr")
+        if given is None or job.step_nodes(start) < 2 or start.step is None:
+            continue
+        nodes = job.step_nodes(start)
+        if LOOPBACK.match(given[1]) or (_in_task(start.command) and HOST.search(given[1])):
+            yield hit(given[0], f"{given[1]} is each node itself, and the job has {nodes} nodes", _first_node())
+
+
+def _in_task(command: Command) -> bool:
+    """Tell whether each task runs the command, as what bash -c after srun holds."""
+    outer = command.outer
+    return outer is not None and (any(word.text == "srun" for word in outer.argv) or _in_task(outer))
+
+
+def _is_wrapper(job: Job) -> bool:
+    """Tell whether a script without options for Slurm is what srun starts: it reads a task's own variables."""
+    mine = [_slurm(name) for name in words()["slurm"]["of_each_task"]]
+    return any(name in word.live for name in mine for command in job.commands for word in command.words)
+
+
+def several_addresses(job: Job) -> Iterator[Hit]:
+    """`hostname -i` gives several words where a node has several addresses."""
+    for command in job.commands:
+        for word in command.words:
+            found = re.search(
+                r"(?:\$\(|`)(?:[^()`]*\s)?hostname\s+(-i|-I|--ip-address|--all-ip-addresses)\s*(?:\)|`)", word.live
+            )
+            if found:
+                yield hit(word, f"hostname {found[1]} prints one word for each address of the node", _first_node())
+
+
+def tool_in_container(job: Job) -> Iterator[Hit]:
+    """Slurm's programs inside of an image, which has none."""
+    for command in job.commands:
+        outer = _container_around(job, command)
+        if outer is None:
+            continue
+        for word in command.words:
+            found = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
+            if found and not re.search(r"[\w/.-]" + found[1], word.text):
+                message = f"{found[1]} runs inside of the container, which has no Slurm"
+                yield hit(word, message, f"{_first_node()}   before {outer.name}")
+
+
+def _container_around(job: Job, command: Command) -> Start | None:
+    if command.outer is None:
+        return None
+    return next(
+        (
+            start
+            for start in job.starts
+            if start.command is command.outer and start.name in ("singularity", "apptainer")
+        ),
+        None,
+    )
+
+
+def not_exported(job: Job) -> Iterator[Hit]:
+    """A variable for the ranks that stays in the batch script."""
+    table = words()["variables"]
+    if not any(job.started("srun", "torchrun", "accelerate", "python", "python3", "mpirun", "deepspeed")):
+        return
+    for variable in job.variables:
+        name = variable.name
+        is_ours = name in table["for_ranks"] or name.startswith(tuple(table["prefixes_for_ranks"]))
+        if not is_ours or name in job.exported_names or _is_expanded(job, name):
+            continue
+        what = variable.word.raw.partition("\n")[0]
+        yield hit(variable.word, f"{name} is not exported: no program that is started sees it", f"export {what}")
+
+
+def _is_expanded(job: Job, name: str) -> bool:
+    pattern = re.compile(rf"\$\{{?{name}\b")
+    return any(pattern.search(word.live) for command in job.commands for word in command.words)
+
+
+def read_too_early(job: Job) -> Iterator[Hit]:
+    """A task's own variable, read in the batch script, where it is that of its first task."""
+    if not job.is_batch:
+        return
+    mine = re.compile(rf"\$\{{?({'|'.join(map(_slurm, words()['slurm']['of_each_task']))})\b")
+    num_tasks = max(
+        [job.step_tasks_per_node(s) * job.step_nodes(s) for s in job.started("srun")], default=job.num_nodes
+    )
+    if num_tasks < 2:
+        return
+    for command in job.commands:
+        if _in_task(command) or command.program in ("echo", "printf", "if", "[", "test"):
+            continue
+        for word in command.words:
+            found = mine.search(word.live)
+            if found and _matters(word):
+                message = f"${found[1]} is read before srun: it is 0 for all {num_tasks} tasks"
+                yield hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
+    for document in job.script.documents:
+        found = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
+        if found:
+            line = document.line + document.text[: found.start()].count("\n")
+            column = found.start() - document.text.rfind("\n", 0, found.start())
+            message = f"${found[1]} is read while the file is written: it is 0 for all {num_tasks} tasks"
+            yield Hit(line=line, column=column, width=len(found.group()), message=message, repair=f"\\${found[1]}")
+
+
+def _matters(word: Word) -> bool:
+    """A folder on the node's own disk may be called alike on all nodes."""
+    return "/tmp" not in word.live and not re.search(r"DIR=|PATH=|CACHE|FILE=|^/", word.text)
+
+
+def differing_id(job: Job) -> Iterator[Hit]:
+    """A rendezvous whose name each node draws for itself."""
+    for start in job.started("torchrun"):
+        given = start.option("rdzv-id")
+        if given and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", given[1]) and _in_task(start.command):
+            message = f"each node evaluates {given[1]} for itself, and they never meet"
+            yield hit(given[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"')
+
+
+def no_local_rank(job: Job) -> Iterator[Hit]:
+    """RANK and WORLD_SIZE by hand, and no LOCAL_RANK."""
+    assigned = {variable.name for variable in job.variables}
+    first = next((variable for variable in job.variables if variable.name == "RANK"), None)
+    reads = [program.path for program in job.programs if "LOCAL_RANK" in program.texts]
+    if first is not None and "WORLD_SIZE" in assigned and "LOCAL_RANK" not in assigned:
+        who = f": {reads[0]} reads it" if reads else ", which most scripts read"
+        yield hit(
+            first.word,
+            f"RANK and WORLD_SIZE are set, LOCAL_RANK is not{who}",
+            f"export LOCAL_RANK=${_slurm('LOCALID')}",
+        )
+        return
+    launched = any(job.started("torchrun", "accelerate", "deepspeed", "mpirun", "echelon"))
+    for start in job.started("python", "python3"):
+        many = start.step is not None and job.step_tasks_per_node(start) > 1
+        if reads and many and not launched and "LOCAL_RANK" not in assigned:
+            message = f"srun sets no LOCAL_RANK, and {reads[0]} reads it"
+            yield hit(
+                start.word,
+                message,
+                f"srun … bash -c 'LOCAL_RANK=${_slurm('LOCALID')} RANK=${_slurm('PROCID')} exec python …'",
+            )
+
+
+RULES = (
+    Rule(code="ECH207", find=fixed_port),
+    Rule(code="ECH208", find=wrong_host),
+    Rule(code="ECH209", find=several_addresses),
+    Rule(code="ECH210", find=tool_in_container),
+    Rule(code="ECH211", find=not_exported),
+    Rule(code="ECH212", find=read_too_early),
+    Rule(code="ECH218", find=differing_id),
+    Rule(code="ECH219", find=no_local_rank),
+)

@@ -1,0 +1,251 @@
+"""Variables for the network, the caches and the libraries, against what the machine needs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, Variable, hit
+from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
+from echelon.lint.toml import words
+
+PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
+CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+LIKENESS = 0.88
+"""Of difflib: MIOPEN_CUSTOM_CACHE_PATH and MIOPEN_CUSTOM_CACHE_DIR have 0.89."""
+
+
+def _first(job: Job) -> Start | None:
+    """Return the first program that becomes ranks; None where echelon starts them."""
+    if any(job.started("echelon")):
+        return None
+    return next((start for start in job.starts if start.name in ("srun", *LAUNCHERS)), None)
+
+
+def _provides(job: Job) -> bool:
+    """Tell whether a module sets the network up."""
+    return any(
+        PROVIDING.search(word.text)
+        for command in job.commands
+        if command.program in ("module", "ml")
+        for word in command.argv
+    )
+
+
+def _sources(job: Job) -> bool:
+    """Tell whether another file may set variables."""
+    return any(
+        command.program in ("source", ".") and not re.search(r"activate|bashrc|profile|conda", command.argv[-1].text)
+        for command in job.commands
+    )
+
+
+def no_interface(job: Job) -> Iterator[Hit]:
+    """Several nodes, and nothing says which network the ranks meet on."""
+    settings = {row.name: row for row in job.machine.settings} if job.machine else {}
+    row, start = settings.get("NCCL_SOCKET_IFNAME"), _first(job)
+    if row is None or start is None or job.num_nodes < 2 or _provides(job) or _sources(job):
+        return
+    if row.name not in {variable.name for variable in job.variables}:
+        yield hit(
+            start.word, f"{job.num_nodes} nodes, and {row.name} is not set: {row.why}", f"export {row.name}={row.value}"
+        )
+
+
+def wrong_interface(job: Job) -> Iterator[Hit]:
+    """A network interface that the machine's nodes do not have, or the slow one."""
+    variable = job.last("NCCL_SOCKET_IFNAME")
+    known = [name for network in job.machine.networks for name in network.interfaces] if job.machine else []
+    if variable is None or not known or not re.fullmatch(r"[\w,=^]+", variable.value):
+        return
+    if variable.value.startswith("^"):
+        return
+    names = variable.value.lstrip("=").split(",")
+    wrong = [name for name in names if not any(each.startswith(name) for each in known)]
+    if wrong:
+        message = f"{wrong[0]} is not among the interfaces of the fast network: {', '.join(known)}"
+        yield hit(variable.word, message, f"export NCCL_SOCKET_IFNAME={','.join(known)}")
+
+
+def too_many_nodes(job: Job) -> Iterator[Hit]:
+    """A setting that is known to fail in jobs of this size."""
+    for row in job.machine.settings if job.machine else ():
+        variable = job.last(row.name)
+        if variable and row.max_nodes is not None and job.num_nodes > row.max_nodes:
+            most = f"it is for at most {row.max_nodes}: {row.why}"
+            message = f"{row.name}={variable.value} on {job.num_nodes} nodes, and {most}"
+            yield hit(variable.word, message, f"unset {row.name}")
+
+
+def cache(job: Job) -> Iterator[Hit]:
+    """A cache of compiled code on a file system that all nodes share."""
+    for variable in job.variables:
+        if variable.name in CACHES and re.match(
+            r"\$\{?(?:HOME|SCRATCH|WORK)\b|~|/(?:scratch|project\w*|flash|pfs|home|users|work|blue|lustre)\b",
+            variable.value,
+        ):
+            message = (
+                f"{variable.name} is on the file system that all nodes share: every rank locks the same files there"
+            )
+            job_id = f"${words()['slurm']['variable']}JOB_ID"
+            yield hit(variable.word, message, f'export {variable.name}="/tmp/$USER-{job_id}"')
+        elif variable.name in CACHES and re.match(r"/tmp/[\w-]*$", variable.value):
+            message = f"{variable.name}={variable.value} is the same for every user and every job of a node"
+            yield hit(
+                variable.word,
+                message,
+                f'export {variable.name}="{variable.value}-$USER-${words()["slurm"]["variable"]}JOB_ID"',
+            )
+
+
+def no_cache(job: Job) -> Iterator[Hit]:
+    """AMD's MIOpen left in the home folder, by many ranks."""
+    names = {row.name for row in job.machine.settings if row.kind == "folder"} if job.machine else set()
+    start, row = _first(job), "MIOPEN_USER_DB_PATH"
+    if start is None or row not in names or job.devices_per_node * job.num_nodes < 2 or _provides(job) or _sources(job):
+        return
+    if row not in {variable.name for variable in job.variables}:
+        ranks = job.devices_per_node * job.num_nodes
+        job_id = f"${words()['slurm']['variable']}JOB_ID"
+        message = f"{row} is not set: {ranks} ranks keep MIOpen's database in one home folder"
+        yield hit(
+            start.word,
+            message,
+            f'export {row}="/tmp/$USER-miopen-{job_id}" MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen-{job_id}"',
+        )
+
+
+def misspelt(job: Job) -> Iterator[Hit]:
+    """A name that nothing reads, like one that something does."""
+    table = words()["variables"]
+    known, prefixes = set(table["known"]), tuple({f"{name.partition('_')[0]}_" for name in table["known"]})
+    for variable in _once(job):
+        name = variable.name
+        if (
+            name in known
+            or name in table["renamed"]
+            or not name.startswith((*prefixes, "NCLL_", "NCC_", "MIOPN_", "MOIPEN_"))
+        ):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=LIKENESS)
+        if near:
+            yield hit(
+                variable.word, f"nothing reads {name}; {near[0]} is read", variable.word.raw.replace(name, near[0], 1)
+            )
+
+
+def renamed(job: Job) -> Iterator[Hit]:
+    """A name that was read once."""
+    table = words()["variables"]["renamed"]
+    for variable in _once(job):
+        if variable.name in table:
+            new = table[variable.name]
+            yield hit(
+                variable.word, f"{variable.name} is called {new}", variable.word.raw.replace(variable.name, new, 1)
+            )
+
+
+def slow(job: Job) -> Iterator[Hit]:
+    """A switch for finding errors that costs speed."""
+    table = words()["variables"]["slow"]
+    for variable in _once(job):
+        if table.get(variable.name, "") == variable.value and variable.value:
+            message = f"{variable.name}={variable.value} is for finding errors: everything is slower with it"
+            yield hit(variable.word, message, f"unset {variable.name}")
+
+
+def _once(job: Job) -> list[Variable]:
+    found: dict[str, Variable] = {}
+    for variable in job.variables:
+        found.setdefault(variable.name, variable)
+    return list(found.values())
+
+
+def binds(job: Job) -> Iterator[Hit]:
+    """An image without the folders of the host that it needs."""
+    if job.machine is None or _provides(job):
+        return
+    bound = any(
+        variable.name in ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
+        for variable in job.variables
+    )
+    for start in job.started(*CONTAINERS):
+        row = next((row for row in job.machine.containers if row.binds and _is_for(row.images, job, start)), None)
+        given = " ".join(word.text for word in start.words)
+        if row is None or bound or re.search(r"(^| )(-B|--bind|--mount)", given) or job.num_nodes < 2:
+            continue
+        needed = ", ".join(row.binds[:3])
+        message = f"no folder of the host is bound, and {job.num_nodes} nodes need {needed} for the fast network"
+        yield hit(start.word, message, f"{start.name} exec -B {','.join(row.binds)} …")
+
+
+def _is_for(images: str, job: Job, start: Start) -> bool:
+    """Tell whether an image, perhaps behind a variable, is one of these."""
+    stem = images.rstrip("*")
+    names = [word.text for word in start.words]
+    names += [
+        variable.value
+        for variable in job.variables
+        if any(f"${variable.name}" in name or f"${{{variable.name}}}" in name for name in names)
+    ]
+    return not stem or any(stem in name for name in names) or not any(name.endswith(".sif") for name in names)
+
+
+def conda(job: Job) -> Iterator[Hit]:
+    """$WITH_CONDA, expanded outside of the image that defines it."""
+    for command in job.commands:
+        for word in command.words:
+            if command.outer is None and re.search(r"\$\{?WITH_CONDA\b", word.live) and job.last("WITH_CONDA") is None:
+                message = (
+                    "$WITH_CONDA is set inside of the image alone: here it is empty, and no environment is activated"
+                )
+                yield hit(
+                    word,
+                    message,
+                    f"'{word.text}'" if word.raw[:1] == '"' and "'" not in word.text else "'$WITH_CONDA; python …'",
+                )
+
+
+def image_without_gpu(job: Job) -> Iterator[Hit]:
+    """An image in which NVIDIA's driver is missing."""
+    if job.kind is None or job.kind.vendor != "nvidia" or not job.devices_per_node:
+        return
+    for start in job.started(*CONTAINERS):
+        given = [word.text for word in start.words]
+        first = given[0] if given else ""
+        is_set = any(variable.name in ("SINGULARITY_NV", "APPTAINER_NV") for variable in job.variables)
+        if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(given) and not is_set:
+            yield hit(
+                start.word,
+                f"{start.name} {first} without --nv: the image sees none of {job.devices_per_node} devices",
+                f"{start.name} {first} --nv …",
+            )
+
+
+def one_profile(job: Job) -> Iterator[Hit]:
+    """A profiler in every rank, and one file for all."""
+    for start in job.started("rocprof", "rocprofv2", "rocprofv3", "nsys"):
+        tasks = job.step_tasks_per_node(start) * job.step_nodes(start) if start.step else 1
+        given = start.option("o", "output", "output-file", "d", "output-directory")
+        if tasks > 1 and (given is None or not re.search(r"[$%]", given[1])) and start.name != "nsys":
+            rank = f"${words()['slurm']['variable']}PROCID"
+            message = f"{tasks} ranks write " + (f"{given[1]}" if given else "the same results.csv")
+            yield hit(start.word, message, f"srun … bash -c '{start.name} -o results-{rank}.csv …'")
+
+
+RULES = (
+    Rule(code="ECH402", find=no_interface),
+    Rule(code="ECH403", find=wrong_interface),
+    Rule(code="ECH404", find=too_many_nodes),
+    Rule(code="ECH405", find=cache),
+    Rule(code="ECH406", find=misspelt),
+    Rule(code="ECH407", find=renamed),
+    Rule(code="ECH408", find=slow),
+    Rule(code="ECH409", find=binds),
+    Rule(code="ECH410", find=conda),
+    Rule(code="ECH411", find=image_without_gpu),
+    Rule(code="ECH414", find=one_profile),
+    Rule(code="ECH418", find=no_cache),
+)

@@ -1,0 +1,126 @@
+"""Which device a rank takes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.program import Program, constant, keyword
+from echelon.script.branches import tail
+
+FIRST = re.compile(r"(?:cuda|hip):0")
+
+
+def _uses_nccl(call: ast.Call) -> bool:
+    backend = keyword(call, "backend") or (call.args[0] if call.args else None)
+    value = constant(backend)
+    return backend is None or (isinstance(value, str) and "nccl" in value)
+
+
+def no_device(program: Program) -> Iterator[Hit]:
+    """init_process_group("nccl") and no device of its own."""
+    if program.is_served or {"set_device", "device_id"} & (
+        program.words | {each.arg or "" for _, c in program.calls for each in c.keywords}
+    ):
+        return
+    if any("VISIBLE_DEVICES" in text for text in program.texts):
+        return
+    for call in program.called("init_process_group"):
+        if _uses_nccl(call) and (call.args or call.keywords or "cuda" in program.text):
+            message = "no device is chosen: what does not name one, such as barrier, is on device 0 in every rank"
+            repair = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+            yield program.hit(call, message, repair)
+            return
+
+
+def first_device(program: Program) -> Iterator[Hit]:
+    """ "cuda:0" in a script for several ranks."""
+    if not program.is_distributed:
+        return
+    for node in program.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and FIRST.fullmatch(node.value):
+            parent = program.parents.get(node)
+            is_mapping = (isinstance(parent, ast.keyword) and parent.arg == "map_location") or isinstance(
+                parent, (ast.Dict, ast.Compare)
+            )
+            if not is_mapping and not program.is_guarded(node) and "VISIBLE_DEVICES" not in " ".join(program.texts):
+                yield program.hit(
+                    node, f"{node.value!r} is the same device for every rank of a node", 'f"cuda:{local_rank}"'
+                )
+
+
+def global_as_local(program: Program) -> Iterator[Hit]:
+    """The number among all ranks as the number of a device."""
+    if not program.is_distributed or "spawn" in program.words:
+        return
+    ranks = _names_of_rank(program)
+    for call in program.called("set_device", "device", "DistributedDataParallel", "cuda", "to"):
+        chosen: ast.expr | None = call.args[0] if call.args else None
+        if tail(call.func) == "DistributedDataParallel" or program.name(call.func).endswith("DistributedDataParallel"):
+            ids = keyword(call, "device_ids")
+            chosen = ids.elts[0] if isinstance(ids, ast.List) and ids.elts else None
+        named = chosen.id if isinstance(chosen, ast.Name) else ""
+        if isinstance(chosen, ast.JoinedStr) and (found := re.search(r"cuda:\{(\w+)\}", ast.unparse(chosen))):
+            named = found[1]
+        if named and named in ranks:
+            message = f"{named} is the number among all ranks: on the second node there is no such device"
+            yield program.hit(call, message, 'int(os.environ["LOCAL_RANK"])')
+            return
+
+
+def _names_of_rank(program: Program) -> set[str]:
+    """Return the names that are given the global rank and nothing else."""
+    found: set[str] = set()
+    others: set[str] = set()
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, text = node.targets[0].id, ast.unparse(node.value)
+            is_rank = re.search(r"get_rank\(\)|environ\[['\"]RANK['\"]\]|(?:getenv|environ\.get)\(['\"]RANK['\"]", text)
+            (found if is_rank and "%" not in text and "LOCAL" not in text else others).add(name)
+        elif isinstance(node, ast.arg):
+            others.add(node.arg)
+    return found - others
+
+
+def data_parallel(program: Program) -> Iterator[Hit]:
+    """nn.DataParallel."""
+    for name, call in program.calls:
+        if name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+            message = "DataParallel: one process drives all devices of one node, and copies the model in every step"
+            yield program.hit(
+                call, message, "DistributedDataParallel(model, device_ids=[local_rank]), started by torchrun"
+            )
+
+
+def loads_to_first(program: Program) -> Iterator[Hit]:
+    """torch.load without map_location, which every rank does onto the device that had saved."""
+    if not program.is_distributed or "FullyShardedDataParallel" in program.words:
+        return
+    for name, call in program.calls:
+        is_bare = name == "torch.load" and keyword(call, "map_location") is None and len(call.args) < 2
+        if is_bare and not any(each.arg is None for each in call.keywords) and not program.is_guarded(call):
+            message = "without map_location every rank loads onto the device that saved, number 0"
+            yield program.hit(call, message, f'{ast.unparse(call)[:-1]}, map_location="cpu")')
+
+
+def argument(program: Program) -> Iterator[Hit]:
+    """--local_rank as an argument, which torchrun does not pass."""
+    if "LOCAL_RANK" in program.texts or {"deepspeed"} & program.uses or not program.is_distributed:
+        return
+    for call in program.called("add_argument"):
+        first = constant(call.args[0]) if call.args else None
+        if first in ("--local_rank", "--local-rank"):
+            message = f"torchrun passes no {first}: it is the default in every rank; LOCAL_RANK is in the environment"
+            yield program.hit(call, message, 'local_rank = int(os.environ["LOCAL_RANK"])')
+
+
+RULES = (
+    Rule(code="ECH514", find=no_device),
+    Rule(code="ECH515", find=first_device),
+    Rule(code="ECH516", find=global_as_local),
+    Rule(code="ECH517", find=data_parallel),
+    Rule(code="ECH518", find=loads_to_first),
+    Rule(code="ECH519", find=argument),
+)

@@ -1,0 +1,217 @@
+"""What every rank does that one should do, and what one does that all must do together."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.program import DEEPEST, FUNCTIONS, Program, constant, keyword
+from echelon.script.branches import LOOPS, tail
+
+COLLECTIVES = frozenset(
+    {
+        "barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast",
+        "broadcast_object_list", "reduce", "gather", "gather_object", "scatter", "reduce_scatter", "all_to_all",
+        "reduce_scatter_tensor", "wait_for_everyone",
+    }
+)  # fmt: skip
+OF_ONE = re.compile(
+    r"rank\w*(?:\(\))?\s*(?:==|!=|>|<)\s*\d|not \w*\.?\w*rank|rank0"
+    r"|is_main|is_master|is_global_zero|\bmaster\b|is_primary"
+)
+
+
+def _is_collective(program: Program, call: ast.Call) -> bool:
+    name = program.name(call.func)
+    word = tail(call.func)
+    if word not in COLLECTIVES:
+        return False
+    return name.startswith(("torch.distributed.", "dist.")) or word in ("wait_for_everyone",)
+
+
+def collective_on_some(program: Program) -> Iterator[Hit]:
+    """A collective below `if rank == 0`."""
+    for _, call in program.calls:
+        if not _is_collective(program, call) or any(each.arg == "group" for each in call.keywords):
+            continue
+        guard = program.guard(call)
+        if guard is None or not _is_of_one(program, guard.test) or _pairs(program, guard, call):
+            continue
+        who = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
+        message = f"only {who} come here, and {tail(call.func)} waits for all"
+        yield program.hit(call, message, f"move it out of the if of line {guard.lineno}")
+
+
+def _is_of_one(program: Program, test: ast.expr) -> bool:
+    """Tell whether a test lets one rank through, or all but one."""
+    text = ast.unparse(test).lower()
+    if any(isinstance(each, ast.Name) and each.id in program.flags for each in ast.walk(test)):
+        return True
+    return OF_ONE.search(text) is not None
+
+
+def _pairs(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> bool:
+    """One rank first and the others after it: each side has the same collective, or the test is met by both in turn."""
+    if isinstance(guard, ast.IfExp):
+        return False
+    name = tail(call.func)
+    sides = [
+        {tail(each.func) for stmt in side for each in ast.walk(stmt) if isinstance(each, ast.Call)}
+        for side in (guard.body, guard.orelse)
+    ]
+    if guard.orelse and all(name in side for side in sides):
+        return True
+    function = program.function(guard) or program.tree
+    return any(
+        name in names and not other.lineno <= call.lineno <= (other.end_lineno or 0)
+        for other, names in program.ifs_by_rank(function)
+    )
+
+
+def exit_on_some(program: Program) -> Iterator[Hit]:
+    """One rank ends, and the others wait for it."""
+    if not program.is_distributed:
+        return
+    for name, call in program.calls:
+        if name not in ("sys.exit", "exit", "quit", "os._exit"):
+            continue
+        guard = program.guard(call)
+        after = [each for each in program.called(*COLLECTIVES, "backward") if each.lineno > call.lineno]
+        if (
+            guard is not None
+            and _is_of_one(program, guard.test)
+            and after
+            and any(call is inner for inner in ast.walk(guard))
+        ):
+            who = f"the ranks of `{ast.unparse(guard.test)}`"
+            message = f"only {who} end here, and the others wait for them in {tail(after[0].func)}"
+            yield program.hit(call, message, "raise an error in every rank: broadcast the decision first")
+
+
+def saves_everywhere(program: Program) -> Iterator[Hit]:
+    """torch.save in every rank, to one file."""
+    if not program.is_distributed:
+        return
+    for name, call in program.calls:
+        if name != "torch.save" or program.is_guarded(call):
+            continue
+        path = ast.unparse(call.args[1]) if len(call.args) > 1 else ast.unparse(keyword(call, "f") or call)
+        if "rank" not in path.lower():
+            message = f"every rank writes {path}: the file is whole only by luck"
+            yield program.hit(call, message, f"if torch.distributed.get_rank() == 0:\n    {ast.unparse(call)}")
+
+
+def downloads_everywhere(program: Program) -> Iterator[Hit]:
+    """download=True in every rank."""
+    if not program.is_distributed:
+        return
+    for _, call in program.calls:
+        value = keyword(call, "download")
+        if constant(value) is True and not program.is_guarded(call) and value is not None:
+            message = "every rank downloads into the same folder at once"
+            yield program.hit(call, message, "download once before the job, and download=False here")
+
+
+def node_instead_of_job(program: Program) -> Iterator[Hit]:
+    """`local_rank == 0`, which is one rank of every node."""
+    for _, call in program.calls:
+        if not _writes_file(program, call):
+            continue
+        guard = _guard_of_callers(program, call)
+        if guard is None or not isinstance(guard, ast.If) or not guard.body or call is guard.test:
+            continue
+        text = ast.unparse(guard.test)
+        if _is_first_of_node(program, guard.test):
+            message = f"`{text}` (line {guard.lineno}) is true once on every node: each writes the same file"
+            yield program.hit(call, message, "if torch.distributed.get_rank() == 0:")
+
+
+def _guard_of_callers(program: Program, call: ast.AST) -> ast.If | ast.IfExp | None:
+    """Return the `if` by rank around a node, or around the only call of its function."""
+    for _ in range(DEEPEST):
+        guard = program.guard(call)
+        function = program.function(call)
+        places = program.callers(function) if guard is None and function is not None else []
+        if guard is not None or len(places) != 1:
+            return guard
+        call = places[0]
+    return None
+
+
+def _is_first_of_node(program: Program, test: ast.expr) -> bool:
+    """Tell whether a test is of the number on the node alone, and not of that among all."""
+    names = {tail(each) for each in ast.walk(test) if isinstance(each, (ast.Name, ast.Attribute))}
+    is_first = any(
+        isinstance(each, ast.Compare) and tail(each.left) in program.local_ranks and constant(each.comparators[0]) == 0
+        for each in ast.walk(test)
+    )
+    others = names - program.local_ranks
+    return is_first and not any("rank" in name.lower() or "main" in name or "master" in name for name in others)
+
+
+def _writes_file(program: Program, call: ast.Call) -> bool:
+    name = program.name(call.func)
+    text = ast.unparse(call)
+    return (name == "torch.save" or tail(call.func) in ("save_pretrained", "to_csv", "savez")) and not re.search(
+        r"/tmp|tempfile|TMPDIR|node_rank", text
+    )
+
+
+def prints_everywhere(program: Program) -> Iterator[Hit]:
+    """A line for every rank in every step."""
+    if not program.is_distributed:
+        return
+    for name, call in program.calls:
+        if name != "print" or program.is_guarded(call) or re.search("rank|gpu", ast.unparse(call).lower()):
+            continue
+        loops = [each for each in program.around(call) if isinstance(each, LOOPS)]
+        function = program.function(call)
+        trains = any(
+            tail(inner.func) == "backward" for each in loops for inner in ast.walk(each) if isinstance(inner, ast.Call)
+        )
+        if trains and isinstance(function or program.tree, (*FUNCTIONS, ast.Module)):
+            yield program.hit(call, "every rank prints this line", "if torch.distributed.get_rank() == 0:")
+            return
+
+
+def fixed_port(program: Program) -> Iterator[Hit]:
+    """A port in the script, the same in every job."""
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            target = node.targets[0]
+            key, value = constant(target.slice), constant(node.value)
+            if (
+                key == "MASTER_PORT"
+                and tail(target.value) == "environ"
+                and str(value).isdigit()
+                and not _is_fallback(program, node)
+            ):
+                yield program.hit(
+                    node,
+                    f"port {value} is the same in every run: two on one node meet each other",
+                    "let the launcher set MASTER_PORT",
+                )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = re.fullmatch(r"tcp://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)", node.value)
+            if found and "init_process_group" in program.words and found[1] != "0":
+                yield program.hit(
+                    node, f"port {found[1]} is the same in every run: two on one node meet each other", '"env://"'
+                )
+
+
+def _is_fallback(program: Program, node: ast.AST) -> bool:
+    """Tell whether it is set only where the launcher has set none."""
+    return any(isinstance(each, ast.If) and "MASTER_PORT" in ast.unparse(each.test) for each in program.around(node))
+
+
+RULES = (
+    Rule(code="ECH507", find=collective_on_some),
+    Rule(code="ECH508", find=exit_on_some),
+    Rule(code="ECH509", find=saves_everywhere),
+    Rule(code="ECH510", find=downloads_everywhere),
+    Rule(code="ECH511", find=node_instead_of_job),
+    Rule(code="ECH512", find=prints_everywhere),
+    Rule(code="ECH513", find=fixed_port),
+)

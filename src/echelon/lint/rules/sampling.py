@@ -1,0 +1,170 @@
+"""Which samples each rank sees, and what is said of all from a part."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.program import Program, constant, keyword
+from echelon.script.branches import tail
+
+SHARING = re.compile(
+    r"sampler|iterabledataset|shard|split_by_node|split_dataset|world_size|get_rank|streamingdataset|webdataset|num_replicas"
+)
+REDUCING = {
+    "all_reduce",
+    "reduce",
+    "all_gather",
+    "gather",
+    "all_gather_object",
+    "gather_object",
+    "all_gather_into_tensor",
+    "torchmetrics",
+    "gather_for_metrics",
+    "barrier_and_reduce",
+}
+CUT = re.compile(r"\[\s*(?:\w*\.)?(?:\w*rank\w*)\s*::|\brank\s*\*|%\s*(?:\w*\.)?world_size|manual_seed\([^)\n]*rank")
+METRIC = re.compile(
+    r"acc|correct|f1|recall|precision|val_loss|test_loss|eval_loss|bleu|perplexity|ppl\b", re.IGNORECASE
+)
+
+
+def no_set_epoch(program: Program) -> Iterator[Hit]:
+    """A DistributedSampler that is not told the epoch."""
+    if "set_epoch" in program.words or program.is_served:
+        return
+    for call in program.called("DistributedSampler"):
+        if constant(keyword(call, "shuffle")) is not False and _is_of_training(program, call):
+            name = _target(program, call) or _of_loader(program, call)
+            message = "set_epoch is never called: every epoch has the order of the first"
+            yield program.hit(call, message, f"for epoch in range(epochs):\n    {name}.set_epoch(epoch)")
+            return
+
+
+def _is_of_training(program: Program, call: ast.Call) -> bool:
+    text = f"{_target(program, call)} {ast.unparse(call)}".lower()
+    if re.search(r"val|test|eval", text) and "train" not in text:
+        return False
+    return "for" in program.text and not program.path.endswith("conftest.py")
+
+
+def _target(program: Program, call: ast.AST) -> str:
+    parent = program.parents.get(call)
+    return ast.unparse(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+
+
+def _of_loader(program: Program, call: ast.AST) -> str:
+    """Return how a sampler is called that stands inside of DataLoader(…)."""
+    loader = next((each for each in program.around(call) if isinstance(each, ast.Call)), None)
+    name = _target(program, loader) if loader is not None else ""
+    return f"{name}.sampler" if name else "sampler"
+
+
+def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
+    """DataLoader(shuffle=True, sampler=…)."""
+    open_names = _may_be_none(program)
+    for call in program.called("DataLoader"):
+        sampler = keyword(call, "sampler") or keyword(call, "batch_sampler")
+        is_real = isinstance(sampler, (ast.Call, ast.Name, ast.Attribute)) and ast.unparse(sampler) not in open_names
+        if constant(keyword(call, "shuffle")) is True and is_real:
+            message = "shuffle=True and a sampler: DataLoader takes one of them, and raises ValueError"
+            yield program.hit(call, message, "shuffle=False")
+
+
+def _may_be_none(program: Program) -> set[str]:
+    """Return the names that are also given None, or come from a caller."""
+    found = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
+    for node in program.nodes:
+        if not isinstance(node, ast.Assign):
+            continue
+        if isinstance(node.value, ast.IfExp) or (isinstance(node.value, ast.Constant) and node.value.value is None):
+            found |= {ast.unparse(target) for target in node.targets}
+    return found
+
+
+def same_samples(program: Program) -> Iterator[Hit]:
+    """Every rank reads all samples in an order of its own."""
+    if not program.is_distributed or "DistributedDataParallel" not in program.words:
+        return
+    if _is_cut(program):
+        return
+    for call in program.called("DataLoader"):
+        given = {each.arg for each in call.keywords}
+        text = ast.unparse(call).lower()
+        if None in given or given & {"sampler", "batch_sampler"} or SHARING.search(text):
+            continue
+        if constant(keyword(call, "shuffle")) is True and not program.is_guarded(call):
+            message = "no sampler shares the samples out: every rank reads all of them"
+            repair = "DataLoader(data, sampler=DistributedSampler(data), …)   without shuffle=True"
+            yield program.hit(call, message, repair)
+
+
+def _is_cut(program: Program) -> bool:
+    """Tell whether the data set itself is cut by rank somewhere."""
+    code = "\n".join(line for line in program.lines if not line.lstrip().startswith("#"))
+    own = {"shard", "split_dataset_by_node", "IterableDataset"}
+    return CUT.search(code) is not None or bool(own & program.words)
+
+
+def unseeded_split(program: Program) -> Iterator[Hit]:
+    """random_split before any seed, so that each rank splits differently."""
+    if not program.is_distributed:
+        return
+    seeds = [
+        call.lineno
+        for call in program.called("manual_seed", "seed_everything", "set_seed", "manual_seed_all", "fork_rng")
+    ]
+    for call in program.called("random_split", "train_test_split"):
+        seeded = keyword(call, "generator") or keyword(call, "random_state") or len(call.args) > 2
+        if not seeded and not seeds and not program.is_guarded(call):
+            name = tail(call.func)
+            given = "generator=torch.Generator().manual_seed(0)" if name == "random_split" else "random_state=0"
+            message = (
+                f"{name} without a seed: each rank draws other samples, and one's validation is another's training"
+            )
+            yield program.hit(call, message, f"{name}(…, {given})")
+
+
+def metric_of_a_part(program: Program) -> Iterator[Hit]:
+    """A rank prints what it has counted on its own part."""
+    if not program.is_distributed or REDUCING & (program.words | program.uses):
+        return
+    if not ({"DistributedSampler"} & program.words):
+        return
+    for call in program.called("print", "info", "log", "add_scalar"):
+        names = [inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name) and METRIC.search(inner.id)]
+        if names and program.guard(call) is not None:
+            message = f"{names[0]} is of one rank's samples, and nothing adds the others'"
+            yield program.hit(
+                call, message, f"torch.distributed.all_reduce({names[0]})   before it is divided and shown"
+            )
+            return
+
+
+def length_of_all(program: Program) -> Iterator[Hit]:
+    """Divided by the samples of all ranks, counted on one."""
+    if (
+        not program.is_distributed
+        or REDUCING & (program.words | program.uses)
+        or "DistributedSampler" not in program.words
+    ):
+        return
+    for node in program.nodes:
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+            continue
+        text = ast.unparse(node.right)
+        if re.fullmatch(r"len\([\w.]*(?:loader|dataloader)\w*\.dataset\)", text):
+            message = f"{text} counts the samples of all ranks, {ast.unparse(node.left)[:40]} those of one"
+            yield program.hit(node, message, "all_reduce the count first, or divide by len(loader.sampler)")
+
+
+RULES = (
+    Rule(code="ECH501", find=no_set_epoch),
+    Rule(code="ECH502", find=shuffle_and_sampler),
+    Rule(code="ECH503", find=same_samples),
+    Rule(code="ECH504", find=unseeded_split),
+    Rule(code="ECH505", find=metric_of_a_part),
+    Rule(code="ECH506", find=length_of_all),
+)

@@ -1,0 +1,137 @@
+"""Files of settings: DeepSpeed's JSON, Accelerate's YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job
+from echelon.lint.toml import words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One file of settings, with the jobs that were given beside it."""
+
+    path: str
+    text: str
+    jobs: tuple[Job, ...] = ()
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the file."""
+        return self.text.splitlines()
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """What a JSON file holds; nothing where it is broken or no table."""
+        try:
+            found = json.loads(self.text) if self.path.endswith(".json") else {}
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def hit(self, key: str, message: str, repair: str = "") -> Hit:
+        """Return a hit at the line of a key."""
+        for number, line in enumerate(self.lines, 1):
+            if found := re.search(rf'"?\b{re.escape(key)}"?\s*:.*', line):
+                return Hit(
+                    line=number,
+                    column=found.start() + 1,
+                    width=len(found.group().rstrip(" ,")),
+                    message=message,
+                    repair=repair,
+                )
+        return Hit(line=1, message=message, repair=repair)
+
+
+def not_json(settings: Settings) -> Iterator[Hit]:
+    """A file of the name .json that is not JSON."""
+    if not settings.path.endswith(".json"):
+        return
+    try:
+        json.loads(settings.text)
+    except json.JSONDecodeError as error:
+        line = settings.lines[error.lineno - 1].strip() if error.lineno <= len(settings.lines) else ""
+        before = settings.lines[error.lineno - 2].rstrip() if error.lineno > 1 else ""
+        what = error.msg[:1].lower() + error.msg[1:]
+        if before.endswith(",") and line[:1] in "}]":
+            what = "JSON has no comma after the last value"
+        elif line.startswith(("//", "#")) or "//" in line:
+            what = "JSON has no comments"
+        yield Hit(line=error.lineno, column=max(1, error.colno), message=f"{what}: nothing of this file is read")
+    except RecursionError:
+        yield Hit(line=1, message="nested too deeply: nothing of this file is read")
+
+
+def batch_sizes(settings: Settings) -> Iterator[Hit]:
+    """DeepSpeed: train_batch_size = micro batch × accumulation × ranks."""
+    values = settings.values
+    total, micro = values.get("train_batch_size"), values.get("train_micro_batch_size_per_gpu")
+    steps = values.get("gradient_accumulation_steps", 1)
+    if not isinstance(total, int) or not isinstance(micro, int) or not isinstance(steps, int) or micro * steps < 1:
+        return
+    ranks = next((job.devices_per_node * job.num_nodes for job in settings.jobs if job.devices_per_node), 0)
+    if total % (micro * steps):
+        product = f"{micro} × {steps} = {micro * steps}"
+        message = f"train_batch_size {total} is no multiple of {product}: it fits no number of ranks"
+        yield settings.hit(
+            "train_batch_size", message, f'"train_batch_size": {max(1, total // (micro * steps)) * micro * steps}'
+        )
+    elif ranks and total != micro * steps * ranks:
+        message = f"train_batch_size {total}, and {micro} × {steps} × {ranks} ranks = {micro * steps * ranks}"
+        yield settings.hit("train_batch_size", message, f'"train_batch_size": {micro * steps * ranks}')
+
+
+def two_precisions(settings: Settings) -> Iterator[Hit]:
+    """DeepSpeed: fp16 and bf16 both."""
+    on = [name for name in ("fp16", "bf16") if _is_on(settings.values.get(name))]
+    if len(on) == 2:
+        yield settings.hit(
+            "bf16", "fp16 and bf16 are both enabled: DeepSpeed takes one of them", '"fp16": {"enabled": false}'
+        )
+
+
+def _is_on(value: object) -> bool:
+    return isinstance(value, dict) and value.get("enabled") is True
+
+
+def bf16(settings: Settings) -> Iterator[Hit]:
+    """bf16 on a chip that has none."""
+    chips = [job.kind.chip for job in settings.jobs if job.kind and job.kind.chip in words()["chips"]["without_bf16"]]
+    is_on = _is_on(settings.values.get("bf16")) or re.search(
+        r"^\s*mixed_precision:\s*['\"]?bf16", settings.text, re.MULTILINE
+    )
+    if chips and is_on:
+        key = "bf16" if _is_on(settings.values.get("bf16")) else "mixed_precision"
+        yield settings.hit(
+            key,
+            f"bf16, and {chips[0]} has none of its own",
+            "mixed_precision: fp16" if key != "bf16" else '"fp16": {"enabled": true}',
+        )
+
+
+def processes(settings: Settings) -> Iterator[Hit]:
+    """Accelerate's numbers against the job's."""
+    job = next((job for job in settings.jobs if job.devices_per_node), None)
+    if job is None or settings.path.endswith(".json"):
+        return
+    for key, there in (("num_machines", job.num_nodes), ("num_processes", job.num_nodes * job.devices_per_node)):
+        found = re.search(rf"^\s*{key}:\s*(\d+)\s*$", settings.text, re.MULTILINE)
+        overruled = any(start.option(key.replace("_", "-")) for start in job.started("accelerate"))
+        if found and int(found[1]) != there and not overruled and any(job.started("accelerate")):
+            yield settings.hit(key, f"{key}: {found[1]}, and the job has {there}", f"{key}: {there}")
+
+
+RULES = (
+    Rule(code="ECH601", find=not_json),
+    Rule(code="ECH602", find=batch_sizes),
+    Rule(code="ECH603", find=two_precisions),
+    Rule(code="ECH604", find=bf16),
+    Rule(code="ECH605", find=processes),
+)

@@ -1,0 +1,142 @@
+"""Cores and memory against the share of the devices: too little starves them, too much is billed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from echelon import units
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+
+STARVED = 0.5
+"""Of the share: LUMI's slides and CSC's guide give the whole share; below half of it loaders wait for cores."""
+SHORT = 0.7
+"""Of the memory's share: CSC's guide raised 0.69 of it (64G for 2 of Puhti's GPUs) to more in 584afdadd."""
+
+
+def no_devices(job: Job) -> Iterator[Hit]:
+    """No device is asked for in a partition of devices."""
+    kind, option = job.kind, job.option("partition")
+    asked = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
+    if kind is None or option is None or job.machine is None or kind.vendor in ("none", "unknown"):
+        return
+    if any(job.option(name) for name in asked):
+        return
+    count = kind.num_devices or 1
+    repair = f"--gres={kind.gres}:{count}" if job.machine.device_option == "--gres" else f"--gpus-per-node={count}"
+    yield hit(option, f"no device is asked for, and {option.value} has nodes of {kind.chip}: the job sees none", repair)
+
+
+def few_cores(job: Job) -> Iterator[Hit]:
+    """Far fewer cores than the share of the devices."""
+    option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
+    share = job.kind.cores_per_device if job.kind else None
+    if not share or not job.devices_per_node or not job.is_batch:
+        return
+    wanted, parts = share * job.devices_per_node, job.tasks_per_node or 1
+    asked = job.cores_per_node or parts
+    if asked < STARVED * wanted and (option or job.partition):
+        per_task = option is None or option.name == "cpus-per-task"
+        repair = f"--cpus-per-task={wanted // parts}" if per_task else f"--cpus-per-gpu={share}"
+        message = f"{asked} cores for {job.devices_per_node} devices, whose share is {wanted} ({share} each)"
+        place = option or job.option("partition")
+        if place is not None and not job.has_whole_nodes:
+            yield hit(place, message, repair)
+
+
+def over_share(job: Job) -> Iterator[Hit]:
+    """More cores or memory than the share of the devices: billed as more devices, or taken from others'."""
+    kind = job.kind
+    if kind is None or not job.devices_per_node or job.takes_all_devices or job.machine is None:
+        return
+    option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
+    share = kind.cores_per_device
+    if option and share and job.cores_per_node > share * job.devices_per_node:
+        fair = share * job.devices_per_node
+        parts = (job.tasks_per_node or 1) if option.name == "cpus-per-task" else job.devices_per_node
+        some = f"{job.devices_per_node} of {kind.num_devices} devices"
+        message = f"{job.cores_per_node} cores for {some}, whose share is {fair}"
+        yield hit(option, message, f"--{option.name}={max(1, fair // parts)}")
+    memory, each = job.memory_option, kind.memory_bytes_per_device
+    if memory and each and job.memory_bytes_per_node > each * job.devices_per_node * 1.1:
+        fair_bytes = each * job.devices_per_node
+        message = (
+            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} of {kind.num_devices} devices, "
+            f"whose share is {units.size(fair_bytes)}"
+        )
+        yield hit(memory, message, f"--mem={units.slurm_size(fair_bytes)}")
+
+
+def little_memory(job: Job) -> Iterator[Hit]:
+    """Much less memory than the share of the devices."""
+    option, each = job.memory_option, job.kind.memory_bytes_per_device if job.kind else None
+    if option is None or not each or job.devices_per_node < 2 or not job.memory_bytes_per_node:
+        return
+    fair = each * job.devices_per_node
+    if job.memory_bytes_per_node < SHORT * fair and not (job.kind and job.kind.memory_follows_devices):
+        message = (
+            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} devices, "
+            f"whose share of a node is {units.size(fair)}"
+        )
+        yield hit(option, message, f"--mem={units.slurm_size(fair)}")
+
+
+def all_memory(job: Job) -> Iterator[Hit]:
+    """--mem=0, the memory of the whole node, where the node is shared."""
+    option = job.option("mem")
+    if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.has_whole_nodes:
+        return
+    each = job.kind.memory_bytes_per_device if job.kind else None
+    repair = (
+        f"--mem={units.slurm_size(each * job.devices_per_node)}" if each and job.devices_per_node else "--exclusive"
+    )
+    yield hit(option, "--mem=0 is all of a node's memory, and the node is shared with other jobs", repair)
+
+
+def given_memory(job: Job) -> Iterator[Hit]:
+    """Memory where Slurm gives it with the devices."""
+    option = job.memory_option
+    if option and job.kind and job.kind.memory_follows_devices and job.machine and job.kind.memory_bytes_per_device:
+        each = units.size(job.kind.memory_bytes_per_device)
+        message = f"{option.written}: on {job.machine.title} each device brings {each} of memory by itself"
+        yield hit(option, message, "")
+
+
+def exclusive_without_memory(job: Job) -> Iterator[Hit]:
+    """The nodes alone, yet not their memory."""
+    option, kind = job.option("exclusive"), job.kind
+    if option is None or job.memory_option or kind is None or not kind.memory_bytes or kind.memory_follows_devices:
+        return
+    if job.partition is not None and not job.partition.whole_nodes:
+        message = f"--exclusive gives the cores and devices of a node, not its {units.size(kind.memory_bytes)}"
+        yield hit(option, message, f"--mem={units.slurm_size(kind.memory_bytes)}")
+
+
+def unused_part(job: Job) -> Iterator[Hit]:
+    """Whole nodes are billed, and some of their devices are not asked for."""
+    kind, row, option = job.kind, job.partition, job.option("partition")
+    if kind is None or row is None or option is None or not kind.num_devices or not job.has_whole_nodes:
+        return
+    if 0 < job.devices_per_node < kind.num_devices:
+        others = [each.name for each in job.machine.partitions if _shares(each, row)] if job.machine else []
+        message = f"{job.devices_per_node} of {kind.num_devices} devices are used, and whole nodes are billed"
+        yield hit(option, message, f"--partition={others[0]}" if others else f"--gpus-per-node={kind.num_devices}")
+
+
+def _shares(other: object, row: object) -> bool:
+    """Tell whether another partition has the same nodes, by the device."""
+    same = getattr(other, "node_type", "") == getattr(row, "node_type", None)
+    is_open = getattr(other, "retired_on", None) is None and getattr(other, "purpose", "") == "batch"
+    return same and is_open and not getattr(other, "whole_nodes", True)
+
+
+RULES = (
+    Rule(code="ECH109", find=no_devices),
+    Rule(code="ECH110", find=few_cores),
+    Rule(code="ECH111", find=over_share),
+    Rule(code="ECH112", find=little_memory),
+    Rule(code="ECH113", find=all_memory),
+    Rule(code="ECH114", find=given_memory),
+    Rule(code="ECH115", find=exclusive_without_memory),
+    Rule(code="ECH116", find=unused_part),
+)

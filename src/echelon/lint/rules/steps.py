@@ -1,0 +1,91 @@
+"""What a step takes over from its job, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+from echelon.lint.starts import LAUNCHERS
+
+
+def cores_not_inherited(job: Job) -> Iterator[Hit]:
+    """srun does not take over --cpus-per-task since Slurm 22.05."""
+    option = job.option("cpus-per-task")
+    hands_on = any(name.startswith("SRUN_CPUS") for name in job.exported_names)
+    if option is None or job.number(option.value) < 2 or hands_on or _is_handed_on(job):
+        return
+    for start in job.started("srun"):
+        if start.option("cpus-per-task", "c", "cpus-per-gpu", "cpu-bind") is None:
+            count = job.number(option.value)
+            message = f"the job has --cpus-per-task={count}, and a step does not take it over: each task gets one core"
+            found = hit(start.word, message, f"srun --cpus-per-task={count} …")
+            # of a site whose facts are known and say nothing about it, its own guides leave the option out
+            yield replace(found, severity="note") if job.machine else found
+
+
+def _is_handed_on(job: Job) -> bool:
+    """A site may hand it on by itself: then its facts say so."""
+    quirks = job.machine.quirks if job.machine else ()
+    return any("cpus-per-task" in quirk.text and "handed on" in quirk.text for quirk in quirks)
+
+
+def tasks_overridden(job: Job) -> Iterator[Hit]:
+    """srun's --ntasks-per-node, overridden by the job's number of tasks."""
+    option = job.option("ntasks") or job.option("ntasks-per-node")
+    if option is None:
+        return
+    for start in job.started("srun"):
+        given = start.option("ntasks-per-node")
+        wanted, has = (job.number(given[1]) if given else 0), job.tasks_per_node
+        if given and wanted and has and wanted != has and start.option("ntasks", "n") is None:
+            total = wanted * job.step_nodes(start)
+            message = f"{wanted} tasks on each node are asked for here, and the job's {option.written} overrides it"
+            yield hit(given[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
+
+
+def threads(job: Job) -> Iterator[Hit]:
+    """More threads than cores, all ranks together."""
+    variable = job.last("OMP_NUM_THREADS")
+    ranks, cores = ranks_per_node(job), job.cores_per_node
+    each = job.number(variable.value) if variable else 0
+    if variable and each and ranks > 1 and cores and ranks * each > cores:
+        message = f"{ranks} ranks × {each} threads = {ranks * each}, and the node's part of the job has {cores} cores"
+        yield hit(variable.word, message, f"export OMP_NUM_THREADS={max(1, cores // ranks)}")
+
+
+def workers(job: Job) -> Iterator[Hit]:
+    """More data loader workers than cores, all ranks together."""
+    ranks, cores = ranks_per_node(job), job.cores_per_node
+    if not ranks or not cores:
+        return
+    for start in job.starts:
+        for index, word in enumerate(start.words):
+            name, equals, value = word.text.partition("=")
+            if name.lstrip("-").replace("_", "-") not in ("num-workers", "workers", "dataloader-num-workers"):
+                continue
+            follows = start.words[index + 1].text if not equals and index + 1 < len(start.words) else ""
+            count = job.number(value or follows)
+            if count and ranks * count > cores:
+                product = f"{ranks} ranks × {count} workers = {ranks * count}"
+                message = f"{product}, and the node's part of the job has {cores} cores"
+                yield hit(word, message, f"{name}{equals or ' '}{max(1, cores // ranks - 1)}")
+
+
+def ranks_per_node(job: Job) -> int:
+    """Return how many ranks each node has; 0 where it cannot be told."""
+    for start in job.started(*LAUNCHERS):
+        given = start.option("nproc-per-node", "num-gpus")
+        if given:
+            return job.number(given[1]) or (job.devices_per_node if given[1] in ("gpu", "auto") else 0)
+    ranks = [job.step_tasks_per_node(start) for start in job.started("python", "python3") if start.step]
+    return max(ranks, default=0)
+
+
+RULES = (
+    Rule(code="ECH213", find=cores_not_inherited),
+    Rule(code="ECH214", find=tasks_overridden),
+    Rule(code="ECH401", find=threads),
+    Rule(code="ECH417", find=workers),
+)

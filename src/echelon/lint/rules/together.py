@@ -1,0 +1,136 @@
+"""What only job and training script together show."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.job import Job, hit
+from echelon.lint.program import Program, constant, keyword
+from echelon.lint.rules.steps import ranks_per_node
+from echelon.lint.shell import Word
+from echelon.lint.starts import Start
+from echelon.lint.toml import words
+
+BF16 = re.compile(
+    r"--bf16(?!=?\s*(?:false|0))\b|mixed[_-]precision[= ]bf16|precision[= ](?:bf16\S*)|dtype[= ]bfloat16", re.IGNORECASE
+)
+
+
+def _place(job: Job) -> Word | None:
+    start: Start | None = next(iter(job.starts), None)
+    return start.word if start else None
+
+
+def bf16(job: Job) -> Iterator[Hit]:
+    """bf16 on a chip that has none."""
+    chip = job.kind.chip if job.kind else ""
+    if chip not in words()["chips"]["without_bf16"]:
+        return
+    for start in job.starts:
+        found = BF16.search(" ".join(word.text for word in start.words))
+        if found:
+            yield hit(
+                start.word,
+                f"{found.group()} is asked for, and {chip} has no bf16 of its own",
+                "--fp16   or --mixed_precision=fp16",
+            )
+            return
+    place = _place(job)
+    for program in job.programs:
+        line = _line_of_bf16(program)
+        if line and place is not None:
+            yield hit(
+                place,
+                f"{program.path}, line {line}, computes in bf16, and {chip} has none of its own",
+                "torch.float16 with a GradScaler",
+            )
+
+
+def _line_of_bf16(program: Program) -> int:
+    for node in program.nodes:
+        is_type = isinstance(node, ast.Attribute) and node.attr == "bfloat16"
+        is_text = (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value in ("bf16", "bf16-mixed", "bf16-true")
+        )
+        if (is_type or is_text) and "is_bf16_supported" not in program.words:
+            return int(getattr(node, "lineno", 0))
+    return 0
+
+
+def fork(job: Job) -> Iterator[Hit]:
+    """Data loader workers that fork, beside a network that does not survive it."""
+    needed = next((row for row in job.machine.settings if row.name == "CXI_FORK_SAFE"), None) if job.machine else None
+    place = _place(job)
+    if needed is None or place is None or job.num_nodes < 2 or any(job.started("echelon")):
+        return
+    if any(variable.name == needed.name for variable in job.variables):
+        return
+    for program in job.programs:
+        for call in program.called("DataLoader"):
+            count, method = keyword(call, "num_workers"), keyword(call, "multiprocessing_context")
+            if count is None or constant(count) == 0 or method is not None or "set_start_method" in program.words:
+                continue
+            forked = f"{program.path}, line {call.lineno}: {ast.unparse(count)} workers are forked"
+            message = f"{forked}, and {needed.name} is not set: {needed.why}"
+            yield hit(
+                place, message, f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
+            )
+            return
+
+
+def workers_of_script(job: Job) -> Iterator[Hit]:
+    """num_workers of the script, times the ranks of a node, against its cores."""
+    ranks, cores, place = ranks_per_node(job), job.cores_per_node, _place(job)
+    if not ranks or not cores or place is None:
+        return
+    for program in job.programs:
+        for call in program.called("DataLoader"):
+            count = constant(keyword(call, "num_workers"))
+            if isinstance(count, int) and ranks * count > cores:
+                product = f"{ranks} ranks × {count} workers = {ranks * count}"
+                message = f"{program.path}, line {call.lineno}: {product}, and there are {cores} cores"
+                yield hit(place, message, f"num_workers={max(1, cores // ranks - 1)}")
+                break
+
+
+def batch(job: Job) -> Iterator[Hit]:
+    """A batch of all ranks that they cannot share evenly."""
+    ranks, place = job.devices_per_node * job.num_nodes, _place(job)
+    if ranks < 2 or place is None:
+        return
+    for program in job.programs:
+        for node in program.nodes:
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.FloorDiv):
+                continue
+            divisor = ast.unparse(node.right).lower()
+            size = _size(program, node.left)
+            if "world_size" in divisor and size and size % ranks:
+                shared = f"{size} samples cannot be shared by {ranks} ranks"
+                message = f"{program.path}, line {node.lineno}: {shared}, {size % ranks} are dropped"
+                yield hit(place, message, f"a batch of {max(ranks, size // ranks * ranks)}")
+
+
+def _size(program: Program, node: ast.expr) -> int:
+    value = constant(node)
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = ast.unparse(node)
+        values = [
+            each.value
+            for each in program.nodes
+            if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == name
+        ]
+        value = constant(values[0]) if len(values) == 1 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+RULES = (
+    Rule(code="ECH415", find=bf16),
+    Rule(code="ECH416", find=fork),
+    Rule(code="ECH419", find=workers_of_script),
+    Rule(code="ECH420", find=batch),
+)

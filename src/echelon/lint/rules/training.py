@@ -1,0 +1,149 @@
+"""The training loop itself, checkpoints, and names that are not there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.program import FUNCTIONS, Program, constant
+from echelon.script.branches import LOOPS, tail
+
+OPTIMIZER = re.compile(r"opt(?:im|imizer|imiser)?(?:_\w+)?$|\w*optim(?:izer)?s?$", re.IGNORECASE)
+TORCH_NAMES = {
+    "CPUOffload": "torch.distributed.fsdp", "MixedPrecision": "torch.distributed.fsdp",
+    "ShardingStrategy": "torch.distributed.fsdp", "FullyShardedDataParallel": "torch.distributed.fsdp",
+    "fully_shard": "torch.distributed.fsdp", "wrap": "torch.distributed.fsdp.wrap",
+    "enable_wrap": "torch.distributed.fsdp.wrap", "DistributedDataParallel": "torch.nn.parallel",
+    "DistributedSampler": "torch.utils.data", "DataLoader": "torch.utils.data",
+    "init_process_group": "torch.distributed",
+}  # fmt: skip
+RATE = re.compile(r"per_sec|per_second|throughput|img_?s\b|images?_sec|samples_sec|tokens_sec", re.IGNORECASE)
+
+
+def no_zero_grad(program: Program) -> Iterator[Hit]:
+    """Gradients that are never cleared."""
+    if "zero_grad" in program.words or program.is_served or "grad" in _assigned_attributes(program):
+        return
+    loops = [node for node in program.nodes if isinstance(node, LOOPS)]
+    for loop in loops:
+        inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+        backward = next((call for call in inside if tail(call.func) == "backward"), None)
+        step = next((call for call in inside if tail(call.func) == "step" and OPTIMIZER.match(_owner(call))), None)
+        if backward and step and not step.args:
+            name = _owner(step)
+            yield program.hit(
+                backward, "no zero_grad anywhere: each step has the gradients of all before it", f"{name}.zero_grad()"
+            )
+            return
+
+
+def _assigned_attributes(program: Program) -> set[str]:
+    return {
+        t.attr
+        for node in program.nodes
+        if isinstance(node, ast.Assign)
+        for t in node.targets
+        if isinstance(t, ast.Attribute)
+    }
+
+
+def _owner(call: ast.Call) -> str:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return tail(owner) if owner is not None else ""
+
+
+def resumes_one_early(program: Program) -> Iterator[Hit]:
+    """The epoch that is saved is the one that is begun again."""
+    saved = _saved_epochs(program)
+    for node in program.nodes:
+        if not isinstance(node, ast.Assign):
+            continue
+        value = node.value
+        if isinstance(value, ast.Call) and tail(value.func) == "int" and value.args:
+            value = value.args[0]
+        key = constant(value.slice) if isinstance(value, ast.Subscript) else None
+        target = ast.unparse(node.targets[0])
+        if not isinstance(key, str) or key not in saved:
+            continue
+        begins = re.search(rf"range\(\s*{re.escape(target)}\s*,", program.text)
+        if begins:
+            message = (
+                f"epoch {key!r} was saved after it had ended (line {saved[key]}), and {target} begins with it again"
+            )
+            yield program.hit(node, message, f"{target} = {ast.unparse(value)} + 1")
+
+
+def _saved_epochs(program: Program) -> dict[str, int]:
+    """Return the keys under which a loop's own variable is saved, with the line."""
+    loops = {
+        node.target.id
+        for node in program.nodes
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "range" in ast.unparse(node.iter)
+    }
+    found: dict[str, int] = {}
+    for key, value in _pairs(program):
+        text = constant(key)
+        is_epoch = isinstance(value, ast.Name) and "epoch" in value.id.lower() and value.id in loops
+        if isinstance(text, str) and "epoch" in text.lower() and is_epoch and "save" in program.words:
+            found[text] = value.lineno
+    return found
+
+
+def _pairs(program: Program) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """Yield every key with its value, of tables and of assignments to one entry."""
+    for node in program.nodes:
+        if isinstance(node, ast.Dict):
+            yield from zip(node.keys, node.values, strict=True)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            yield node.targets[0].slice, node.value
+
+
+def not_imported(program: Program) -> Iterator[Hit]:
+    """A name of torch that is called and never imported."""
+    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in program.nodes):
+        return
+    names = _bound(program)
+    for _, call in program.calls:
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name in TORCH_NAMES and name not in names:
+            yield program.hit(call, f"{name} is called and never imported", f"from {TORCH_NAMES[name]} import {name}")
+        elif name == "Dict" and program.aliases.get("Dict", "typing.Dict") == "typing.Dict":
+            yield program.hit(call, "Dict is a type's name and cannot be called: Python's own is dict", "dict(…)")
+
+
+def _bound(program: Program) -> set[str]:
+    found: set[str] = set(program.aliases)
+    for node in program.nodes:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def not_waited_for(program: Program) -> Iterator[Hit]:
+    """A rate from a clock that is read before the device has ended."""
+    if "synchronize" in program.words or not {"cuda", "Event"} & program.words or "Event" in program.words:
+        return
+    if ".item()" in program.text or "backward" not in program.words:
+        return
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Div):
+            names = " ".join(tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute)))
+            if RATE.search(names) and re.search(r"time|elapsed|dur|dt|end|start", ast.unparse(node.value.right)):
+                message = "the clock is read while the device still works: its calls return at once"
+                yield program.hit(node, message, "torch.cuda.synchronize()   before each reading of the clock")
+
+
+RULES = (
+    Rule(code="ECH520", find=no_zero_grad),
+    Rule(code="ECH521", find=resumes_one_early),
+    Rule(code="ECH522", find=not_imported),
+    Rule(code="ECH523", find=not_waited_for),
+)

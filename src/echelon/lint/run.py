@@ -1,0 +1,172 @@
+"""Lint files: read them, let every rule look, leave out what a comment silences, worst first."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING
+
+from echelon.errors import UsageError
+from echelon.lint import rules
+from echelon.lint.finding import SEVERITIES, Finding, Hit, Rule
+from echelon.lint.job import Job
+from echelon.lint.pages import all_pages
+from echelon.lint.program import Program
+from echelon.lint.recognise import recognise
+from echelon.lint.rules.settings import Settings
+from echelon.lint.silence import is_silenced
+from echelon.script.source import parse
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Machine
+
+MOST_BYTES = {"python": 1 << 19, "settings": 1 << 20, "shell": 1 << 16}
+"""Larger files were not written by hand. Of the worst kind each takes some seconds: a single `srun` in each line."""
+PYTHON = re.compile(r"#!.*\bpython")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted:
+    """What was found in some files."""
+
+    findings: tuple[Finding, ...]
+    num_silenced: int
+    machines: tuple[str, ...]
+    """For which machines the jobs were judged; empty where none was known."""
+
+
+def lint(
+    sources: Mapping[str, bytes],
+    *,
+    today: date,
+    machine: Machine | None = None,
+    machines: Mapping[str, Machine] | None = None,
+) -> Linted:
+    """Return all findings in these files, which may be jobs, training scripts and settings, worst first.
+
+    `machine` is the one that the jobs are for; without it each job's own is looked for among `machines`.
+    """
+    texts = {path: decode(source, path) for path, source in sources.items()}
+    programs, broken = _programs({path: text for path, text in texts.items() if kind(path, text) == "python"})
+    jobs = []
+    for path, text in texts.items():
+        if kind(path, text) == "shell":
+            job = Job(path=path, text=text, today=today, programs=programs)
+            own = machine or recognise(job, machines or {})
+            jobs.append(Job(path=path, text=text, today=today, programs=programs, machine=own))
+    settings = [
+        Settings(path=path, text=text, jobs=tuple(jobs))
+        for path, text in texts.items()
+        if kind(path, text) == "settings"
+    ]
+    found = [
+        *broken,
+        *_look(jobs, rules.OF_JOBS),
+        *_look(programs, rules.OF_PROGRAMS),
+        *_look(settings, rules.OF_SETTINGS),
+    ]
+    lines = {path: text.splitlines() for path, text in texts.items()}
+    kept = [finding for finding in found if not is_silenced(finding.code, lines[finding.path], finding.line)]
+    known = tuple(sorted({job.machine.name for job in jobs if job.machine is not None}))
+    return Linted(findings=tuple(_ordered(kept)), num_silenced=len(found) - len(kept), machines=known)
+
+
+def kind(path: str, text: str) -> str:
+    """Return what a file is: by its name, or else by its first line."""
+    if path.endswith((".py", ".pyw")) or PYTHON.match(text):
+        return "python"
+    return "settings" if path.endswith((".json", ".yaml", ".yml")) else "shell"
+
+
+def decode(source: bytes, path: str) -> str:
+    """Return the text of a file; raise UsageError for what can be no script."""
+    most = MOST_BYTES[kind(path, source[:80].decode("utf-8", "replace"))]
+    if len(source) > most:
+        message = f"{path} has {len(source)} bytes, and a script of its kind has at most {most}"
+        raise UsageError(message, hint="echelon lint job.sh train.py")
+    if b"\0" in source:
+        raise UsageError(
+            f"{path} is not text: it has a null byte at {source.index(0)}", hint="echelon lint job.sh train.py"
+        )
+    if path.endswith(".ipynb"):
+        script = path.removesuffix("ipynb") + "py"
+        raise UsageError(f"{path} is a notebook", hint=f"jupyter nbconvert --to script {path}; echelon lint {script}")
+    return source.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+
+
+def _programs(texts: Mapping[str, str]) -> tuple[tuple[Program, ...], list[Finding]]:
+    programs, broken = [], []
+    for path, text in texts.items():
+        tree = parse(text.encode(), path)
+        if tree is None:
+            broken.append(_finding(rules.SYNTAX, path, text.splitlines(), _syntax(text, path)))
+        else:
+            programs.append(Program(path=path, text=text, tree=tree))
+    return tuple(programs), broken
+
+
+def _syntax(text: str, path: str) -> Hit:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python shows them when the script runs
+            ast.parse(text, path)
+    except SyntaxError as error:
+        return Hit(
+            line=error.lineno or 1, column=max(1, error.offset or 1), message=f"Python cannot read this: {error.msg}"
+        )
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return Hit(line=1, message="Python cannot read this file: it is nested too deeply")
+
+
+def _look(files: Iterable[Job | Program | Settings], table: Iterable[Rule]) -> Iterator[Finding]:
+    rows = tuple(table)
+    for file in files:
+        for rule in rows:
+            try:
+                hits = tuple(dict.fromkeys(rule.find(file)))
+            except RecursionError:  # an expression of thousands of parts
+                message = f"nested too deeply for {rule.code}, which did not look"
+                hits = (Hit(line=1, message=message, severity="note"),)
+            for hit in hits:
+                yield _finding(rule.code, file.path, file.lines, hit)
+
+
+def _finding(code: str, path: str, lines: list[str], hit: Hit) -> Finding:
+    page = all_pages()[code]
+    return Finding(
+        code=code,
+        severity=hit.severity or page.severity,
+        path=path,
+        line=hit.line,
+        column=hit.column,
+        width=hit.width,
+        text=lines[hit.line - 1] if 0 < hit.line <= len(lines) else "",
+        message=hit.message,
+        repair=hit.repair,
+        why=page.why,
+        source=page.source,
+    )
+
+
+def _ordered(findings: list[Finding]) -> list[Finding]:
+    """Sort: the file with the worst first, in it the worst first, then from top to bottom."""
+    worst: dict[str, int] = {}
+    for finding in findings:
+        rank = SEVERITIES.index(finding.severity)
+        worst[finding.path] = min(rank, worst.get(finding.path, rank))
+    return sorted(
+        findings,
+        key=lambda each: (
+            worst[each.path],
+            each.path,
+            SEVERITIES.index(each.severity),
+            each.line,
+            each.column,
+            each.code,
+        ),
+    )

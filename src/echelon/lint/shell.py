@@ -1,0 +1,326 @@
+"""Read a shell script into commands and words, with the place of each; nothing is expanded or run.
+
+Enough of the shell's grammar for scripts that start programs: quotes, continuations, comments, here-documents,
+substitutions, operators. What `bash -c '…'` holds is read as a script of its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from dataclasses import dataclass, field
+
+ENDS = " \t\n;&|()<>"
+KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?\+?=")
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+DEEPEST = 4  # bash -c inside bash -c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """One word of a command."""
+
+    raw: str
+    """As it is written."""
+    text: str
+    """Without quotes; expansions stand as they are written."""
+    live: str
+    """The parts in which this shell expands variables: nothing of single quotes, nothing that is escaped."""
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One simple command."""
+
+    words: tuple[Word, ...]
+    keyword: str
+    """The word of the grammar before it: "if", "then"."""
+    outer: Command | None
+    """The command whose bash -c holds this one."""
+
+    @property
+    def assignments(self) -> tuple[Word, ...]:
+        """The NAME=value words at the front."""
+        return self.words[: self._first]
+
+    @property
+    def argv(self) -> tuple[Word, ...]:
+        """The program and its arguments."""
+        return self.words[self._first :]
+
+    @property
+    def program(self) -> str:
+        """The program's name without its folder; empty for assignments alone."""
+        return self.argv[0].text.rpartition("/")[2] if self.argv else ""
+
+    @property
+    def _first(self) -> int:
+        return next((i for i, word in enumerate(self.words) if not ASSIGNMENT.match(word.raw)), len(self.words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A here-document."""
+
+    text: str
+    line: int
+    """The line of its first line."""
+    is_quoted: bool
+    """Whether the shell leaves its variables alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that the shell would not read."""
+
+    what: str
+    line: int
+    column: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Script:
+    """A script taken apart."""
+
+    commands: list[Command] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def parse(text: str) -> Script:
+    """Read a whole script; what cannot be read becomes a problem, never an exception.
+
+    >>> [word.text for word in parse("srun  -n 2 'a b' # now").commands[0].words]
+    ['srun', '-n', '2', 'a b']
+    """
+    script = Script()
+    _Reader(text, script, first_line=1, first_column=1, outer=None, depth=0).run()
+    return script
+
+
+class _Reader:
+    def __init__(
+        self, text: str, script: Script, *, first_line: int, first_column: int, outer: Command | None, depth: int
+    ) -> None:
+        self.text, self.script, self.outer, self.depth = text, script, outer, depth
+        self.first_line, self.first_column = first_line, first_column
+        self.starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self.at = 0
+        self.words: list[Word] = []
+        self.keyword = ""
+        self.awaited: list[tuple[str, bool, bool]] = []
+
+    def run(self) -> None:
+        """Walk over the text once."""
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif char in " \t\r":
+                self.at += 1
+            elif char == "#":
+                self.at = self._until("\n")
+            elif char == "\n":
+                self._end()
+                self.at += 1
+                self._documents()
+            elif char in "<>" or self.text.startswith("&>", self.at):
+                self._redirection()
+            elif char in ";&|()":
+                self._operator()
+            else:
+                self._word()
+        self._end()
+
+    def _place(self, at: int) -> tuple[int, int]:
+        row = bisect.bisect_right(self.starts, at) - 1
+        column = at - self.starts[row] + 1
+        return self.first_line + row, column + (self.first_column - 1 if row == 0 else 0)
+
+    def _until(self, mark: str, start: int | None = None) -> int:
+        found = self.text.find(mark, self.at if start is None else start)
+        return len(self.text) if found < 0 else found
+
+    def _end(self) -> None:
+        if self.words:
+            command = Command(words=tuple(self.words), keyword=self.keyword, outer=self.outer)
+            self.script.commands.append(command)
+            self._inner(command)
+        self.words, self.keyword = [], ""
+
+    def _inner(self, command: Command) -> None:
+        """Read what `bash -c` is given, wherever it stands in the command."""
+        words = command.words
+        for index, word in enumerate(words[:-2]):
+            is_given = words[index + 1].text in ("-c", "-lc", "-ec", "-xc")
+            if self.depth < DEEPEST and word.text.rpartition("/")[2] in SHELLS and is_given:
+                body = words[index + 2]
+                quoted = body.raw[:1] in "'\"" and len(body.raw) > 1
+                _Reader(
+                    body.raw[1:-1] if body.raw[:1] == "'" and quoted else body.text,
+                    self.script,
+                    first_line=body.line,
+                    first_column=body.column + quoted,
+                    outer=command,
+                    depth=self.depth + 1,
+                ).run()
+
+    def _operator(self) -> None:
+        if self.text.startswith("((", self.at) and not self.words:
+            self.at = self._until("))") + 2
+            return
+        self._end()
+        self.at += 1
+
+    def _redirection(self) -> None:
+        found = re.compile(r"<<<|<<-?|&>>?|[<>]\(|>>|[<>]&|>\||<>|[<>]").match(self.text, self.at)
+        operator = found.group() if found else self.text[self.at]
+        if operator in ("<(", ">("):
+            self._word()
+            return
+        if self.words and self.words[-1].raw.isdigit() and self.text[self.at - 1].isdigit():
+            self.words.pop()  # the 2 of 2>&1
+        self.at += len(operator)
+        while self.at < len(self.text) and self.text[self.at] in " \t":
+            self.at += 1
+        if self.at < len(self.text) and self.text[self.at] not in ENDS:
+            target = self._read_word()
+            if operator in ("<<", "<<-"):
+                self.awaited.append((target.text, operator == "<<-", target.raw != target.text))
+
+    def _documents(self) -> None:
+        for end, strips, is_quoted in self.awaited:
+            start, lines = self.at, []
+            while self.at < len(self.text):
+                stop = self._until("\n")
+                line = self.text[self.at : stop]
+                self.at = min(stop + 1, len(self.text))
+                if (line.lstrip("\t") if strips else line) == end:
+                    break
+                lines.append(line)
+            first = self._place(start)[0]
+            self.script.documents.append(Document(text="\n".join(lines), line=first, is_quoted=is_quoted))
+        self.awaited = []
+
+    def _word(self) -> None:
+        word = self._read_word()
+        if not self.words and not self.keyword and word.raw in KEYWORDS:
+            self.keyword = word.raw
+        elif self.words or word.raw not in KEYWORDS:
+            self.words.append(word)
+
+    def _read_word(self) -> Word:
+        start = self.at
+        text, live = [], []
+        while self.at < len(self.text) and (self.text[self.at] not in ENDS or self.at == start):
+            shown, expanded = self._part(start)
+            text.append(shown)
+            live.append(expanded)
+        line, column = self._place(start)
+        raw = self.text[start : self.at]
+        return Word(raw=raw, text="".join(text), live="".join(live), line=line, column=column)
+
+    def _part(self, start: int) -> tuple[str, str]:
+        """Read one part of a word; return it without quotes, and what of it is expanded."""
+        begin, char = self.at, self.text[self.at]
+        if char == "'":
+            return self._single(), " "
+        if char == '"':
+            return self._double()
+        if char == "\\":
+            self.at += 2
+            escaped = self.text[begin + 1 : self.at]
+            return ("" if escaped == "\n" else escaped), " "
+        if self.text.startswith("$'", begin):
+            self.at += 1
+            return self._single(escapes=True), " "
+        if char in "$`<>" and self._skip():
+            pass
+        elif self.text.startswith("=(", begin) and begin > start:
+            self.at = self._closing(begin + 2, ")")  # NAME=(…)
+        else:
+            self.at += 1
+        part = self.text[begin : self.at]
+        return part, part
+
+    def _skip(self) -> bool:
+        """Step over a substitution, if one begins here."""
+        for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}"), ("<(", ")"), (">(", ")")):
+            if self.text.startswith(opening, self.at):
+                if closing == "))":
+                    end = self.text.find("))", self.at)
+                    self.at = end + 2 if end >= 0 else self._closing(self.at + 2, ")")
+                else:
+                    self.at = self._closing(self.at + len(opening), closing)
+                return True
+        if self.text[self.at] == "`":
+            self.at = self._close(self.at, "`", "a backquote")
+            return True
+        return False
+
+    def _single(self, *, escapes: bool = False) -> str:
+        begin = self.at
+        self.at = self._close(begin, "'", "a single quote", escapes=escapes)
+        return self.text[begin + 1 : self.at - 1]
+
+    def _double(self) -> tuple[str, str]:
+        begin = self.at
+        self.at += 1
+        text, live = [], []
+        while self.at < len(self.text) and self.text[self.at] != '"':
+            at, char = self.at, self.text[self.at]
+            if char == "\\":
+                self.at += 2
+                escaped = self.text[at + 1 : at + 2]
+                text.append("" if escaped == "\n" else escaped if escaped in '$`"\\' else char + escaped)
+                live.append(" ")
+                continue
+            if char not in "$`" or not self._skip():
+                self.at += 1
+            text.append(self.text[at : self.at])
+            live.append(text[-1])
+        if self.at >= len(self.text):
+            self._problem("a double quote is not closed", begin)
+        self.at += 1
+        return "".join(text), "".join(live)
+
+    def _close(self, begin: int, mark: str, what: str, *, escapes: bool = False) -> int:
+        at = begin + 1
+        while at < len(self.text) and self.text[at] != mark:
+            at += 2 if self.text[at] == "\\" and (escapes or mark == "`") else 1
+        if at >= len(self.text):
+            self._problem(f"{what} is not closed", begin)
+        return at + 1
+
+    def _closing(self, at: int, mark: str) -> int:
+        """Return the place after the bracket that closes one opened before `at`."""
+        begin, opening, depth = at, {")": "(", "}": "{"}[mark], 1
+        while at < len(self.text):
+            char = self.text[at]
+            if char == "\\":
+                at += 1
+            elif char in "'\"" and mark == ")":
+                at = self._quoted(at) - 1
+            elif char == opening:
+                depth += 1
+            elif char == mark:
+                depth -= 1
+                if depth == 0:
+                    return at + 1
+            at += 1
+        self._problem(f"a {mark} is missing", begin - 1)
+        return len(self.text)
+
+    def _quoted(self, at: int) -> int:
+        mark, end = self.text[at], at + 1
+        while end < len(self.text) and self.text[end] != mark:
+            end += 2 if mark == '"' and self.text[end] == "\\" else 1
+        return end + 1
+
+    def _problem(self, what: str, at: int) -> None:
+        if self.outer is None:
+            line, column = self._place(at)
+            self.script.problems.append(Problem(what=what, line=line, column=column))
