@@ -1,149 +1,203 @@
-"""Let one rank write what every rank of a single-device script would: whole, once, and before anyone reads it."""
+"""Let one rank write what every rank of a single-device script would: whole, once, and before anyone reads it.
 
-import builtins
-import io
+All ranks run the script in lockstep. Whatever changes the disk is done by rank 0, when all have come to that place and
+before any goes on; between two changes the disk stands still, so that ranks may ask it whatever they like, each for
+itself and in whatever way, and get the same answers.
+"""
+
 import os
-import shutil
-from typing import TYPE_CHECKING, Any, Callable, Optional, Set
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set
 
 import torch
 
-from . import world as worlds
+from . import askers, names
+from .meeting import Meeting
 
 if TYPE_CHECKING:
     from .run import Run
 
-_WRITES = frozenset("wax+")
+TOGETHER, EACH, ONE = "together", "each", "one"
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
 
 
-class Files:
-    """Which files the script writes by name, and whether this process is the one that does."""
-
-    def __init__(self, *, is_closed: bool) -> None:
-        self.is_closed = is_closed
-        self._written: Set[str] = set()
-        self._unread: Set[str] = set()
-
-    def opens(self, file: Any, mode: str) -> bool:
-        """Take note of a file that is opened for writing; say whether that is not for this process to do."""
-        path = _path(file)
-        if path is None or not _WRITES & set(mode) or path.startswith(("/dev/", "/proc/")):
-            return False
-        self._written.add(path)
-        self._unread.add(path)
-        return self.is_closed
-
-    def was_written(self, file: Any) -> bool:
-        """Say whether a path is one that the script has written, on whichever rank."""
-        return _path(file) in self._written
-
-    def is_first_read(self, file: Any) -> bool:
-        """Say, once after each writing, that somebody else's words are about to be read."""
-        path = _path(file)
-        is_first = path in self._unread
-        if path is not None:
-            self._unread.discard(path)
-        return is_first
-
-
-def _path(file: Any) -> Optional[str]:
+def path_of(file: Any) -> Optional[str]:
+    """Return the absolute path that is meant; None for what is not a path, such as an open file."""
     return os.path.abspath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
 
 
+class Files:
+    """What the script does to files by name, and which rank does it."""
+
+    def __init__(self, *, is_closed: bool) -> None:
+        self._is_closed = is_closed
+        self.meeting: Optional[Meeting] = None
+        self.num_fetches = 0
+        """How many calls for samples are going on: each rank has other samples."""
+        self.is_leaving = False
+        self._pid = os.getpid()
+        self._num_acts = 0
+        self._aliases: names.Aliases = {}
+        self._open: Set[str] = set()
+        self._own: List[str] = []
+        self._writers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this process writes nothing that the script shares among ranks."""
+        return self._is_closed
+
+    @is_closed.setter
+    def is_closed(self, is_closed: bool) -> None:
+        """Close a fork of the process that writes: what it has open leads nowhere from now on."""
+        self._is_closed = is_closed
+        if is_closed:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            for file in list(self._writers):
+                if not file.closed:
+                    os.dup2(nothing, file.fileno())
+            os.close(nothing)
+
+    def way(self, path: Optional[str]) -> str:
+        """Say how something is done to a path: by rank 0 when all have come, by each rank, or by one that just does."""
+        if path is None or self.is_acting or path.startswith(_SYSTEM) or self.is_own(path):
+            return EACH
+        if torch.utils.data.get_worker_info() is not None:
+            return EACH
+        if self.num_fetches and threading.current_thread() is threading.main_thread():
+            return EACH
+        asker = askers.who()
+        if asker == askers.ITSELF:
+            return EACH
+        is_apart = os.getpid() != self._pid or self.is_leaving or self.meeting is None
+        return ONE if is_apart or asker == askers.ANYBODY else TOGETHER
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether samples are being fetched, here or in a worker: then other ranks may write the same file too."""
+        return self.num_fetches > 0 or torch.utils.data.get_worker_info() is not None
+
+    def act(
+        self,
+        what: str,
+        file: Any,
+        do: Callable[[], Any],
+        *,
+        tells: Callable[[Any], Any] = lambda value: value,
+        instead: Any = None,
+    ) -> Any:
+        """Do something to a file as it has to be done; on ranks that do not, return what rank 0 tells, or `instead`."""
+        path = path_of(file)
+        way = self.way(path)
+        if way == EACH:
+            return do()
+        if way == ONE or path is None or self.meeting is None:
+            self._open.add(path or "")  # it is not known when it is whole
+            return instead if self.is_closed else do()
+        self._num_acts += 1  # what is done to files in its turn is a part of it
+        try:
+            if not self.is_closed:
+                return self.meeting.lead(what, path, do, tells)
+            told, theirs = self.meeting.follow(what, path, do)
+            names.note(self._aliases, path, theirs)
+            return told
+        finally:
+            self.meeting.end()
+            self._num_acts -= 1
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether what is asked is a part of something that ranks have met for; other threads are none of it."""
+        return self._num_acts > 0 and threading.current_thread() is threading.main_thread()
+
+    def meet(self, what: str, file: Any) -> None:
+        """Wait for all ranks, where that can be."""
+        path = path_of(file)
+        if path is not None and self.way(path) == TOGETHER:
+            self.act(what, path, lambda: None)
+
+    def seen(self, file: Any) -> Any:
+        """Return the path to read: rank 0's name of it, once what it has written until now is there."""
+        if not self._open and not self._aliases:
+            return file
+        path = path_of(file)
+        if path is None or self.is_acting:
+            return file
+        if path in self._open:
+            self.meet("read", path)
+        theirs = names.translate(self._aliases, path)
+        return file if theirs == path else theirs
+
+    def begin_writing(self, path: str, file: Any) -> None:
+        """Take note of a file that is open for writing: whoever reads it has to wait for rank 0 to come there too."""
+        self._open.add(path)
+        if not self.is_closed:
+            self._writers.add(file)
+
+    def end_writing(self, path: str) -> None:
+        """Wait for a file that was closed to be whole; one that nobody closed stays one to wait for."""
+        if sys.exc_info()[1] is None and self.way(path) == TOGETHER:
+            self.act("close", path, lambda: None)
+            self._open.discard(path)
+
+    def is_own(self, path: str) -> bool:
+        """Say whether a path is one that this process made for itself."""
+        return bool(self._own) and any(path == own or path.startswith(own + os.sep) for own in self._own)
+
+    def keep_own(self, file: Any) -> None:
+        """Take note of a file or folder that no other rank has: tempfile's names differ from process to process."""
+        path = path_of(file)
+        if path is not None:
+            self._own.append(path)
+
+
 def install(run: "Run") -> None:
-    """Hook torch.save, open() and what renames, removes and makes."""
+    """Hook what writes, renames, removes, makes, downloads and logs."""
     if run.world.size == 1:
         return
+    from . import commands, downloads, folders, imports, loggers, opening, stores, writers
 
-    def meet() -> None:
-        if not run.first_step.is_oracle:
-            worlds.barrier(run.world)
-
-    _hook_torch_save(run.files, meet)
-    _hook_open(run.files, meet)
-    _hook_names(run.files, meet)
-
-
-def _hook_torch_save(files: Files, meet: Callable[[], None]) -> None:
-    original = torch.save
-
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if not files.opens(f, "w"):
-            original(obj, f, *args, **kwargs)
-        if files.was_written(f):
-            meet()  # whoever loads it next finds it whole
-
-    torch.save = save
+    files = run.files
+    files.meeting = Meeting(run.world)
+    askers.watch_collector()
+    _watch_end(files)
+    _watch_fetches(files)
+    hooks = imports.Hooks()
+    for module in (opening, folders, writers, stores, downloads, commands, loggers):
+        module.install(files, hooks)
+    hooks.apply()
 
 
-def _hook_open(files: Files, meet: Callable[[], None]) -> None:
-    original = builtins.open
+def _watch_end(files: Files) -> None:
+    """Meet nobody any more when the script has ended or failed: the others may be elsewhere."""
+    import atexit
 
-    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if files.opens(file, mode):
-            if "b" in mode:
-                return io.BytesIO()  # zipfile asks where it is, which a device cannot say
-            return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
-        if not _WRITES & set(mode) and files.is_first_read(file):
-            meet()
-        return original(file, mode, *args, **kwargs)
+    original = sys.excepthook
 
-    builtins.open = opened
-    io.open = opened  # what pathlib uses
+    def leave() -> None:
+        files.is_leaving = True
 
+    def excepthook(*args: Any) -> None:
+        leave()
+        original(*args)
 
-def _after_writing(original: Callable[..., Any], files: Files, meet: Callable[[], None]) -> Callable[..., Any]:
-    def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.is_first_read(path):
-            meet()
-        return original(path, *args, **kwargs)
-
-    return ask
+    sys.excepthook = excepthook
+    atexit.register(leave)
 
 
-def _hook_names(files: Files, meet: Callable[[], None]) -> None:
-    """Rename and remove what the script has written on one rank, for all; let a folder be there already."""
+def _watch_fetches(files: Files) -> None:
+    """Notice when samples are fetched in this process."""
+    from torch.utils.data._utils import fetch
 
-    def once(original: Callable[..., Any], *, meets: bool) -> Callable[..., Any]:
-        def act(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not files.was_written(path):
-                return original(path, *args, **kwargs)
-            result = None if files.is_closed else original(path, *args, **kwargs)
-            if meets:
-                meet()
-            return result
+    original: Any = fetch._MapDatasetFetcher.fetch
 
-        return act
-
-    for name in ("rename", "replace"):
-        setattr(os, name, once(getattr(os, name), meets=True))
-    for name in ("remove", "unlink"):  # what there is to remove a script may ask the disk, which ranks see differently
-        setattr(os, name, once(getattr(os, name), meets=False))
-    for name in ("exists", "isfile", "getsize"):
-        setattr(os.path, name, _after_writing(getattr(os.path, name), files, meet))
-    _hook_mkdir(files)
-    _hook_rmtree(files)
-
-
-def _hook_rmtree(files: Files) -> None:
-    """Clear a folder of results on one rank; tempfile's own folders, which it clears with a handler, on each."""
-    original = shutil.rmtree
-
-    def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
-        if not files.is_closed or args or kwargs:
-            original(path, *args, **kwargs)
-
-    shutil.rmtree = rmtree  # type: ignore[assignment]
-
-
-def _hook_mkdir(files: Files) -> None:
-    original = os.mkdir
-
-    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+    def fetched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        files.num_fetches += 1
         try:
-            original(path, *args, **kwargs)
-        except FileExistsError:
-            if not files.is_closed:
-                raise  # it was there before, and a single device would be told so too
+            return original(self, *args, **kwargs)
+        finally:
+            files.num_fetches -= 1
 
-    os.mkdir = mkdir
+    fetch._MapDatasetFetcher.fetch = fetched  # type: ignore[method-assign]

@@ -1,0 +1,64 @@
+"""Who asks the disk: the script, which does so on all ranks alike, or somebody who may do so on one of them."""
+
+import gc
+import sys
+import threading
+from typing import Any, List
+
+SCRIPT, ITSELF, ANYBODY = "the script", "itself", "anybody"
+
+# They bring their own locks, or are awake on one rank alone, or make names that no other process shares
+_ALONE = frozenset(
+    [
+        "aim",
+        "clearml",
+        "comet_ml",
+        "datasets",
+        "filelock",
+        "git",
+        "huggingface_hub",
+        "kagglehub",
+        "mlflow",
+        "neptune",
+        "numba",
+        "swanlab",
+        "tensorboard",
+        "tensorboardX",
+        "trackio",
+        "triton",
+        "wandb",
+    ]
+)
+_ALONE_PARTS = ("torch._inductor", "torch._dynamo", "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile")
+_OURS = tuple("%s.%s" % (__name__.rpartition(".")[0], module) for module in ("record", "check"))
+_LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)
+
+
+def who() -> str:
+    """Say who asks: by the functions that are running now."""
+    is_anybody = threading.current_thread() is not threading.main_thread() or bool(_collecting) or _is_failing()
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith(_ALONE_PARTS) or name in _OURS:
+            return ITSELF
+        if name.partition(".")[0] in _ALONE and "-packages" in str(frame.f_globals.get("__file__", "")):
+            return ITSELF
+        if name == "logging" and frame.f_code.co_name == "handle":
+            is_anybody = True  # a warning may concern the samples of one rank
+        frame = frame.f_back
+    return ANYBODY if is_anybody else SCRIPT
+
+
+_collecting: List[str] = []  # holds something while the garbage collector runs, which it does when it likes
+
+
+def watch_collector() -> None:
+    """Notice what is done by destructors of objects that the garbage collector found."""
+    gc.callbacks.append(lambda phase, _: _collecting.append(phase) if phase == "start" else _collecting.clear())
+
+
+def _is_failing() -> bool:
+    """Say whether an error is being dealt with that this rank may have for itself."""
+    error = sys.exc_info()[1]
+    return error is not None and not isinstance(error, _LIKELY_ON_ALL)

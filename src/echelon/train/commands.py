@@ -1,0 +1,69 @@
+"""Commands and processes that the script starts: a command runs once, and what a pool has written is waited for."""
+
+import os
+import sys
+import sysconfig
+from typing import Any, Callable
+
+from .files import Files
+from .imports import Hooks
+
+_COMMANDS = (
+    ("os", "system"),
+    ("subprocess", "run"),
+    ("subprocess", "call"),
+    ("subprocess", "check_call"),
+    ("subprocess", "check_output"),
+    ("subprocess", "getoutput"),
+    ("subprocess", "getstatusoutput"),
+)
+_ENDS = (
+    ("multiprocessing.pool", "Pool.map"),
+    ("multiprocessing.pool", "Pool.starmap"),
+    ("multiprocessing.pool", "Pool.join"),
+    ("multiprocessing.pool", "Pool.terminate"),
+    ("concurrent.futures.process", "ProcessPoolExecutor.shutdown"),
+    ("concurrent.futures.thread", "ThreadPoolExecutor.shutdown"),
+)
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def install(files: Files, hooks: Hooks) -> None:
+    """Hook them now or when they are imported."""
+    for module, function in _COMMANDS:
+        hooks.replace(module, function, _once(files, function))
+    for module, function in _ENDS:
+        hooks.replace(module, function, _waiting(files, function))
+
+
+def _once(files: Files, name: str) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not _is_of_script(sys._getframe(1)):
+                return original(*args, **kwargs)
+            return files.act(name, os.getcwd(), lambda: original(*args, **kwargs))
+
+        return run
+
+    return wrap
+
+
+def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def end(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if _is_of_script(sys._getframe(1)):
+                files.meet(name, os.getcwd())
+            return result
+
+        return end
+
+    return wrap
+
+
+def _is_of_script(frame: Any) -> bool:
+    """Say whether a function is the script's own, and none of a library; `with` calls __exit__ in between."""
+    if frame.f_code.co_name == "__exit__" and frame.f_back is not None:
+        frame = frame.f_back
+    file = os.path.abspath(str(frame.f_globals.get("__file__", "")))
+    return not file.startswith(_LIBRARIES)

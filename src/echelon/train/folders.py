@@ -1,0 +1,167 @@
+"""Names: what makes, renames, copies and removes is done once; what asks waits for files that are being written."""
+
+import atexit
+import functools
+import inspect
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any, Callable
+
+from .files import EACH, Files, path_of
+from .imports import Hooks
+
+# function, and which argument names what is changed
+_CHANGES_OF_OS = {
+    "mkdir": (0, "path"),
+    "makedirs": (0, "name"),
+    "rmdir": (0, "path"),
+    "removedirs": (0, "name"),
+    "remove": (0, "path"),
+    "unlink": (0, "path"),
+    "rename": (1, "dst"),
+    "renames": (1, "new"),
+    "replace": (1, "dst"),
+    "link": (1, "dst"),
+    "symlink": (1, "dst"),
+    "chmod": (0, "path"),
+    "utime": (0, "path"),
+    "truncate": (0, "path"),
+}
+_CHANGES_OF_SHUTIL = {
+    "rmtree": (0, "path"),
+    "copyfile": (1, "dst"),
+    "copymode": (1, "dst"),
+    "copystat": (1, "dst"),
+    "copy": (1, "dst"),
+    "copy2": (1, "dst"),
+    "copytree": (1, "dst"),
+    "move": (1, "dst"),
+    "make_archive": (0, "base_name"),
+    "unpack_archive": (1, "extract_dir"),
+}
+_MOVES = ("rename", "renames", "replace", "move")
+_QUESTIONS = ("stat", "lstat", "access", "listdir", "scandir")
+_WHAT_OS_CAN = ("supports_dir_fd", "supports_effective_ids", "supports_fd", "supports_follow_symlinks")
+
+
+def install(files: Files, hooks: Hooks) -> None:
+    """Hook os, shutil, pathlib and tempfile."""
+    for module, changes in ((os, _CHANGES_OF_OS), (shutil, _CHANGES_OF_SHUTIL)):
+        for name, (place, key) in changes.items():
+            hooks.replace(module.__name__, name, changing(files, name, place, key))
+    hooks.replace("pathlib", "Path.touch", changing(files, "touch", 0, "self"))
+    for name in _QUESTIONS:
+        hooks.replace("os", name, _asking(files))
+    _hook_tempfile(files, hooks)
+    _hook_old_pathlib()
+
+
+def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], Any]:
+    """Return what wraps a function that changes what its argument names."""
+
+    def wrap(original: Any) -> Any:
+        def change(*args: Any, **kwargs: Any) -> Any:
+            target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
+            if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
+                return original(*args, **kwargs)
+            way = files.way(path_of(target))
+            if way == EACH and name in ("mkdir", "makedirs") and files.is_fetching:
+                return _make(original, *args, **kwargs)
+            result = files.act(name, target, lambda: original(*args, **kwargs), instead=target if place else None)
+            if files.is_closed and way != EACH and name in _MOVES:
+                _drop_own(files, args[0] if args else kwargs.get("src"))
+            return result
+
+        _stand_for(original, change)
+        return change
+
+    return wrap
+
+
+def _make(original: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a folder that another rank may be making too."""
+    try:
+        original(path, *args, **kwargs)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def _drop_own(files: Files, source: Any) -> None:
+    """Remove what this rank has made for itself and rank 0 has moved from its own to where all look."""
+    path = path_of(source)
+    if path is None or not files.is_own(path):
+        return
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    elif os.path.exists(path):
+        os.remove(path)
+
+
+def _asking(files: Files) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            return original(files.seen(args[0]), *args[1:], **kwargs) if args else original(**kwargs)
+
+        _stand_for(original, ask)
+        return ask
+
+    return wrap
+
+
+def _stand_for(original: Any, new: Any) -> None:
+    """Let a function be known to support what the original does."""
+    for name in _WHAT_OS_CAN:
+        if original in getattr(os, name):
+            getattr(os, name).add(new)
+
+
+def _hook_tempfile(files: Files, hooks: Hooks) -> None:
+    """What has a name of its own on each rank belongs to it; a folder below one of the script is one for all."""
+
+    def wrap(original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            is_aside = files.is_closed and files.way(path_of(given.arguments.get("dir"))) != EACH
+            if is_aside:
+                given.arguments["dir"] = None  # where the script looks, there is one rank's alone
+            made = original(*given.args, **given.kwargs)
+            name = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
+            files.keep_own(name)
+            if is_aside:
+                atexit.register(_remove, name)
+            return made
+
+        return make
+
+    def wrap_folder(original: Any) -> Any:
+        own = wrap(original)
+
+        def make(suffix: Any = None, prefix: Any = None, dir: Any = None) -> Any:  # noqa: A002
+            if dir is None or path_of(dir) == os.path.abspath(tempfile.gettempdir()):
+                return own(suffix, prefix)
+            return files.act("mkdtemp", dir, lambda: original(suffix, prefix, dir))
+
+        return make
+
+    hooks.replace("tempfile", "mkstemp", wrap)
+    hooks.replace("tempfile", "NamedTemporaryFile", wrap)
+    hooks.replace("tempfile", "mkdtemp", wrap_folder)
+
+
+def _remove(name: Any) -> None:
+    if os.path.exists(name):
+        os.remove(name)
+
+
+def _hook_old_pathlib() -> None:
+    """Before Python 3.11 pathlib took its functions into a class."""
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    for name in (*_CHANGES_OF_OS, *_QUESTIONS) if accessor is not None else ():
+        if hasattr(accessor, name):
+            setattr(accessor, name, staticmethod(getattr(os, name)))

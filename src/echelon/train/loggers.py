@@ -1,0 +1,172 @@
+"""Loggers and progress bars: they speak on rank 0; elsewhere they take every call and say nothing."""
+
+import atexit
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from typing import Any, Callable, Iterable, List, Optional
+
+from .files import Files
+from .imports import Hooks
+from .writers import with_plain
+
+_WRITERS = (("torch.utils.tensorboard", "torch.utils.tensorboard.writer"), ("tensorboardX", "tensorboardX.writer"))
+
+
+def install(files: Files, hooks: Hooks) -> None:
+    """Hook them now or when they are imported."""
+    for names in _WRITERS:
+        for name in names:
+            hooks.when_imported(name, _hook_writer(files, hooks))
+    hooks.replace("wandb", "init", _speaking_once(files))
+    if not files.is_closed:
+        hooks.when_imported("wandb.sdk.wandb_run", lambda module: _hook_methods(files, hooks, module.Run, ("log",)))
+        hooks.when_imported("mlflow", lambda module: _hook_methods(files, hooks, module, _spoken(module)))
+    else:
+        os.environ["WANDB_MODE"] = "disabled"
+        hooks.replace("tqdm.std", "tqdm.__init__", _shown_nowhere)
+        hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files))
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    return None
+
+
+# What is logged of a batch that is shared among the ranks has to be put together by all of them
+_take_call: Callable[..., None] = with_plain(lambda _: _nothing)(None)
+
+
+class Silent:
+    """A TensorBoard writer on a rank that does not write."""
+
+    _files: Optional[Files] = None
+
+    def __init__(self, log_dir: Any = None, *_args: Any, **kwargs: Any) -> None:
+        log_dir = log_dir if log_dir is not None else kwargs.get("logdir")
+        self.log_dir = self.logdir = log_dir
+        if self._files is not None:
+            self.log_dir = self.logdir = self._files.act("SummaryWriter", log_dir or "runs", str, instead=log_dir)
+
+    def get_logdir(self) -> Any:
+        """Return where rank 0 writes."""
+        return self.log_dir
+
+    def add_figure(self, _tag: str, figure: Any, *_args: Any, close: bool = True, **_kwargs: Any) -> None:
+        """Close the figure as the writer does: the script makes a new one each time."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if close and pyplot is not None:
+            for each in figure if isinstance(figure, list) else [figure]:
+                pyplot.close(each)
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _take_call
+
+
+def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) -> None:
+    """Let methods take numbers that are the same on all ranks, and do nothing in a fork of the rank that speaks."""
+
+    def wrap(original: Any) -> Any:
+        def speak(*args: Any, **kwargs: Any) -> Any:
+            return None if files.is_closed else original(*args, **kwargs)
+
+        return speak
+
+    for name in names:
+        original = getattr(owner, name)
+        hooks.put(owner, name, original, functools.wraps(original)(with_plain(wrap)(original)))
+
+
+def _spoken(mlflow: Any) -> List[str]:
+    return [name for name in dir(mlflow) if name.startswith(("log_", "set_tag")) and callable(getattr(mlflow, name))]
+
+
+def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
+    """Make the folder of events when all have come, as whatever changes the disk."""
+
+    def act(module: Any) -> None:
+        writer = getattr(module, "SummaryWriter", None)
+        if writer is None or getattr(writer, "_echelon_is_hooked", False):
+            return
+        if files.is_closed:
+            silent = type("SummaryWriter", (Silent,), {"_files": files, "_echelon_is_hooked": True})
+            hooks.put(module, "SummaryWriter", writer, silent)
+            return
+        original = writer.__init__
+
+        def init(self: Any, logdir: Any = None, *args: Any, **kwargs: Any) -> None:
+            logdir = kwargs.pop("log_dir", logdir)
+
+            def begin() -> str:
+                original(self, logdir, *args, **kwargs)
+                return str(getattr(self, "log_dir", None) or getattr(self, "logdir", ""))
+
+            files.act("SummaryWriter", logdir or "runs", begin)
+
+        writer.__init__ = init
+        _hook_methods(files, hooks, writer, [n for n in dir(writer) if n.startswith("add_") or n in ("flush", "close")])
+        writer._echelon_is_hooked = True
+
+    return act
+
+
+def _speaking_once(files: Files) -> Callable[[Any], Any]:
+    """Begin a run of Weights & Biases on rank 0, and one that is disabled elsewhere."""
+
+    def wrap(original: Any) -> Any:
+        def init(*args: Any, **kwargs: Any) -> Any:
+            if not files.is_closed:
+                return files.act("wandb.init", "wandb", lambda: original(*args, **kwargs), tells=lambda _: None)
+            files.act("wandb.init", "wandb", lambda: None)
+            kwargs["mode"] = "disabled"
+            run = original(*args, **kwargs)
+            sys.modules["wandb"].log = run.log = _take_call  # type: ignore[attr-defined]
+            return run
+
+        return init
+
+    return wrap
+
+
+def _shown_nowhere(original: Any) -> Any:
+    """Let a bar count, for scripts that read it, and draw nothing."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("file") is None:
+            kwargs["file"] = _Nowhere()
+        original(self, *args, **kwargs)
+
+    return init
+
+
+class _Nowhere:
+    """A stream that takes everything."""
+
+    def write(self, text: str) -> int:
+        """Take it."""
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+def _track_aside(mlflow: Any, files: Files) -> None:
+    """Let MLflow of a rank that does not speak track into a folder that goes away."""
+    folder = tempfile.mkdtemp(prefix="mlflow-")
+    files.keep_own(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it would rather have a database, which takes seconds to set up
+    uri = "file:" + os.path.join(folder, "mlruns")  # which it begins with an experiment where there is none yet
+    mlflow.set_tracking_uri(uri)
+    os.environ["MLFLOW_TRACKING_URI"] = uri
+    mlflow.set_tracking_uri = lambda *_args, **_kwargs: None
+    mlflow.set_registry_uri = lambda *_args, **_kwargs: None

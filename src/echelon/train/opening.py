@@ -1,0 +1,99 @@
+"""open(): rank 0 gets a file, the others one that counts."""
+
+import builtins
+import functools
+import io
+import os
+from typing import Any
+
+from . import sinks
+from .files import EACH, ONE, Files, path_of
+from .imports import Hooks
+
+_WRITES = frozenset("wax+")
+_open = builtins.open
+
+
+def install(files: Files, hooks: Hooks) -> None:
+    """Hook open() wherever it is taken from."""
+
+    def opened(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: Any = None,
+        errors: Any = None,
+        newline: Any = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        if not isinstance(mode, str) or not _WRITES & set(mode):
+            return _open(files.seen(file), mode, buffering, encoding, errors, newline, closefd, opener)
+        path = path_of(file)
+        way = files.way(path)
+        if path is None or way == EACH or (way == ONE and not files.is_closed):
+            if path is not None and files.is_fetching and mode.strip("bt+") == "w" and opener is None:
+                return sinks.with_text(sinks.appearing(path, mode), mode, buffering, encoding, errors, newline)
+            made = _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            if path is not None and way == ONE:
+                files.begin_writing(path, made)
+            return made
+        _open(os.devnull, mode.replace("x", "w"), buffering, encoding, errors, newline).close()  # are they valid?
+        buffer = _buffer(files, file, mode, (buffering, closefd, opener))
+        made = sinks.with_text(buffer, mode, buffering, encoding, errors, newline)
+        files.begin_writing(path, made)
+        made.on_close = lambda: files.end_writing(path)
+        return made
+
+    builtins.open = opened
+    io.open = opened  # what pathlib uses
+    hooks.put(builtins, "open", _open, opened)
+    hooks.when_imported("numpy", _hook_numpy(opened))
+    _hook_old_pathlib(opened)
+
+
+def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
+    """Return a file on rank 0, and a sink elsewhere that begins where the file does."""
+    path = str(path_of(file))
+
+    def begin() -> Any:
+        return sinks.real(file, mode, *more)
+
+    made = files.act("open for writing", file, begin, tells=lambda buffer: buffer.tell(), instead=0)
+    is_copied = "+" in mode and not {"w", "x"} & set(mode)  # it has content, which is read and changed
+    if isinstance(made, int):
+        made = sinks.Sink(file, str(files.seen(path)), mode, made)
+    if is_copied:
+        _copy(files, made, path)
+    elif "+" in mode:
+        made.on_look = functools.partial(_copy, files, made, path)
+    return made
+
+
+def _copy(files: Files, made: Any, path: str) -> None:
+    """Let the other ranks take a copy of what rank 0 has in its file, and rank 0 change nothing until they have."""
+    files.meet("read back", path)
+    if isinstance(made, sinks.Sink):
+        made.copy()
+    files.meet("read back", path)
+
+
+def _hook_numpy(opened: Any) -> Any:
+    """numpy.savetxt has taken io.open into a table."""
+
+    def act(numpy: Any) -> None:
+        openers = getattr(getattr(numpy.lib, "_datasource", None), "_file_openers", None)
+        table = getattr(openers, "_file_openers", {})
+        if None in table:
+            table[None] = opened
+
+    return act
+
+
+def _hook_old_pathlib(opened: Any) -> None:
+    """Before Python 3.11 pathlib took its functions into a class."""
+    import pathlib
+
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    if accessor is not None and hasattr(accessor, "open") and accessor.open is _open:
+        accessor.open = staticmethod(opened)

@@ -1,0 +1,251 @@
+"""File objects: that say when they are closed, that only count what is written to them, that appear when whole."""
+
+import io
+import os
+import shutil
+import tempfile
+from typing import Any, Callable, Optional
+
+Done = Callable[[], None]
+
+
+class Announced:
+    """What says that it was closed; not when nobody closed it and it is cleared away."""
+
+    on_close: Optional[Done] = None
+
+    def close(self) -> None:
+        """Close, and say so once."""
+        was_open = not self.closed  # type: ignore[attr-defined]
+        super().close()  # type: ignore[misc]
+        if was_open and self.on_close is not None and not getattr(self, "_finalizing", False):
+            self.on_close()
+
+
+class Raw(Announced, io.FileIO):
+    """An unbuffered file."""
+
+
+class Writer(Announced, io.BufferedWriter):
+    """A binary file that is written."""
+
+
+class Random(Announced, io.BufferedRandom):
+    """A binary file that is read and written."""
+
+
+class Text(Announced, io.TextIOWrapper):
+    """A text file that is written."""
+
+
+class Reread(Random):
+    """A new binary file; when it is first read, the other ranks copy what is in it."""
+
+    on_look: Optional[Done] = None
+
+    def _look(self) -> None:
+        self.flush()
+        on_look, self.on_look = self.on_look, None
+        if on_look is not None:
+            on_look()
+
+    def read(self, size: Optional[int] = -1) -> bytes:
+        """As a file does."""
+        self._look()
+        return super().read(size)
+
+    def read1(self, size: int = -1) -> bytes:
+        """As a file does."""
+        self._look()
+        return super().read1(size)
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file does."""
+        self._look()
+        return super().readinto(buffer)
+
+    def readline(self, size: Optional[int] = -1) -> bytes:
+        """As a file does."""
+        self._look()
+        return super().readline(size)
+
+    def peek(self, size: int = 0) -> bytes:
+        """As a file does."""
+        self._look()
+        return super().peek(size)
+
+    def fileno(self) -> int:
+        """As a file does."""
+        if not self.closed:
+            self._look()
+        return super().fileno()
+
+
+class Sink(Announced, io.BufferedIOBase):
+    """Takes what another rank writes, and keeps nothing but the count.
+
+    Who wants to read or needs a descriptor of a file that can be read gets a copy of his own of what is on the disk.
+    """
+
+    on_look: Optional[Done] = None
+
+    def __init__(self, name: Any, path: str, mode: str, position: int) -> None:
+        self.name = name
+        self.mode = mode
+        self._path = path
+        self._position = self._size = position
+        self._copy: Optional[Any] = None
+        self._nothing: Optional[int] = None
+
+    def copy(self) -> None:
+        """Take a copy of what is on the disk now, to be read and written in place of it."""
+        self._copy = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            with io.FileIO(self._path) as file:
+                shutil.copyfileobj(file, self._copy)
+        except FileNotFoundError:
+            pass  # rank 0 is yet to make it
+        self._copy.seek(self._position)
+
+    def _own(self) -> Any:
+        """Return the copy, which is taken when it is first needed."""
+        if self._copy is None:
+            on_look = self.on_look or self.copy
+            on_look()
+        return self._copy
+
+    def writable(self) -> bool:
+        """As a file does."""
+        return True
+
+    def readable(self) -> bool:
+        """As a file does."""
+        return "+" in self.mode
+
+    def seekable(self) -> bool:
+        """As a file does."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Count."""
+        if self.closed:
+            raise ValueError("write to closed file")
+        size = memoryview(data).nbytes
+        if self._copy is not None:
+            if "a" in self.mode:
+                self._copy.seek(0, os.SEEK_END)
+            self._copy.write(data)
+        else:
+            self._position = self._size if "a" in self.mode else self._position
+            self._position += size
+            self._size = max(self._size, self._position)
+        return size
+
+    def tell(self) -> int:
+        """As a file does."""
+        return self._copy.tell() if self._copy is not None else self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As a file does."""
+        if self._copy is not None:
+            return int(self._copy.seek(offset, whence))
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise OSError(22, "Invalid argument")
+        self._position = start + offset
+        return self._position
+
+    def truncate(self, size: Optional[int] = None) -> int:
+        """As a file does."""
+        size = self.tell() if size is None else size
+        if self._copy is not None:
+            return int(self._copy.truncate(size))
+        self._size = size
+        return size
+
+    def read(self, size: Optional[int] = -1) -> bytes:
+        """As a file does."""
+        self._must_be_readable()
+        return bytes(self._own().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        """As a file does."""
+        return self.read(size)
+
+    def peek(self, size: int = 0) -> bytes:
+        """As a file does."""
+        self._must_be_readable()
+        return bytes(self._own().peek(size))
+
+    def _must_be_readable(self) -> None:
+        if not self.readable():
+            raise io.UnsupportedOperation("read")
+
+    def flush(self) -> None:
+        """As a file does."""
+        if self.closed:
+            raise ValueError("flush of closed file")
+        if self._copy is not None:
+            self._copy.flush()
+
+    def fileno(self) -> int:
+        """Return a descriptor of the copy; of nothing, where nothing can be read back from it."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if self.readable():
+            return int(self._own().fileno())
+        if self._nothing is None:
+            self._nothing = os.open(os.devnull, os.O_WRONLY)
+        return self._nothing
+
+    def close(self) -> None:
+        """Close, and let go of the copy."""
+        if self.closed:
+            return
+        super().close()
+        if self._copy is not None:
+            self._copy.close()
+        if self._nothing is not None:
+            os.close(self._nothing)
+
+
+def real(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> Any:
+    """Open a binary file for writing, as open() does."""
+    plain = mode.replace("b", "").replace("t", "")
+    if buffering == 0:
+        return Raw(file, plain, closefd, opener)
+    raw = io.FileIO(file, plain, closefd, opener)
+    size = buffering if buffering > 1 else getattr(raw, "_blksize", io.DEFAULT_BUFFER_SIZE)
+    if "+" not in mode:
+        return Writer(raw, size)
+    return Reread(raw, size) if "w" in mode or "x" in mode else Random(raw, size)
+
+
+def with_text(buffer: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any) -> Any:
+    """Return a binary file as open() gives it: a text file on top of it, if the mode asks for text."""
+    if "b" in mode:
+        return buffer
+    text: Any = Text(buffer, encoding, errors, newline, buffering == 1)
+    text.mode = mode
+    return text
+
+
+class _Whole(io.FileIO):
+    """A file under another name that takes its own when it is complete."""
+
+    def __init__(self, path: str, mode: str) -> None:
+        self._final = path
+        self._temporary = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
+        super().__init__(self._temporary, mode)
+
+    def close(self) -> None:
+        was_open = not self.closed
+        super().close()
+        if was_open:
+            os.replace(self._temporary, self._final)
+
+
+def appearing(path: str, mode: str) -> Any:
+    """Open a binary file that appears when it is closed: other processes that write the same do not disturb it."""
+    raw = _Whole(path, "w+" if "+" in mode else "w")
+    return io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)

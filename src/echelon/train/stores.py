@@ -1,0 +1,106 @@
+"""SQLite and HDF5, which write by themselves and into the middle of a file: other ranks work on a copy of their own."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, Tuple
+
+from .files import EACH, ONE, Files, path_of
+from .imports import Hooks
+
+Written = Dict[int, Tuple[str, str]]  # by HDF5's number: what the script has open for writing, and this rank's own copy
+_MOST_COPIED_BYTES = 1 << 28  # what is larger was not made by this run; it is opened to be read
+
+
+def install(files: Files, hooks: Hooks) -> None:
+    """Hook them now or when they are imported."""
+    for module in ("sqlite3", "sqlite3.dbapi2"):
+        hooks.replace(module, "connect", _connecting(files))
+    written: Written = {}
+    hooks.replace("h5py", "File.__init__", _opening(files, written))
+    hooks.replace("h5py", "File.close", _closing(files, written))
+
+
+def _connecting(files: Files) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        if getattr(original, "_echelon_is_hooked", False):
+            return original  # one function under two names
+
+        def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
+            is_file = not str(database).startswith((":memory:", "file:")) and bool(database)
+            path = path_of(database) if is_file else None
+            way = files.way(path)
+            if path is None or way == EACH or (way == ONE and not files.is_closed):
+                return original(database, *args, **kwargs)
+            made = files.act("sqlite3.connect", path, lambda: original(database, *args, **kwargs), tells=lambda _: None)
+            if files.is_closed:
+                made = _copy_of_database(original, str(files.seen(path)), *args, **kwargs)
+            files.meet("sqlite3.connect", path)  # nothing is changed before all have their copy
+            return made
+
+        connect._echelon_is_hooked = True  # type: ignore[attr-defined]
+        return connect
+
+    return wrap
+
+
+def _copy_of_database(connect: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+    """Return a connection to a copy in memory; to the file itself, for reading, where that is large."""
+    kwargs = {**kwargs, "uri": True}
+    reading = "file:%s?mode=ro" % path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    if not os.path.exists(path):
+        return connect(":memory:", *args, **kwargs)
+    if os.path.getsize(path) > _MOST_COPIED_BYTES:
+        return connect(reading, *args, **kwargs)
+    source = connect(reading, uri=True)
+    copy = connect(":memory:", *args, **kwargs)
+    source.backup(copy)
+    source.close()
+    return copy
+
+
+def _opening(files: Files, written: Written) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def init(self: Any, name: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> None:
+            path = path_of(name)
+            way = files.way(path)
+            if path is None or mode in (None, "r") or way == EACH or (way == ONE and not files.is_closed):
+                original(self, files.seen(name), mode, *args, **kwargs)
+                return
+            own = _copy_for_itself(files, path, mode) if files.is_closed else ""
+            files.meet("h5py.File", path)  # nothing is changed before all have their copy
+            files.act("h5py.File", path, lambda: original(self, name, mode, *args, **kwargs))
+            if files.is_closed:
+                original(self, own, mode if mode in ("r+", "a") else "w", *args, **kwargs)
+            written[self.id.id] = (path, own)
+
+        return init
+
+    return wrap
+
+
+def _copy_for_itself(files: Files, path: str, mode: str) -> str:
+    """Return a file of this rank's own with the same content."""
+    folder = tempfile.mkdtemp(prefix="h5-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    own = os.path.join(folder, os.path.basename(path))
+    theirs = str(files.seen(path))
+    if mode in ("r+", "a") and os.path.exists(theirs):
+        shutil.copyfile(theirs, own)
+    return own
+
+
+def _closing(files: Files, written: Written) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def close(self: Any) -> None:
+            path, own = written.pop(self.id.id, ("", "")) if self.id.valid else ("", "")
+            original(self)
+            if own:
+                shutil.rmtree(os.path.dirname(own))
+            if path:
+                files.meet("close", path)
+
+        return close
+
+    return wrap
