@@ -1,9 +1,13 @@
-"""`echelon prove` says equal where it is equal, and WRONG with the factor where it is not."""
+"""`echelon prove` says equal where it is equal, and WRONG with the reason where it is not."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +29,50 @@ for epoch in range(3):
         optimizer.step()
 """
 MEAN = "nn.functional.mse_loss(model(inputs), targets)"
-SUM = 'nn.functional.mse_loss(model(inputs), targets, reduction="sum")'
+TIMES_RANKS = MEAN + ' * int(__import__("os").environ["WORLD_SIZE"])'
+OWN = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(10, 32)
+        self.drop = nn.Dropout(0.1)
+        self.fc2 = nn.Linear(32, 1)
+
+    def forward(self, x):
+        return self.fc2(self.drop(torch.relu(self.fc1(x))))
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(203, 10)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = DistributedDataParallel(Net())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+INIT, DDP = 'dist.init_process_group("gloo")\n', "DistributedDataParallel(Net())"
+RANDOM = [("DistributedSampler(data)", "torch.utils.data.RandomSampler(data)"), ("    sampler.set_epoch(epoch)\n", "")]
+EXCHANGE = """loss.backward()
+        for one in model.parameters():
+            dist.all_reduce(one.grad)
+"""
 
 
 def prove(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -34,23 +81,61 @@ def prove(folder: Path, script: str, *options: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
 
 
+def figures(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return what was found of the one comparison that was asked for."""
+    (run,) = json.loads(done.stdout)["runs"]
+    assert isinstance(run, dict)
+    return run
+
+
+def own(*changes: tuple[str, str]) -> str:
+    """Return the script that distributes itself, with something else in it."""
+    script = OWN
+    for old, new in changes:
+        assert old in script
+        script = script.replace(old, new)
+    return script
+
+
 def test_same_training(tmp_path: Path) -> None:
-    """Three ranks train as one does, within the rounding of the script, over thirty steps; nothing is left behind."""
+    """Three ranks train as one does over thirty steps: in losses, gradients, states and weights; nothing is left."""
     done = prove(tmp_path, TRAIN.replace("LOSS", MEAN), "-n", "3", "--steps", "30", "--json")
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = figures(done)
     assert result["verdict"] == "equal within rounding"
     assert len(result["steps"]) == 30
     assert max(row["difference"] for row in result["tensors"]) < 1e-3
+    assert {(row["kind"], row["step"]) for row in result["tensors"]} == {
+        ("start", 1),
+        *((kind, step) for kind in ("gradients", "states", "parameters") for step in (1, 2, 16, 30)),
+    }
+    assert {row["tensor"] for row in result["tensors"]} >= {
+        "initial Sequential.0.weight",
+        "gradient of Sequential.0.weight",
+        "exp_avg of Sequential.3.bias",
+        "parameter Sequential.3.bias",
+    }
+    assert result["had"]["world_size"] == 3
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_summed_loss_is_wrong_by_the_number_of_ranks(tmp_path: Path) -> None:
-    """A loss that is summed gives half the gradient on two ranks: the step, the factor and its meaning are named."""
-    done = prove(tmp_path, TRAIN.replace("LOSS", SUM), "-n", "2", "--steps", "5")
+def test_scaled_script_that_is_wrong_by_the_number_of_ranks(tmp_path: Path) -> None:
+    """A loss that is twice as large on two ranks: step, tensor, factor and meaning are named."""
+    done = prove(tmp_path, TRAIN.replace("LOSS", TIMES_RANKS), "-n", "2", "--steps", "5")
     assert done.returncode == 1, done.stderr
-    assert "WRONG from step 1 on: gradient of parameter 0 is 0.5 times as large" in done.stdout
-    assert "that is 1/2, one over the number of ranks: the loss is a sum over the batch" in done.stdout
+    assert "WRONG from step 1 on: gradient of Sequential.0.weight is 2.000 times as large" in done.stdout
+    assert "that is the number of ranks, 2: gradients are summed over the ranks" in done.stdout
+
+
+def test_model_that_differs_to_the_last_step_is_equal_to_the_bit(tmp_path: Path) -> None:
+    """Sums that do not round are the same in whatever order, and that is said."""
+    script = TRAIN.replace("torch.randn(203, 10)", "torch.ones(192, 1)").replace("nn.Linear(10, 32), nn.ReLU(), ", "")
+    script = script.replace("nn.Linear(32, 1)", "nn.Linear(1, 1)").replace("AdamW", "SGD").replace("1e-2", "0.5")
+    script = script.replace("x.sum(1, keepdim=True)", "x").replace("optimizer =", "nn.init.ones_(model[1].weight); "
+                            "nn.init.ones_(model[1].bias); optimizer =")  # fmt: skip
+    done = prove(tmp_path, script.replace("LOSS", MEAN), "-n", "2", "--steps", "4")
+    assert done.returncode == 0, done.stderr
+    assert "equal to the bit: 4 steps on 2 ranks" in done.stdout
 
 
 def test_script_without_a_seed_is_compared_all_the_same(tmp_path: Path) -> None:
@@ -58,7 +143,7 @@ def test_script_without_a_seed_is_compared_all_the_same(tmp_path: Path) -> None:
     script = TRAIN.replace("LOSS", MEAN).replace("torch.manual_seed(0)\n", "")
     done = prove(tmp_path, script, "-n", "2", "--steps", "5", "--json")
     assert done.returncode == 0, done.stderr
-    assert max(row["loss"]["bound"] for row in json.loads(done.stdout)["steps"]) < 1e-3
+    assert max(row["loss"]["bound"] for row in figures(done)["steps"]) < 1e-3
 
 
 def test_script_that_never_does_the_same_twice(tmp_path: Path) -> None:
@@ -70,11 +155,12 @@ def test_script_that_never_does_the_same_twice(tmp_path: Path) -> None:
 
 
 def test_failing_script_is_not_compared(tmp_path: Path) -> None:
-    """A script that fails on one rank is shown as it fails."""
+    """A script that fails on one rank is shown as it fails, and no log is named that is gone."""
     done = prove(tmp_path, "raise ValueError('no data')\n", "-n", "2")
     assert done.returncode == 1
     assert "the script fails on 1 rank" in done.stderr
     assert "ValueError: no data" in done.stderr
+    assert ".echelon-prove" not in done.stderr
 
 
 def test_script_that_does_not_train(tmp_path: Path) -> None:
@@ -85,15 +171,222 @@ def test_script_that_does_not_train(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "model",
+    [
+        DDP,
+        "fully_shard(Net())",
+        'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))',
+        'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"), use_orig_params=True)',
+    ],
+    ids=["ddp", "fsdp2", "fsdp1", "fsdp1-original"],
+)
+def test_own_distribution_is_that_of_one_process(tmp_path: Path, model: str) -> None:
+    """DDP and FSDP train as one process with the batches of both ranks does, under the script's own names."""
+    done = prove(tmp_path, own((DDP, model)), "-n", "2", "--steps", "29", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "note: one process draws batches of 16, as 2 ranks of 8 do together" in done.stderr
+    assert "note: 1 sample is drawn twice in an epoch" in done.stderr
+    result = figures(done)
+    assert result["verdict"] == "equal within rounding"
+    assert [row["step"] for row in result["steps"]] == list(range(1, 30))
+    assert max(row["loss"]["difference"] for row in result["steps"]) < 1e-3
+    tensors = {row["tensor"] for row in result["tensors"]}
+    assert tensors >= {"gradient of Net.fc1.weight", "exp_avg_sq of Net.fc1.bias", "parameter Net.fc2.bias"}
+    assert result["had"]["num_sharded"] == (0 if model == DDP else 4)
+
+
+WRONG = {
+    "alone": (
+        own((DDP, "Net()")),
+        "gradient of Net.fc1.weight differs by",
+        "they are not exchanged, so every rank trains alone",
+    ),
+    "summed-loss": (
+        own(("targets)\n", 'targets, reduction="sum")\n')),
+        "WRONG from step 1 on: gradient of Net.fc1.weight is 0.500 times as large",
+        "that is 1/2, one over the number of ranks: the loss is a sum over each rank's samples",
+    ),
+    "summed-gradients": (
+        own((DDP, "Net()"), ("loss.backward()\n", EXCHANGE)),
+        "WRONG from step 1 on: gradient of Net.fc1.weight is 2.000 times as large",
+        "that is the number of ranks, 2: gradients are summed over the ranks",
+    ),
+    "learning-rate": (
+        own(("lr=1e-2", "lr=1e-2 * dist.get_world_size()")),
+        "WRONG from step 1 on: the learning rate is 0.02, and on one device 0.01: 2.000 times as large",
+        "multiplies it by the number of ranks",
+    ),
+    "other-start": (
+        own((DDP, "fully_shard(Net())"), ("torch.manual_seed(0)", "torch.manual_seed(dist.get_rank())"),
+            ("randn(203, 10)", "randn(203, 10, generator=torch.Generator().manual_seed(0))")),
+        "WRONG from step 1 on: initial Net.fc1.weight differs by",
+        "let every rank begin with the same ones",
+    ),
+    "later": (
+        own(("        optimizer.step()\n", "        if len(optimizer.state) and optimizer.state[model.module.fc2.bias]"
+             '["step"] == 4 and dist.get_world_size() == 2:\n            model.module.fc2.weight.grad *= 3\n'
+             "        optimizer.step()\n")),
+        "WRONG from step 5 on: the norm of the gradient of Net.fc2.weight is 3.000 times as large",
+        "looks at the whole batch",
+    ),
+    "other-samples": (
+        own(("DistributedSampler(data)", "DistributedSampler(data, seed=dist.get_world_size())")),
+        "WRONG from step 1 on: gradient of Net.fc1.weight differs by",
+        "did not train on the same samples",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
+    """The first step, the tensor by its name, the factor, and what it means."""
+    script, what, meaning = WRONG[case]
+    done = prove(tmp_path, script, "-n", "2", "--steps", "7")
+    assert done.returncode == 1, done.stderr
+    assert what in done.stdout
+    assert meaning in done.stdout
+
+
+LESS = {
+    "no process group": (
+        own((INIT, ""), (DDP, "Net()"), ("(data)\nl", "(data, 1, 0)\nl"), ("dist.destroy_process_group()", "")),
+        "2 ranks were started, and the script never initialised torch.distributed: each of them trained alone",
+    ),
+    "a world of one": (
+        own(("init_process_group(", "init_process_group(store=dist.HashStore(), rank=0, world_size=1, backend=")),
+        "2 ranks were asked for, and the script's torch.distributed has 1",
+    ),
+    "the same samples": (own(*RANDOM), "all 2 ranks train on the same samples, so together they do the work of one"),
+    "a larger batch": (
+        own(*RANDOM, ("TensorDataset(x", "TensorDataset(x[dist.get_rank() :: dist.get_world_size()]"),
+            ("x.sum(1", "x[dist.get_rank() :: dist.get_world_size()].sum(1")),
+        "a step of one process has 8 samples, and a step of 2 ranks together 16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LESS)
+def test_less_than_was_asked_for_is_an_error(tmp_path: Path, case: str) -> None:
+    """One process instead of two, or the work of one, is never taken for a proof."""
+    script, message = LESS[case]
+    done = prove(tmp_path, script, "-n", "2", "--steps", "3")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "hint: " in done.stderr
+    assert done.stdout == ""
+
+
+def test_global_batch_that_the_script_divides(tmp_path: Path) -> None:
+    """A script that divides its batch by the number of ranks is compared with the batch that it has on one."""
+    script = own(("batch_size=8", "batch_size=16 // dist.get_world_size()"))
+    done = prove(tmp_path, script, "-n", "2", "--steps", "5")
+    assert done.returncode == 0, done.stderr
+    assert "draws batches of" not in done.stderr
+    assert "equal within rounding: 5 steps on 2 ranks" in done.stdout
+
+
+def test_sampler_that_is_there_on_several_ranks_alone(tmp_path: Path) -> None:
+    """Where one process would shuffle by itself it gets the order that several ranks share, epoch by epoch."""
+    script = own(
+        (
+            "sampler = DistributedSampler(data)",
+            "sampler = DistributedSampler(data) if dist.get_world_size() > 1 else None",
+        ),
+        ("sampler=sampler)", "sampler=sampler, shuffle=sampler is None)"),
+        ("    sampler.set", "    sampler and sampler.set"),
+    )
+    done = prove(tmp_path, script, "-n", "2", "--steps", "20")
+    assert done.returncode == 0, done.stderr
+    assert "one process draws its samples in the order of the DistributedSampler" in done.stderr
+    assert "equal within rounding: 20 steps on 2 ranks" in done.stdout
+
+
+def test_batches_that_come_from_no_loader(tmp_path: Path) -> None:
+    """Where there is no loader whose batches could be turned round, the last bit of each gradient gives the bound."""
+    script = own(
+        (
+            "for inputs, targets in loader:",
+            "for step in range(9):\n        rows = torch.arange(step * 16, step * 16 + 16)",
+        ),
+        (
+            "loss = ",
+            "rows = rows[dist.get_rank() :: dist.get_world_size()]\n"
+            "        inputs, targets = data[rows]\n        loss = ",
+        ),
+    )
+    done = prove(tmp_path, script, "-n", "2", "--steps", "20")
+    assert done.returncode == 0, done.stderr
+    assert "each gradient moved by its last bit" in done.stderr
+    assert "equal within rounding: 20 steps on 2 ranks" in done.stdout
+
+
+def test_explicit_form_is_recorded_once(tmp_path: Path) -> None:
+    """A script that calls echelon.start() writes its record by itself."""
+    script = "import echelon\nrun = echelon.start()\n" + TRAIN.replace("LOSS", MEAN).replace(
+        "for epoch", "loader, model = run.loader(loader), run.model(model, optimizer)\nfor epoch"
+    )
+    done = prove(tmp_path, script, "-n", "2", "--steps", "10")
+    assert done.returncode == 0, done.stderr
+    assert "equal within rounding: 10 steps on 2 ranks" in done.stdout
+
+
+def test_curves_are_drawn(tmp_path: Path) -> None:
+    """--plot writes a picture under the name that was given, and says so."""
+    pytest.importorskip("matplotlib")
+    done = prove(tmp_path, TRAIN.replace("LOSS", TIMES_RANKS), "-n", "2", "--steps", "3", "--plot", "curves.png")
+    assert done.returncode == 1
+    assert "both curves are in curves.png" in done.stderr
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_what_is_interrupted(tmp_path: Path, number: int) -> None:
+    """Ctrl-C and SIGTERM end the ranks and remove the records."""
+    (tmp_path / "train.py").write_text("import time\nprint('here')\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "echelon", "prove", "-n", "2", "train.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".echelon-prove-*/run-one/logs/*/rank-0.log")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert not marked(str(tmp_path))
+
+
+def marked(folder: str) -> list[str]:
+    """Return the processes that have a folder in their command line or environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                texts = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if any(f"{folder}/.echelon-prove".encode() in text for text in texts):
+                found.append(entry.name)
+    return found
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (("-n", "1"), "-n 1: a whole number of at least 2"),
         (("--steps", "0"), "--steps 0: a whole number of at least 1"),
         (("--stepps", "3"), "there is no option --stepps"),
+        (("--scale", "tensor"), "--scale tensor: the choices are data, fsdp, off"),
+        (("--scale", "off,data"), "--scale off,data: a script distributes itself (off), or is scaled (data, fsdp)"),
+        (("--scale", "data"), "train.py distributes itself: it mentions torch.distributed"),
+        (("--plot", "curves.pdf"), "--plot curves.pdf: the name of a PNG file is wanted"),
+        (("--plot", "none/curves.png"), "--plot none/curves.png: none is no folder that can be written"),
+        (("--launch", "nix"), "--launch nix: the choices are warm, exec, tasks"),
     ],
 )
 def test_wrong_input(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    """One error, exit code 2."""
-    done = prove(tmp_path, "", *options)
+    """One error, exit code 2, before anything is started."""
+    done = prove(tmp_path, "import torch.distributed\n", *options)
     assert done.returncode == 2
     assert message in done.stderr
+    assert "hint: " in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

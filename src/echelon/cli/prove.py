@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.options import Option, Scanned, rows, scan
 from echelon.cli.resources import say
 from echelon.errors import UsageError
 
+_OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
+_SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
+SCALES = ("data", "fsdp", "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
     Option(names=("--steps",), value="K", help="optimizer steps that are compared (default: 50)"),
+    Option(names=("--scale",), value="HOW[,HOW]", help="data, fsdp: scaled so; off: as it distributes itself"),
+    Option(names=("--plot",), value="FILE", help="draw both curves into a PNG file"),
     Option(names=("--json",), help="every figure, as JSON"),
     Option(names=("-h", "--help"), help="show this"),
-    *(option for option in RUN_OPTIONS if option.key in ("module", "env", "launch", "timeout")),
-)
+    *(option for option in RUN_OPTIONS if option.key in _OF_RUN),
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
@@ -30,49 +37,107 @@ def main(arguments: list[str]) -> int:
     if scanned.is_program or not scanned.rest:
         raise UsageError("no script was given", hint="echelon prove -n 4 train.py")
     from echelon.host import Host
-    from echelon.launch import prove
+    from echelon.launch import prove, prove_plot
 
-    num_ranks = _whole(values.get("nproc_per_node", "2"), "-n", least=2)
-    words = ["-m"] if "module" in scanned.values else []
-    for key in ("env", "launch", "timeout"):
-        words += [word for value in scanned.values.get(key, ()) for word in (f"--{key}", value)]
-    result = prove.prove(
-        [*words, *scanned.rest],
-        num_ranks=num_ranks,
+    question = prove.Question(
+        options=_options_of_run(scanned),
+        script=scanned.rest[0],
+        arguments=scanned.rest[1:],
+        is_module="module" in values,
+        num_ranks=_whole(values.get("nproc_per_node", "2"), "-n", least=2),
         num_steps=_whole(values.get("steps", "50"), "--steps", least=1),
-        host=Host(),
-        say=say,
+        scales=_scales(values["scale"]) if "scale" in values else (),
     )
+    if "plot" in values:
+        prove_plot.refuse_what_cannot_be_drawn(values["plot"])
+    result = prove.prove(question, Host(), say)
+    if "plot" in values:
+        prove_plot.draw(result, values["plot"])
+        say(f"both curves are in {values['plot']}")
     if "json" in values:
-        print(json.dumps({"format": 1, **result}, indent=1))
+        print(json.dumps(_finite({"format": 2, **result}), indent=1, allow_nan=False))
     else:
-        _print(result, num_ranks)
+        for run in result["runs"]:
+            _print(run, question.num_ranks, is_named=len(result["runs"]) > 1)
     return 1 if result["is_wrong"] else 0
 
 
-def _print(result: dict[str, Any], num_ranks: int) -> None:
-    steps = result["steps"]
-    if steps:
-        print(f"{'step':>5}  {'loss on 1':>13}  {'on ' + str(num_ranks):>13}  {'difference':>10}  {'rounding':>9}")
-        for row in _some(steps):
-            loss = row["loss"]
-            print(
-                f"{row['step']:>5}  {loss['one']:>13.7g}  {loss['other']:>13.7g}  {loss['difference']:>10.1e}  "
-                f"{loss['bound']:>9.1e}"
-            )
-    if result["is_wrong"]:
-        print(f"WRONG from step {result['first_step']} on: {result['why']}")
-        print(f"  {result['meaning']}")
+def _options_of_run(scanned: Scanned) -> tuple[str, ...]:
+    """Return what every run gets, as words of `echelon run`."""
+    words: list[str] = []
+    for option in RUN_OPTIONS:
+        if option.key in _OF_RUN and option.key != "module":
+            name = option.names[-1]
+            for value in scanned.values.get(option.key, ()):
+                words += [name, value] if option.value else [name]
+    return tuple(words)
+
+
+def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
+    if is_named:
+        print(f"--scale {run['scale']}:")
+    _print_steps(run.get("steps", []), num_ranks)
+    if run["verdict"] == "FAILED":
+        print(f"FAILED: {run['why']}" + (f"\n  hint: {run['hint']}" if run["hint"] else ""))
         return
-    worst = max((row["difference"] for row in result["tensors"]), default=0.0)
-    count = f"{len(steps)} steps, {len(result['tensors'])} tensors"
-    print(f"{result['verdict']}: {count}, the worst differs by {worst:.1e}")
+    if run["is_wrong"]:
+        print(f"WRONG from step {run['first_step']} on: {run['why']}")
+        print(f"  {run['meaning']}")
+        return
+    had = run["had"]
+    sharded = f", {had['num_sharded']} of {had['num_parameters']} parameters sharded" if had["num_sharded"] else ""
+    print(f"{run['verdict']}: {len(run['steps'])} steps on {had['world_size']} ranks{sharded}")
+    if run["tensors"]:
+        worst = max(run["tensors"], key=lambda row: float(row["difference"]))
+        count = len({row["tensor"] for row in run["tensors"]})
+        print(f"  the worst of {count} tensors differs by {worst['difference']:.1e}: "
+              f"{worst['tensor']} in step {worst['step']}")  # fmt: skip
+    if run["num_telling"] < len(run["steps"]):
+        print(f"  only the first {run['num_telling']} steps tell: later on rounding alone makes another training of it")
 
 
-def _some(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a few steps of many: the first ones, and then ever fewer."""
-    wanted = {1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, len(steps)}
-    return [row for row in steps if row["step"] in wanted]
+def _print_steps(steps: list[dict[str, Any]], num_ranks: int) -> None:
+    if not steps:
+        return
+    wanted = {*_SOME, len(steps)}
+    several = f"on {num_ranks}"
+    print(f"{'step':>5}  {'loss on 1':>13}  {several:>13}  {'difference':>10}  {'rounding':>9}  {'gradient norm':>13}"
+          f"  {'difference':>10}  {'rounding':>9}")  # fmt: skip
+    for row in steps:
+        if row["step"] in wanted:
+            loss, norm = row["loss"], row["gradient_norm"]
+            print(
+                f"{row['step']:>5}  {_number(loss['one'])}  {_number(loss['other'])}  {loss['difference']:>10.1e}  "
+                f"{loss['bound']:>9.1e}  {_number(norm['one'])}  {norm['difference']:>10.1e}  {norm['bound']:>9.1e}"
+            )
+
+
+def _number(value: float | None) -> str:
+    return f"{'–':>13}" if value is None else f"{value:>13.7g}"
+
+
+def _finite(value: Any) -> Any:
+    """Return the same with null for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _scales(text: str) -> tuple[str, ...]:
+    scales = tuple(dict.fromkeys(text.split(",")))
+    for scale in scales:
+        if scale not in SCALES:
+            raise UsageError(
+                f"--scale {scale or repr('')}: the choices are {', '.join(SCALES)}", hint="--scale data,fsdp"
+            )
+    if "off" in scales and len(scales) > 1:
+        raise UsageError(
+            f"--scale {text}: a script distributes itself (off), or is scaled ({', '.join(SCALES[:2])}), not both",
+            hint="--scale data,fsdp   or --scale off",
+        )
+    return scales
 
 
 def _whole(text: str, option: str, *, least: int) -> int:
@@ -90,7 +155,8 @@ def help_text() -> str:
         [
             "usage: echelon prove [options] SCRIPT [args…]",
             "",
-            "Run a script for one device on one rank and, scaled, on several; compare losses, gradients and weights.",
+            "Run a script on one rank and on several; compare losses, gradients, optimizer states and parameters.",
+            "A script for one device is scaled; one that distributes itself is watched as it is.",
             "Exit code 0: equal, to the bit or within the rounding of this very script; 1: not the same training.",
             "",
             "options:",

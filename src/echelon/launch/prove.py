@@ -1,86 +1,275 @@
-"""Run a script three times and compare what it did: on one rank, on one in another order, on several."""
+"""Run a script several times and compare what it did: on one rank, on one in another order, on several."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from echelon.errors import RunError, UsageError
+from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host
 
-LIMIT_SECONDS = 24 * 3600.0
-COMPARE_SECONDS = 600.0
+OFF, DATA, FSDP = "off", "data", "fsdp"
+SCALES = (DATA, FSDP, OFF)
+COMPARE_SECONDS = 3600.0
+STOP_SECONDS = 60.0
+FAILED = "FAILED"
+Say = Callable[[str], None]
 
 
-def prove(
-    words: Sequence[str], *, num_ranks: int, num_steps: int, host: Host, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Return the verdict as `echelon.train.compare` gives it, and what it means; raise RunError where a run fails.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be proved."""
 
-    `words` stand after the options of `echelon run`.
-    """
+    options: tuple[str, ...]
+    """Of `echelon run`, for every run."""
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    num_ranks: int
+    num_steps: int
+    scales: tuple[str, ...]
+    """Each is compared with one device; empty: as the script is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """One run that is recorded."""
+
+    name: str
+    num_ranks: int
+    scale: str
+    title: str
+    variables: Mapping[str, str]
+
+
+def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
+    """Return the verdict for each scale as `echelon.train.compare` gives it; raise where nothing can be compared."""
+    if find_spec("torch") is None:
+        raise UsageError("there is no PyTorch beside echelon, which compares tensors", hint="pip install torch")
+    how = _how_it_distributes(question)
+    scales = question.scales or ((OFF,) if how else (DATA,))
+    if how and scales != (OFF,):
+        raise UsageError(
+            f"{question.script} distributes itself: {how}; scaled, it would share the work twice",
+            hint=f"echelon prove -n {question.num_ranks} --scale off {question.script}",
+        )
+    with _folder() as folder:
+        prover = _Prover(folder, question, host, say, is_ours="echelon.start" in how)
+        for scale in scales:
+            prover.refuse_what_cannot_run(scale)
+        runs = prover.own() if scales == (OFF,) and not prover.is_ours else prover.scaled(scales)
+    return {
+        "num_ranks": question.num_ranks,
+        "is_wrong": any(run["is_wrong"] for run in runs),
+        "runs": [{"scale": scale, **run} for scale, run in zip(scales, runs, strict=True)],
+    }
+
+
+class _Prover:
+    """Starts the runs, checks that each was what was asked for, and compares their records."""
+
+    def __init__(self, folder: str, question: Question, host: Host, say: Say, *, is_ours: bool) -> None:
+        self._folder = folder
+        self._asked = question
+        self._host = host
+        self._say = say
+        self.is_ours = is_ours
+        """Whether the script calls `echelon.start()`, which records by itself."""
+
+    def scaled(self, scales: tuple[str, ...]) -> list[dict[str, Any]]:
+        """Compare each way to scale a script for one device with one device."""
+        alone = scales[0] if scales[0] == OFF else DATA
+        oracle = self._run(_Start(name="one", num_ranks=1, scale=alone, title="1 rank", variables={}))
+        again = self._reordered(alone, {})
+        found = []
+        for scale in scales:
+            try:
+                found.append(self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled"))
+            except EchelonError as error:
+                if len(scales) == 1:
+                    raise
+                found.append({"verdict": FAILED, "is_wrong": True, "why": error.message, "hint": error.hint})
+        return found
+
+    def own(self) -> list[dict[str, Any]]:
+        """Compare a script that distributes itself with one process that has the batches of all its ranks."""
+        observed = {"ECHELON_SCALE": "observe"}
+        several = self._several(OFF, False, observed)
+        like = {**observed, "ECHELON_RECORD_LIKE": os.path.join(several, "about.json")}
+        oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", variables=like))
+        for note in _read_about(oracle)["notes"]:
+            self._say(f"note: {note}")
+        again = self._reordered(OFF, like, has_loader=_read_about(oracle)["num_batches"] > 0)
+        return [self._compared(oracle, again, several, "own")]
+
+    def refuse_what_cannot_run(self, scale: str) -> None:
+        """Raise UsageError, before anything is started, for what `echelon run` will not accept."""
+        start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
+        done = self._host.ask([*self._command(start), "--dry-run", *self._script()], timeout_seconds=COMPARE_SECONDS)
+        if done.exit_code:
+            message, _, hint = done.stderr.strip().removeprefix("echelon: error: ").partition("\n  hint: ")
+            raise UsageError(message, hint=hint.replace("echelon run", "echelon prove"))
+
+    def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
+        title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
+        start = _Start(
+            name=f"several-{scale}", num_ranks=self._asked.num_ranks, scale=scale, title=title,
+            variables=variables or {},
+        )  # fmt: skip
+        record = self._run(start)
+        _refuse_less(_read_about(record), start)
+        return record
+
+    def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
+        how = "the samples of each batch in another order" if has_loader else "each gradient moved by its last bit"
+        name = "ECHELON_RECORD_REORDERED" if has_loader else "ECHELON_RECORD_NUDGED"
+        title = f"1 rank, {how}"
+        return self._run(
+            _Start(name="reordered", num_ranks=1, scale=scale, title=title, variables={**variables, name: "1"})
+        )
+
+    def _run(self, start: _Start) -> str:
+        """Return the folder of a run's record."""
+        record = os.path.join(self._folder, start.name)
+        os.mkdir(record)
+        self._say(f"{start.title} …")
+        done = _finish(self._host, [*self._command(start), *self._script()])
+        ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
+        if done.exit_code != 0:
+            raise RunError(f"the script fails on {ranks}:\n{_without_logs(done.stdout)}")
+        if not os.path.exists(os.path.join(record, "about.json")):
+            raise RunError(
+                f"the script ended on {ranks} without an optimizer step of torch.optim, so there is nothing to compare",
+                hint="does it train in this process, with a torch optimizer?",
+            )
+        return record
+
+    def _command(self, start: _Start) -> list[str]:
+        record = os.path.join(self._folder, start.name)
+        variables = {
+            "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
+            "ECHELON_RECORD": record,
+            "ECHELON_RECORD_STEPS": str(self._asked.num_steps),
+            **start.variables,
+        }
+        options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        return [
+            sys.executable, "-m", "echelon", "run", "--nnodes", "1", "-n", str(start.num_ranks),
+            "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),
+            *options, *self._asked.options,
+        ]  # fmt: skip
+
+    def _script(self) -> list[str]:
+        return [*(["-m"] if self._asked.is_module else []), self._asked.script, *self._asked.arguments]
+
+    def _compared(self, oracle: str, again: str, other: str, kind: str) -> dict[str, Any]:
+        command = [
+            sys.executable,
+            "-m",
+            "echelon.train.compare",
+            oracle,
+            again,
+            other,
+            str(self._asked.num_ranks),
+            kind,
+        ]
+        done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
+        if done.exit_code != 0:
+            raise RunError(f"the records could not be compared:\n{done.stderr}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        if result["is_unknown"]:
+            raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
+        return {**result, "had": _read_about(other)}
+
+
+def _without_logs(report: str) -> str:
+    """Return the report of a failed run without where its logs are: they are removed with all else."""
+    lines = report.rstrip().splitlines()
+    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · logs in ", line))
+
+
+def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
+    """Raise RunError where a run had fewer ranks, or less sharding, than was asked for."""
+    if not about["is_joined"]:
+        raise RunError(
+            f"{start.num_ranks} ranks were started, and the script never initialised torch.distributed: "
+            "each of them trained alone",
+            hint="torch.distributed.init_process_group() before the model is made, "
+            "or, for a script for one device: --scale data",
+        )
+    if about["world_size"] != start.num_ranks:
+        raise RunError(
+            f"{start.num_ranks} ranks were asked for, and the script's torch.distributed has {about['world_size']}",
+            hint="torch.distributed.init_process_group() without rank and world_size: the environment has them",
+        )
+    if start.scale == FSDP and not about["num_sharded"]:
+        raise RunError(f"sharding was asked for, and of {about['num_parameters']} parameters none is sharded")
+
+
+def _read_about(record: str) -> dict[str, Any]:
+    with open(os.path.join(record, "about.json"), encoding="utf-8") as file:
+        about: dict[str, Any] = json.load(file)
+    return {"notes": [], **about}
+
+
+def _how_it_distributes(question: Question) -> str:
+    """Return what shows that the script distributes itself; empty where nothing does."""
+    from echelon.script import distributes, find, imports
+
+    ours = os.path.dirname(os.path.abspath(sys.argv[0]))
+    script = find.resolve(
+        question.script,
+        module=question.is_module,
+        cwd=os.getcwd(),
+        search_path=[entry for entry in sys.path if entry not in ("", ours)],
+    )
+    found = imports.read_imports(script)
+    return distributes.how(found) or ("it mentions echelon.start" if "echelon" in found.local else "")
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder for the records, which all nodes of a job see, unlike /tmp; remove it however this ends."""
     try:
-        folder = tempfile.mkdtemp(
-            prefix=".echelon-prove-", dir=os.getcwd()
-        )  # which all nodes of a job see, unlike /tmp
+        folder = tempfile.mkdtemp(prefix=".echelon-prove-", dir=os.getcwd())
     except OSError as error:
         raise UsageError(
             f"{os.getcwd()} cannot be written, and the runs are recorded there: {error.strerror}",
             hint="cd to a folder of your own",
         ) from None
+    old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        oracle = _run(folder, "one", words, 1, num_steps, host, say)
-        again = _run(folder, "reordered", words, 1, num_steps, host, say)
-        other = _run(folder, "several", words, num_ranks, num_steps, host, say)
-        command = (sys.executable, "-m", "echelon.train.compare", oracle, again, other, str(num_ranks))
-        done = host.ask(command, timeout_seconds=COMPARE_SECONDS)
-        if done.exit_code != 0:
-            raise RunError(f"the records could not be compared:\n{done.stderr}")
-        result: dict[str, Any] = json.loads(done.stdout)
-        if result["is_unknown"]:
-            raise RunError(f"{result['verdict']}: {result['why']}", hint="seed it: torch.manual_seed(0) at its top")
-        return {**result, "num_ranks": num_ranks}
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
-def _run(
-    folder: str,
-    name: str,
-    words: Sequence[str],
-    num_ranks: int,
-    num_steps: int,
-    host: Host,
-    say: Callable[[str], None],
-) -> str:
-    record = os.path.join(folder, name)
-    os.mkdir(record)
-    environ = [f"ECHELON_RECORD={record}", f"ECHELON_RECORD_STEPS={num_steps}"]
-    if name == "reordered":
-        environ.append("ECHELON_RECORD_REORDERED=1")
-    options = [word for pair in environ for word in ("--env", pair)]
-    run_directory = os.path.join(folder, f"run-{name}")
-    order = ", the samples of each batch in another order" if name == "reordered" else ""
-    say(f"{num_ranks} rank{'s' if num_ranks > 1 else ''}{order} …")
-    done = host.ask(
-        (sys.executable, "-m", "echelon", "run", "--nnodes", "1", "-n", str(num_ranks), "--scale", "data",
-         "--show", "none", "--run-dir", run_directory, *options, *words),
-        timeout_seconds=LIMIT_SECONDS,
-    )  # fmt: skip
-    _refuse_failure(done, num_ranks, record)
-    return record
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
-def _refuse_failure(done: Finished, num_ranks: int, record: str) -> None:
-    if done.exit_code != 0:
-        raise RunError(f"the script fails on {num_ranks} rank{'s' if num_ranks > 1 else ''}:\n{done.stderr.rstrip()}")
-    if not os.path.exists(os.path.join(record, "steps.jsonl")):
-        raise RunError(
-            "the script ended without an optimizer step of torch.optim, so there is nothing to compare",
-            hint="does it train in this process, with a torch optimizer?",
-        )
+def _finish(host: Host, command: list[str]) -> Finished:
+    """Run a command to its end; where we are ended, end it first and wait for it: its ranks write into our folder."""
+    process = host.start(command, environ=host.environ)
+    try:
+        output = process.communicate()[0]
+    except BaseException:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=STOP_SECONDS)
+        finally:
+            process.kill()
+        raise
+    return Finished(exit_code=process.returncode, stdout=os.fsdecode(output), stderr="")

@@ -3,15 +3,24 @@
 import os
 import sys
 
+OBSERVE = "observe"
+
 
 def begin(scale: str) -> None:
-    """Scale the script that follows; `scale` is "data"."""
+    """Scale the script that follows, as `scale` says; "observe": only record what it does by itself."""
     if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:
-        from . import start
+        if scale == OBSERVE:
+            from . import observe
+        else:
+            from . import start
     except ImportError as error:
-        sys.stderr.write("echelon: error: --scale %s needs PyTorch where the ranks run: %s\n" % (scale, error))
+        what = "echelon prove" if scale == OBSERVE else "--scale %s" % scale
+        sys.stderr.write("echelon: error: %s needs PyTorch where the ranks run: %s\n" % (what, error))
         sys.stderr.flush()
         os._exit(1)
-    start.start_hooked()
+    if scale == OBSERVE:
+        observe.begin(os.environ)
+    else:
+        start.start_hooked()
