@@ -41,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' \
-	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1'
+	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' tensorboard safetensors tqdm
 	@touch $@
 
 clean:  ## remove what the two commands made

@@ -29,7 +29,7 @@ from tests.cluster import Cluster
 from tests.container.fixture import SCRIPT, Singularity, require_bubblewrap
 
 import echelon
-from echelon.cli import COMMANDS, plan, submit
+from echelon.cli import COMMANDS, lint, plan, submit
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
 from echelon.environment.place import Place
@@ -315,7 +315,7 @@ def test_covering_command_exists() -> None:
 
 def known_options(command: str) -> set[str]:
     """Return the options of a command: from its rows, or from the parser that it fills."""
-    rows = {"run": OPTIONS, "plan": plan.OPTIONS, "submit": submit.OPTIONS}.get(command)
+    rows = {"run": OPTIONS, "plan": plan.OPTIONS, "submit": submit.OPTIONS, "lint": lint.OPTIONS}.get(command)
     if rows is not None:
         return {name for option in rows for name in option.names}
     module = importlib.import_module("echelon.environment.become" if command == "exec" else f"echelon.cli.{command}")

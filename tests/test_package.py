@@ -43,7 +43,7 @@ def test_changed_source_is_packed_again(tmp_path: Path, monkeypatch: pytest.Monk
     room.mkdir()
     source = room / "told.py"
     source.write_text("WORD = 1\n")
-    monkeypatch.setattr(package, "sources", lambda: [str(source)])
+    monkeypatch.setattr(package, "sources", lambda: {"node/told": str(source)})
     package.write(str(tmp_path / "1.pyz"))
     source.write_text("WORD = 22\n")
     package.write(str(tmp_path / "2.pyz"))
@@ -55,7 +55,7 @@ def test_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache keeps a handful."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     source = tmp_path / "told.py"
-    monkeypatch.setattr(package, "sources", lambda: [str(source)])
+    monkeypatch.setattr(package, "sources", lambda: {"node/told": str(source)})
     for number in range(12):
         source.write_text("#" * number)
         package.write(str(tmp_path / "out.pyz"))

@@ -1,4 +1,4 @@
-"""An IterableDataset whose batches are objects of the script's own, in which no tensor is found."""
+"""An IterableDataset whose batches are objects of the script's own, which hold a tensor."""
 
 import sys
 
@@ -14,16 +14,17 @@ class Batch:
 
 class Objects(IterableDataset):
     def __iter__(self):
-        for _ in range(30):
+        for _ in range(60):
             yield Batch(torch.randn(12, 4))
 
 
 torch.manual_seed(0)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for batch in DataLoader(Objects(), batch_size=None):
+for step, batch in enumerate(DataLoader(Objects(), batch_size=None)):
     loss = model(batch.x).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    print(f"step {step} loss {loss.item():.8f}")
 torch.save(model.state_dict(), sys.argv[-1] if len(sys.argv) > 1 else "model.pt")

@@ -16,8 +16,13 @@ total = 0.0
 for a, b in loader:
     total += nn.functional.mse_loss(model(a), b).item()
 print(f"before training {total / len(loader):.6f}")
-for a, b in loader:
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(a), b).backward()
-    optimizer.step()
+step = 0
+for _epoch in range(6):
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(a), b)
+        loss.backward()
+        optimizer.step()
+        print(f"step {step} loss {loss.item():.8f}")
+        step += 1
 torch.save(model.state_dict(), sys.argv[-1] if len(sys.argv) > 1 else "model.pt")

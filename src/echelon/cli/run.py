@@ -50,7 +50,8 @@ def read_job(scanned: Scanned) -> Job:
         num_nodes=most,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
-        scale=_one_of("--scale", values.get("scale", "off"), ("off", "data")),
+        scale=_one_of("--scale", values.get("scale", "auto"), ("auto", "off", "data", "fsdp")),
+        scale_with=_scale_with(values),
         bind=_one_of("--bind", values.get("bind", "auto"), ("auto", "strict", "off")),
         container=_image(values),
         container_binds=tuple(scanned.values.get("container_bind", ())),
@@ -65,6 +66,29 @@ def read_job(scanned: Scanned) -> Job:
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
     )  # fmt: skip
+
+
+def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
+    """Return how to scale, in the words that ranks read."""
+    words = [option for option in ("no-check", "shard-eval", "sync-bn", "per-device-batch") if _key(option) in values]
+    if "scale_lr" in values:
+        rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))
+        if "per_device_batch" not in values:
+            raise UsageError(
+                "--scale-lr is for a global batch that grows with the ranks, and here it is the script's own",
+                hint=f"echelon run --per-device-batch --scale-lr {rule} …",
+            )
+        words.append(f"lr={rule}")
+    if words and values.get("scale") == "off":
+        raise UsageError(
+            f"--{words[0].replace('lr=', 'scale-lr ')} is for a script that is scaled, and --scale off was given",
+            hint="leave --scale off out",
+        )
+    return tuple(words)
+
+
+def _key(option: str) -> str:
+    return option.replace("-", "_")
 
 
 def _command(scanned: Scanned) -> Command:

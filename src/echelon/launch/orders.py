@@ -24,6 +24,7 @@ def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is
         launch=plan.launch,
         visible=plan.visible,
         scale=plan.scale,
+        scale_with=list(plan.scale_with),
         bind=plan.bind,
         reserved=list(plan.reserved_cores),
         settings=[(variable.name, variable.value, variable.is_folder) for variable in plan.variables],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 _ROOMS = ("node", "topology", "environment", "train")
 
@@ -18,13 +19,19 @@ def write(path: str) -> None:
         file.write(content)
 
 
-def sources() -> list[str]:
-    """Return the files that go into the zip."""
+def sources() -> dict[str, str]:
+    """Return the files that go into the zip, by their names there: node/agent."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folders = [os.path.join(here, room) for room in _ROOMS]
-    return [
-        os.path.join(folder, name) for folder in folders for name in sorted(os.listdir(folder)) if name.endswith(".py")
-    ]
+    return {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
+
+
+def _modules(folder: str, package: str) -> Iterator[tuple[str, str]]:
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if name.endswith(".py"):
+            yield f"{package}/{name[:-3]}", path
+        elif not name.startswith(("_", ".")) and os.path.isdir(path):
+            yield from _modules(path, f"{package}/{name}")
 
 
 def _kept() -> bytes:
@@ -50,7 +57,7 @@ def _cache_path() -> str:
     """Return the name for exactly these sources and this interpreter."""
     from binascii import crc32
 
-    stats = [(path, os.stat(path)) for path in sources()]
+    stats = [(path, os.stat(path)) for path in sources().values()]
     state = ";".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = crc32(f"{sys.version} {state}".encode("utf-8", "surrogateescape"))

@@ -11,7 +11,7 @@ import marshal
 import os
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from types import CodeType
 
@@ -19,16 +19,15 @@ _MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(
 MAX_KEPT = 8  # versions and interpreters that one user may have in use
 
 
-def pack(sources: Sequence[str]) -> bytes:
+def pack(sources: Mapping[str, str]) -> bytes:
     """Return the zip: sources for every Python, and this interpreter's bytecode beside them."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
         _add(archive, "_echelon/__init__", b"", compile("", "node.pyz", "exec"))
-        for source in sources:
-            room, name = os.path.basename(os.path.dirname(source)), os.path.basename(source)[:-3]
-            inner = "sitecustomize" if name == "start_hook" else f"_echelon/{room}/{name}"
-            loader = SourceFileLoader(f"echelon.{room}.{name}", source)
+        for name, source in sources.items():
+            inner = "sitecustomize" if name == "node/start_hook" else f"_echelon/{name}"
+            loader = SourceFileLoader("echelon." + name.replace("/", "."), source)
             code = loader.get_code(loader.name)  # from __pycache__ where it is there
             if code is not None:
                 _add(archive, inner, loader.get_data(source), code)

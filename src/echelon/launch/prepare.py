@@ -9,15 +9,17 @@ import socket
 import stat
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
+from echelon.launch import scaling
 from echelon.launch.run_directory import new_path
 from echelon.plan import Site, Surroundings, resolve
-from echelon.spec import Job, Plan
+from echelon.spec import Command, Job, Plan
 
 if TYPE_CHECKING:
     from echelon.script.imports import Imports
@@ -33,7 +35,9 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     host = host or Host()
     cwd = os.getcwd()
     folder, found_imports = _read_script(job, cwd)
-    _refuse_to_scale(job, found_imports, cwd)
+    decision = scaling.decide(job, found_imports, partial(_imports, job.command, cwd))
+    asked_by_itself = ("auto",) if job.scale == "auto" else ()
+    job = replace(job, scale=decision.how, scale_with=(*job.scale_with, *asked_by_itself))
     found = allocation.read(host.environ, partial(gres.ask, host))
     run_id = os.urandom(8).hex()
     label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
@@ -52,6 +56,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         site=_site(job, host, found.partition if found is not None else "", is_slurm=found is not None),
         cwd=cwd,
         vendor=devices.vendor(host.environ),
+        scale_why=decision.why,
     )
     return resolve(job, around)
 
@@ -106,27 +111,11 @@ def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     return script.folder, imports.read_imports(script)
 
 
-def _refuse_to_scale(job: Job, found: Imports | None, cwd: str) -> None:
-    """Raise UsageError where scaling was asked for and the script shares the work out by itself."""
-    if job.scale == "off":
-        return
-    from echelon.script import distributes, find, imports
+def _imports(command: Command, cwd: str) -> Imports:
+    from echelon.script import find, imports
 
-    command = job.command
-    if command.kind == "program":
-        raise UsageError(
-            f"--scale {job.scale} is for a Python script, and {command.target} is any program",
-            hint=f"echelon run --scale {job.scale} train.py",
-        )
-    if found is None:
-        script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
-        found = imports.read_imports(script)
-    reason = distributes.how(found)
-    if reason:
-        raise UsageError(
-            f"{command.target} distributes itself: {reason}; scaled, it would share the work twice",
-            hint="echelon run --scale off …",
-        )
+    script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
+    return imports.read_imports(script)
 
 
 def _refuse_what_cannot_be_executed(target: str) -> None:

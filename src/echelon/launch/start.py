@@ -43,6 +43,8 @@ def start(plan: Plan, host: Host) -> int:
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
         node_order.write(orders.order(plan, addresses, secret), directory.path)
         console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
+        if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
+            console.say(f"not scaled: {plan.scale_why}")
         supervisor = Supervisor(plan, directory, listener, secret, console)
         agents = Agents.start(
             plan,

@@ -17,7 +17,8 @@ class Order(NamedTuple):
     folder: str  # what Python will put first on sys.path
     launch: str  # "warm", "exec" or "tasks"
     visible: str  # "all" or "own"
-    scale: str  # "off" or "data"
+    scale: str  # "off", "data" or "fsdp"
+    scale_with: List[str]
     bind: str  # "auto", "strict" or "off"
     reserved: List[int]  # cores that the machine keeps for itself
     settings: List[Tuple[str, str, bool]]  # name, value with {places}, whether it names a folder to be made

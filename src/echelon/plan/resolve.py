@@ -43,6 +43,8 @@ class Surroundings:
     cwd: str
     vendor: str
     """Whose devices are visible here: "amd", "nvidia" or empty."""
+    scale_why: str
+    """Why the script is trained on all ranks by us, or is not."""
 
 
 def resolve(job: Job, around: Surroundings) -> Plan:
@@ -59,6 +61,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
+    is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
         run_id=around.run_id,
         name=job.name,
@@ -75,13 +78,15 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         ranks_per_node=ranks_per_node,
         devices_per_node=devices,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
-        visible="own" if job.scale != "off" else job.visible,  # then the script's own "cuda" is the rank's device
+        visible="own" if is_scaled else job.visible,  # then the script's own "cuda" is the rank's device
         bind=job.bind,
         reserved_cores=around.site.kind.reserved_cores if around.site.kind is not None else (),
         documented_cores=around.site.documented_cores,
         variables=settings,
         container=container,
         scale=job.scale,
+        scale_with=job.scale_with,
+        scale_why=around.scale_why,
         share_devices=job.share_devices,
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
         run_directory=job.run_directory or around.run_directory,
@@ -96,6 +101,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             Reason(what="launch", value=job.launch, why=_why_launch(job)),
+            *([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else []),
             *why_settings,
             *([Reason(what="container", value=container.image, why=container.convention)] if container else []),
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from echelon.environment.rank_names import RANK_NAMES
 from echelon.script.imports import Imports
+from echelon.script.statements import CALLS_BACKWARD
 
 # packages whose use means that somebody else shares the work out, and names that only such scripts mention
 _PACKAGES = (
     "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "deepspeed", "horovod", "tensorflow", "jax",
-    "fairscale", "colossalai", "megatron", "torchtitan", "composer", "ray", "mpi4py",
+    "fairscale", "colossalai", "megatron", "torchtitan", "composer", "ray", "mpi4py", "echelon",
 )  # fmt: skip
 _NAMES = (
     "torch.distributed", "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed",
     "torch.multiprocessing.spawn", "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",
-    "transformers.Trainer", "transformers.Seq2SeqTrainer", "echelon.start",
+    "transformers.Trainer", "transformers.Seq2SeqTrainer",
 )  # fmt: skip
 
 
 def how(imports: Imports) -> str:
     """Return what shows that the script distributes itself; empty where nothing does."""
-    package = next((name for name in _PACKAGES if name in imports.uses), "")
+    imported = imports.uses | {name.partition(".")[0] for name in imports.local}
+    package = next((name for name in _PACKAGES if name in imported), "")
     if package:
         return f"it imports {package}"
     name = next(
         (mention for mention in sorted(imports.mentions) for name in _NAMES if (mention + ".").startswith(name + ".")),
         "",
     )
-    return f"it mentions {name}" if name else ""
+    if name:
+        return f"it mentions {name}"
+    variable = next((name for name in sorted(RANK_NAMES) if "$" + name in imports.mentions), "")
+    return f"it reads {variable}" if variable else ""
+
+
+def trains(imports: Imports) -> bool:
+    """Say whether the script trains with PyTorch in a loop of its own."""
+    return "torch" in imports.uses and CALLS_BACKWARD in imports.mentions

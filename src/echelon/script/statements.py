@@ -16,6 +16,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from echelon.environment.rank_names import RANK_NAMES
 from echelon.script.branches import FUNCTIONS, Certainty, running, tail
 from echelon.script.changes import Trace
 from echelon.script.values import dotted
@@ -122,8 +123,15 @@ def _text(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+CALLS_BACKWARD = "$.backward"
+
+
 def mentions(tree: ast.Module) -> set[str]:
-    """Return every dotted name that is imported or reached through an import, wherever it stands."""
+    """Return every dotted name that is imported or reached through an import, wherever it stands.
+
+    Of what is not imported, two things count: `$.backward` for a call of that method, and `$RANK` and the like for the
+    name of a variable that tells ranks apart.
+    """
     nodes = list(_live(tree))
     aliases: dict[str, str] = {}
     found: set[str] = set()
@@ -138,12 +146,16 @@ def mentions(tree: ast.Module) -> set[str]:
             for alias in node.names:
                 found.add(f"{node.module}.{alias.name}")
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    for node in nodes:
-        if isinstance(node, ast.Attribute):
-            chain = _chain(node, aliases)
-            if chain:
-                found.add(chain)
-    return found
+    return found | {sign for node in nodes if (sign := _sign(node, aliases))}
+
+
+def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
+    """Return what a node mentions, if anything."""
+    if isinstance(node, ast.Attribute):
+        return _chain(node, aliases) or (CALLS_BACKWARD if node.attr == "backward" else "")
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_NAMES:
+        return "$" + node.value
+    return ""
 
 
 def _chain(node: ast.Attribute, aliases: dict[str, str]) -> str:

@@ -36,8 +36,11 @@ class Job:
     """Folders to be seen inside, as SRC, SRC:DST or SRC:DST:ro."""
     global_batch: int = 0
     """Samples of one step over all ranks, divided and passed on; 0: the script knows."""
-    scale: str = "off"
-    """"off": the script runs as it is; "data": one written for a single device is trained on all of them."""
+    scale: str = "auto"
+    """"off": the script runs as it is; "data" or "fsdp": one written for a single device is trained on all of them;
+    "auto": the script tells which."""
+    scale_with: tuple[str, ...] = ()
+    """How: words of `train.wishes`."""
     share_devices: bool = False
     """Whether more ranks than devices are meant."""
     environ: tuple[tuple[str, str], ...] = ()

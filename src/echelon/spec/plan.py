@@ -44,6 +44,8 @@ class Plan:
     """The machine's settings that the user has not made by another value."""
     container: Container | None
     scale: str
+    scale_with: tuple[str, ...]
+    scale_why: str
     share_devices: bool
     environ: tuple[tuple[str, str], ...]
     run_directory: str

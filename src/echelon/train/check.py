@@ -13,18 +13,20 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from torch import nn
 
 from .factors import meaning
 from .refusal import Refusal
+from .shards import whole
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
 NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
+DRAWS = "random numbers are drawn for each sample, or inside of a model, which each rank does for itself"
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
@@ -37,10 +39,10 @@ class FirstStep:
         self._pid = 0
         self._pipe = -1
         self._began = 0.0
-        self._random: Optional[Tuple[Any, ...]] = None
         self._undo: List[Callable[[], None]] = []
         self._num_workers = 0
         self.is_due = True
+        self.is_begun = False
         self.is_oracle = False
         self.is_half = False
         """Whether something was computed under autocast."""
@@ -54,6 +56,7 @@ class FirstStep:
     def begin(self) -> bool:
         """Fork the oracle, once; return True in it."""
         self.is_due = False
+        self.is_begun = True
         self._switch_dropout_off()
         if not self._is_main or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return False  # a device cannot be used after a fork
@@ -81,22 +84,18 @@ class FirstStep:
         """Remember that samples come from worker processes, of which it is not seen whether they draw."""
         self._num_workers = max(self._num_workers, num_workers)
 
-    def note_step(self) -> None:
-        """Remember, in the oracle, with which random numbers the first step begins."""
-        if self.is_oracle and self._random is None:
-            self._random = _random_state()
-
-    def before_step(self, parameters: List[nn.Parameter]) -> None:
+    def before_step(self, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
         """Report the gradients in the oracle, which ends here; compare them on rank 0."""
         self._switch_dropout_on()
         if self.is_oracle:
-            self._report(parameters)
-        elif self._pid:
-            self._compare(parameters)
+            self._report(parameters, was_drawn=was_drawn)
+        gradients = [whole(parameter.grad) for parameter in parameters]
+        if self._pid:
+            self._compare(parameters, gradients)
 
-    def _report(self, parameters: List[nn.Parameter]) -> None:
+    def _report(self, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
         message = {
-            "why_not": self._why_not(),
+            "why_not": DRAWS if was_drawn else self._why_not(),
             "gradients": [None if one.grad is None else one.grad.detach().clone() for one in parameters],
         }
         content = io.BytesIO()
@@ -106,14 +105,12 @@ class FirstStep:
         os._exit(0)
 
     def _why_not(self) -> str:
-        if not _is_same(_random_state(), self._random):
-            return "it draws random numbers, which each rank does for itself"
         norms = (nn.modules.batchnorm._BatchNorm,)
         if any(isinstance(one, norms) and one.training for one in gc.get_objects()):
             return "BatchNorm takes each rank's own statistics"
         return ""
 
-    def _compare(self, parameters: List[nn.Parameter]) -> None:
+    def _compare(self, parameters: List[nn.Parameter], gradients: List[Optional[torch.Tensor]]) -> None:
         content = self._hear()
         took = time.monotonic() - self._began
         if not content:
@@ -126,7 +123,7 @@ class FirstStep:
         worst = 0.0
         try:
             for place, theirs in enumerate(message["gradients"]):
-                worst = max(worst, _difference(parameters[place], theirs, is_half=self.is_half))
+                worst = max(worst, _difference(parameters[place], gradients[place], theirs, is_half=self.is_half))
         except Refusal as refusal:
             if not self._num_workers or refusal.factor:  # chance makes no multiples
                 raise
@@ -180,9 +177,10 @@ def _attention_without_dropout(attention: Any, *args: Any, **kwargs: Any) -> tor
     return result
 
 
-def _difference(parameter: nn.Parameter, theirs: Optional[torch.Tensor], *, is_half: bool) -> float:
+def _difference(
+    parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], *, is_half: bool
+) -> float:
     """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
-    ours = parameter.grad
     if ours is None or theirs is None:
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
             raise _wrong(parameter, "one of them has no gradient")
@@ -226,12 +224,3 @@ def _name(parameter: nn.Parameter) -> str:
 
 def _is_zero(gradient: Optional[torch.Tensor]) -> bool:
     return gradient is None or not bool(gradient.any())
-
-
-def _random_state() -> Tuple[Any, ...]:
-    numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), str(numpy.random.get_state()) if numpy is not None else ""
-
-
-def _is_same(one: Tuple[Any, ...], other: Optional[Tuple[Any, ...]]) -> bool:
-    return other is not None and torch.equal(one[0], other[0]) and one[1:] == other[1:]

@@ -5,13 +5,16 @@ methods the model was called, how often, or how many models there are. DDP overl
 """
 
 import weakref
-from typing import Any, Callable, List, Optional
+from typing import Callable, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .refusal import Refusal
+from .shards import Shards, is_sharded
+from .view import exchange
 from .world import World
 
 
@@ -29,11 +32,13 @@ class _Trained(nn.Module):
 class Gradients:
     """The parameters of all optimizers, and whether their gradients are those of the global batch."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, are_sharded: bool = False) -> None:
         self._world = world
+        self._shards = Shards(world) if are_sharded else None
         self._optimizers: "List[weakref.ref[torch.optim.Optimizer]]" = []  # in the order in which all ranks made them
         self._parameters: List[nn.Parameter] = []
         self._ddp: Optional[DistributedDataParallel] = None
+        self._sparse: Dict[int, nn.Parameter] = {}  # whose gradients DDP cannot take
         self._finds_unused = True
         self._backwards = 0  # since the last step
         self._backwards_per_step = 1  # in the step before
@@ -46,6 +51,7 @@ class Gradients:
     def become_alone(self) -> None:
         """Go on without the other ranks."""
         self._world = self._world._replace(size=1)
+        self._shards = None
         self._ddp = None
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
@@ -74,23 +80,44 @@ class Gradients:
             return
         known = {id(one) for one in self._parameters}
         if {id(one) for one in parameters} != known:
+            devices = sorted({str(one.device) for one in parameters})
+            if len(devices) > 1:
+                raise Refusal(
+                    "the model has parts on several devices: %s" % ", ".join(devices),
+                    "let the whole model be on one: each rank has its own, and echelon run --scale fsdp … spreads it",
+                )
             for parameter in parameters:
-                if id(parameter) not in known:
+                if id(parameter) not in known and not is_sharded(parameter):
                     dist.broadcast(parameter.detach(), 0)
             self._parameters = parameters
             self._ddp = None
 
+    def shard(self) -> None:
+        """Spread the weights over the ranks, where that was asked for."""
+        if self._shards is None:
+            return
+        self._shards.refuse_thawed()
+        self.prepare()
+        if not all(is_sharded(one) for one in self._parameters):
+            optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+            self._shards.apply(optimizers, self._parameters)
+            self._parameters = self.parameters()
+
     def _wrap(self, *, finds_unused: bool) -> None:
         self._ddp = None  # its hooks go with it
         self._finds_unused = finds_unused
-        self._ddp = DistributedDataParallel(_Trained(self._parameters), find_unused_parameters=finds_unused)
+        dense = [one for one in self._parameters if id(one) not in self._sparse]
+        if dense:
+            self._ddp = DistributedDataParallel(_Trained(dense), find_unused_parameters=finds_unused)
 
-    def backward(self, loss: torch.Tensor, weight: float, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Run backward() so that gradients are the mean over all ranks, this one's loss counting with its weight."""
-        if weight != 1.0:
-            loss = loss * weight
+    def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        """Run backward() so that gradients are the mean over all ranks."""
         self._backwards += not self._is_in_step
-        if self._ddp is None:
+        if self._shards is not None:
+            run_backward(loss)  # fully_shard means gradients as it scatters them
+            self.is_local = True
+            self.reduce()
+        elif self._ddp is None:
             run_backward(loss)
             self._after_first()
         elif self._may_wait():
@@ -117,6 +144,7 @@ class Gradients:
 
     def _after_sync(self) -> None:
         """Notice a backward that left parameters out although none did before: DDP has then not finished."""
+        self._mean(list(self._sparse.values()))
         if self._ddp is None or self._finds_unused:
             return
         try:
@@ -147,25 +175,36 @@ class Gradients:
         if not self.is_local or self._world.size == 1:
             return
         self.is_local = False
-        used = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
-        used = used.to(self._world.device)
-        dist.all_reduce(used, op=dist.ReduceOp.MAX)  # what one rank's samples leave out another's may need
-        is_used = used.tolist()
-        for place, parameter in enumerate(self._parameters):
-            if is_used[place]:
+        self._mean([one for one in self._parameters if not is_sharded(one)])
+
+    def _mean(self, parameters: List[nn.Parameter]) -> None:
+        """Take the mean of gradients over all ranks."""
+        if not parameters:
+            return
+        kinds = torch.tensor([_kind(parameter.grad) for parameter in parameters], device=self._world.device)
+        dist.all_reduce(kinds, op=dist.ReduceOp.MAX)  # what one rank's samples leave out another's may need
+        for parameter, kind in zip(parameters, kinds.tolist()):  # noqa: B905
+            if kind == _SPARSE:
+                parameter.grad = self._sparse_mean(parameter)
+            elif kind == _DENSE:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self._world.size
 
+    def _sparse_mean(self, parameter: nn.Parameter) -> torch.Tensor:
+        """Gather the rows that the samples of all ranks have touched (nn.Embedding(sparse=True))."""
+        self._sparse[id(parameter)] = parameter
+        given = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
+        gradient = given.coalesce()
+        rows = exchange.counts(gradient.values().size(0), self._world)
+        indices = exchange.gather(gradient.indices().t().contiguous(), self._world, rows)
+        values = exchange.gather(gradient.values(), self._world, rows) / self._world.size
+        return torch.sparse_coo_tensor(indices.t(), values, parameter.shape, check_invariants=False).coalesce()
 
-def scalars_as_one(world: World, value: torch.Tensor, weight: float) -> Any:
-    """Begin the mean of a loss over all ranks while its backward runs; return what waits for it."""
-    total = value.detach() * (weight / world.size)
-    work = dist.all_reduce(total, async_op=True)
 
-    def wait() -> torch.Tensor:
-        work.wait()
-        return total
+_DENSE, _SPARSE = 1, 2
 
-    return wait
+
+def _kind(gradient: Optional[torch.Tensor]) -> int:
+    return 0 if gradient is None else _SPARSE if gradient.is_sparse else _DENSE

@@ -4,16 +4,22 @@ from typing import Any, Callable
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
+from . import batch_norm, shards
 from . import world as worlds
 from .refusal import Refusal
 from .run import Run
+from .view import derivatives
+from .view.tensors import View
+from .wishes import LEARNING_RATES
 
 
 def install(run: Run) -> None:
-    """Hook what every single-device script uses; the explicit form needs the first three alone."""
+    """Hook what every single-device script uses; the explicit form needs the first five alone."""
     _hook_backward(run)
+    _hook_calls(run)
+    derivatives.install(run)
     _hook_steps(run)
     _hook_readers_of_gradients(run)
     if run.is_hooked:
@@ -23,6 +29,12 @@ def install(run: Run) -> None:
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
+        if run.wishes.how == "fsdp" and run.world.size > 1:
+            shards.install()
+        if run.wishes.syncs_batch_norm and run.world.size > 1:
+            batch_norm.install(run)
+        if run.wishes.keeps_batch and run.world.size > 1:
+            _hook_lengths(run)
 
 
 def _hook_backward(run: Run) -> None:
@@ -32,6 +44,16 @@ def _hook_backward(run: Run) -> None:
         run.backward(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
+def _hook_calls(run: Run) -> None:
+    """Let a batch enter models in parts."""
+    original = nn.Module.__call__
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return run.calls.call(original, self, args, kwargs)
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
 
 
 def _hook_steps(run: Run) -> None:
@@ -46,7 +68,7 @@ def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **kwargs: Any) -> Any:
             run.gradients.reduce()
-            return original(*args, **kwargs)
+            return shards.whole(original(*args, **kwargs))
 
         return reads
 
@@ -76,14 +98,32 @@ def _hook_optimizers(run: Run) -> None:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        _scale_learning_rate(self, run)
         run.gradients.add(self)
-        run.is_training_mode = True  # a model begins so, whatever another was in before
 
     torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
 
 
+def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
+    """Let a larger global batch have the learning rate that was asked for, before a scheduler sees it."""
+    factor = run.world.size ** LEARNING_RATES[run.wishes.learning_rate]
+    for group in optimizer.param_groups if factor != 1 else ():
+        group["lr"] = group["lr"] * factor
+
+
+def _hook_lengths(run: Run) -> None:
+    """Let a loader that shuffles, and so feeds training, have as many batches as there are steps."""
+    original = DataLoader.__len__
+
+    def length(self: "DataLoader[Any]") -> int:
+        num_batches = original(self)
+        return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.world.size)
+
+    DataLoader.__len__ = length  # type: ignore[method-assign]
+
+
 def _hook_modes(run: Run) -> None:
-    """Notice whether the trained models are in train() or eval(); only the outermost call of several counts."""
+    """Notice when a trained model goes into eval(); only the outermost call of several counts."""
     original = nn.Module.train
     depth = [0]
 
@@ -93,10 +133,8 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
-        if depth[0] == 0 and _is_trained(self, run):
-            run.is_training_mode = mode
-            if not mode:
-                _share_buffers(self, run)
+        if depth[0] == 0 and not mode and _is_trained(self, run):
+            _share_buffers(self, run)
         return result
 
     nn.Module.train = train  # type: ignore[method-assign, assignment]
@@ -136,7 +174,7 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
         and tensor.requires_grad
         and tensor.grad_fn is not None
         and tensor.numel() == 1
-        and not hasattr(tensor, "_echelon_is_global")
+        and not isinstance(tensor, View)
         and torch.distributed.is_initialized()
     )
 
@@ -157,7 +195,11 @@ def _hook_own_distribution(run: Run) -> None:
     original = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        if not _is_ours():
+        if not _is_ours() and run.world.size > 1:
+            if run.wishes.is_auto and not run.has_begun:
+                run.stand_aside()
+                original(*args, **kwargs)
+                return
             raise Refusal(
                 "the script distributes itself: it calls torch.distributed.init_process_group()",
                 "echelon run --scale off …",

@@ -3,53 +3,57 @@
 import copy
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Iterator, List, Optional
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Deque, Iterator, List, Optional, Tuple
 
-from torch.utils.data import DataLoader, IterableDataset
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from . import batches
-from .batches import Share
 from .record import in_other_order
 from .refusal import Refusal
+from .streams import seed_all
 
 if TYPE_CHECKING:
     from .run import Run
 
-_END = object()
+_RANK_STEP = 7_368_787
+_PROBED = 3
 iterate = DataLoader.__iter__  # the original, whatever is hooked later
 
 
 class ShardedSampler:
-    """A batch sampler that yields this rank's share of each batch of another."""
+    """A batch sampler that yields this rank's share of each batch of another, or the whole of it."""
 
-    def __init__(self, base: Any, run: "Run") -> None:
+    def __init__(self, base: Any, run: "Run", *, is_whole: bool) -> None:
         self.base = base
         self.run = run
-        self.shares: Deque[Share] = deque()
+        self.is_whole = is_whole
+        self.rows: Deque[Tuple[int, ...]] = deque()
 
     def __len__(self) -> int:
         return len(self.base)
 
     def __iter__(self) -> Iterator[List[Any]]:
         run = self.run
-        self.shares.clear()
+        self.rows.clear()
         with run.streams.in_common():
             indices = iter(self.base)
         num_batches = 0
         while True:
             with run.streams.in_common():  # a sampler may draw with each batch
-                batch = next(indices, _END)
-            if batch is _END:
+                drawn = [list(one) for one in islice(indices, run.world.size if run.wishes.keeps_batch else 1)]
+            if not drawn:
                 return
-            batch = list(batch)  # type: ignore[call-overload]
+            batch = [index for each in drawn for index in each]
             if run.is_reordered:
                 batch.reverse()
             if not num_batches and len(batch) < run.world.size:
                 raise small_batch(len(batch), run.world.size)
             num_batches += 1
-            mine = batches.share(len(batch), run.world.rank, run.world.size)
-            self.shares.append(mine)
-            yield batches.of_indices(batch, mine)
+            rows = batches.rows_of(len(batch), run.world.size)
+            self.rows.append(rows)
+            yield batch if self.is_whole else batches.of_indices(batch, run.world.rank, rows)
 
 
 def small_batch(size: int, num_ranks: int) -> Refusal:
@@ -59,6 +63,20 @@ def small_batch(size: int, num_ranks: int) -> Refusal:
         % (size, "" if size == 1 else "s", num_ranks),
         "a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
     )
+
+
+class _SeededWorker:
+    """What a loader's worker begins with: random numbers that no other rank's worker draws."""
+
+    def __init__(self, rank: int, init: Any) -> None:
+        self._rank = rank
+        self._init = init
+
+    def __call__(self, worker: int) -> None:
+        if self._rank:
+            seed_all((torch.initial_seed() + self._rank * _RANK_STEP) % (1 << 63))
+        if self._init is not None:
+            self._init(worker)
 
 
 def _length_of(loader: Any) -> Optional[int]:
@@ -73,12 +91,13 @@ class Loop:
 
     def __init__(self, loader: Any, run: "Run") -> None:
         self.run = run
-        self.share: Optional[Share] = None
-        self.num_batches = 0
-        self.num_backwards = 0
+        self.num_rows = 0
+        """Samples of the batch that is at hand, on all ranks."""
+        self._num_batches = 0
         self._length = _length_of(loader)
         self._refuse_small_batches(loader)
-        self._shares: Optional[Deque[Share]] = None
+        self._sampler: Optional[ShardedSampler] = None
+        self._has_own_collate = getattr(loader, "collate_fn", default_collate) is not default_collate
         self._loader = loader
         run.first_step.note_workers(getattr(loader, "num_workers", 0))
         with run.streams.in_common():
@@ -86,19 +105,28 @@ class Loop:
 
     def _begin(self, loader: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+            if self.run.wishes.keeps_batch and self.run.world.size > 1:
+                raise Refusal(
+                    "--per-device-batch needs samples that can be chosen, and the DataLoader reads a stream",
+                    "leave --per-device-batch out: the ranks then share each batch of the stream",
+                )
             return iterate(loader)  # whole batches, which are cut when they come
         twin = self.run.twins.get(loader)
         if twin is None:
             twin = copy.copy(loader)
-            # batch_sampler cannot be set by assignment once a loader exists
-            twin.__dict__["batch_sampler"] = ShardedSampler(loader.batch_sampler, self.run)
+            is_whole = self._has_own_collate and self.run.world.size > 1 and _collates_rows(loader, self.run)
+            # these cannot be set by assignment once a loader exists
+            twin.__dict__["batch_sampler"] = ShardedSampler(loader.batch_sampler, self.run, is_whole=is_whole)
+            twin.__dict__["worker_init_fn"] = _SeededWorker(
+                0 if is_whole else self.run.world.rank, loader.worker_init_fn
+            )
             self.run.twins[loader] = twin
-        self._shares = twin.batch_sampler.shares
+        self._sampler = twin.batch_sampler
         return iterate(twin)
 
     def _refuse_small_batches(self, loader: Any) -> None:
         size = getattr(loader, "batch_size", None)
-        if size is not None and size < self.run.world.size:
+        if size is not None and size < self.run.world.size and not self.run.wishes.keeps_batch:
             raise small_batch(size, self.run.world.size)
 
     def __iter__(self) -> "Loop":
@@ -110,36 +138,58 @@ class Loop:
         return self._length
 
     def __next__(self) -> Any:
-        self.run.enter(self)  # what the samples draw is this rank's own
+        is_whole = self._sampler is None or self._sampler.is_whole
+        self.run.enter(self)
         try:
-            batch = next(self._inner)
+            with self.run.streams.in_common() if is_whole else self.run.streams.in_own():
+                batch = next(self._inner)
         except StopIteration:
             self.close()
-            self._refuse_without_backward()
             raise
-        if self._shares is not None:
-            self.share = self._shares.popleft()
-        else:
-            size = batches.length_of(batch)
-            self.share = batches.share(size, self.run.world.rank, self.run.world.size)
-            batch = batches.cut(in_other_order(batch) if self.run.is_reordered else batch, self.share)
-        self.num_batches += 1
-        return batch
+        return self._shared(batch)
 
-    def _refuse_without_backward(self) -> None:
-        if self.num_batches and not self.num_backwards:
-            raise Refusal(
-                "a loop over a DataLoader was taken for training and shared among the ranks, "
-                "but it never called backward(): what it computed is of one rank's samples alone",
-                "put evaluation under torch.no_grad(), or the model into eval() before the loop begins",
-            )
+    def _shared(self, batch: Any) -> Any:
+        run = self.run
+        if self._sampler is None:
+            if run.is_reordered:
+                batch = in_other_order(batch)
+            if run.world.size == 1:
+                return batch
+            size = batches.length_of(batch)
+            if not size:
+                return batch  # no rows for samples: whole on every rank, and models may share what they get
+            if size < run.world.size and not self._num_batches:
+                raise small_batch(size, run.world.size)
+            rows = batches.rows_of(size, run.world.size)
+        else:
+            rows = self._sampler.rows.popleft()
+        self._num_batches += 1
+        self.num_rows = sum(rows)
+        if run.world.size == 1:
+            return batch
+        if self._sampler is None or self._sampler.is_whole:
+            return batches.of_whole(batch, run.world, rows)
+        return batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
 
     def close(self) -> None:
-        """Leave the loop: what is drawn from now on is the same on all ranks."""
+        """Leave the loop."""
         self.run.leave(self)
 
     def __del__(self) -> None:
         self.close()
+
+
+def _collates_rows(loader: Any, run: "Run") -> bool:
+    """Say whether a collate function of the script makes tensors with a row for each sample; it may pad them all.
+
+    Then each rank loads whole batches, for a part would be padded to its own longest sample.
+    """
+    dataset, size = loader.dataset, min(_PROBED, len(loader.dataset))
+    with run.streams.kept():
+        try:
+            return batches.has_rows(loader.collate_fn([dataset[place] for place in range(size)]), size)
+        except (LookupError, TypeError):  # places are not its keys
+            return False
 
 
 class WholeLoop:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, List, Optional, Union
+from typing import Any, Callable, List, Optional, Set, Union
 
 import torch
 from torch import nn
@@ -10,38 +10,42 @@ from torch.utils.data import DataLoader
 
 from . import record
 from . import world as worlds
+from .batches import rows_of
 from .check import FirstStep
 from .files import Files
-from .gradients import Gradients, scalars_as_one
+from .gradients import Gradients
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .refusal import Refusal
 from .streams import Streams
+from .view import rules  # noqa: F401  (it says what views do)
+from .view.calls import Calls
+from .view.tensors import Partial, View, plain
+from .wishes import DEFAULT, Wishes
 
-SCALED = (
-    "scaled over %d ranks: each takes its part of every batch, and the loss is that of the whole batch; "
-    "what else a loop counts (hits, batch sizes) is rank 0's part"
-)
+SCALED = "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole"
 Floats = Union[torch.Tensor, float]
 
 
 class Run:
     """What `echelon.start()` returns; it works alone on one process too."""
 
-    def __init__(self, world: worlds.World, *, is_hooked: bool) -> None:
+    def __init__(self, world: worlds.World, *, is_hooked: bool, wishes: Wishes = DEFAULT) -> None:
         self.world = world
         self.is_hooked = is_hooked
+        self.wishes = wishes
         self._pid = os.getpid()
-        self.streams = Streams(world.rank, worlds.seed_of_run(os.environ))
-        self.gradients = Gradients(world)
+        self.streams = Streams(world.rank, worlds.seed_of_run(os.environ) if is_hooked else None)
+        self.gradients = Gradients(world, are_sharded=wishes.how == "fsdp" and world.size > 1)
         self.twins = new_twins()
         self.files = Files(is_closed=world.rank > 0)
         self.record = record.asked(os.environ, is_main=world.rank == 0)
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
-        self.is_training_mode = True
+        self.first_step.is_due = wishes.checks_first_step
+        self.calls = Calls(self)
         self.has_begun = False
-        """Whether there was a training loop."""
-        self._last_weight = 1.0
+        """Whether something was trained."""
+        self._last_fraction = 1.0 / world.size
         self._loops: List[Loop] = []
 
     # What a person calls
@@ -69,6 +73,9 @@ class Run:
     def mean(self, value: Floats) -> torch.Tensor:
         """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
         worlds.join(self.world)
+        if isinstance(value, View):
+            tensor: torch.Tensor = plain(value)
+            return tensor
         tensor = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
         return worlds.mean(self.world, tensor, self.weight)
 
@@ -85,37 +92,64 @@ class Run:
 
     @property
     def weight(self) -> float:
-        """By what a mean over this rank's samples counts."""
-        if self.loop is not None and self.loop.share is not None:
-            self._last_weight = self.loop.share.weight(self.world.size)
-        return self._last_weight
+        """By what a mean over this rank's samples counts; the mean of all ranks' weights is 1."""
+        if self.loop is not None and self.loop.num_rows:
+            rows = rows_of(self.loop.num_rows, self.world.size)
+            self._last_fraction = rows[self.world.rank] / self.loop.num_rows
+        return self._last_fraction * self.world.size
+
+    def batch_sizes(self) -> Set[int]:
+        """Return how many samples the batches have that are at hand."""
+        return {loop.num_rows for loop in self._loops if loop.num_rows}
 
     def begins_training(self) -> bool:
-        """Say whether a loop that begins now is for training: gradients are on and a trained model is not in eval()."""
-        return torch.is_grad_enabled() and self.gradients.has_optimizers and self.is_training_mode
+        """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
+        return torch.is_grad_enabled() and self.gradients.has_optimizers
 
     def begin(self, loader: "DataLoader[Any]") -> Any:
         """Return the iterator of a loader: sharded for training, whole for evaluation."""
         if os.getpid() != self._pid:  # a worker of a loader, which may use loaders of its own
             return iterate(loader)
-        if not self.begins_training():
+        if self.begins_training():
+            self.begin_training()
+        elif not self.wishes.shards_evaluation:
             return WholeLoop(loader, self)
+        else:
+            self.prepare()
+        return Loop(loader, self)
+
+    def begin_training(self) -> None:
+        """Meet the other ranks; the first time, say so and send an oracle ahead."""
         self.prepare()
         if not self.has_begun and self.is_main and self.world.size > 1:
             self.say(SCALED % self.world.size)
         self.has_begun = True
+        self._compare_first_step()
+        self.gradients.shard()
+
+    def _compare_first_step(self) -> None:
+        """Send an oracle ahead, which is this process as one device."""
         if self.record is not None:
             self.first_step.keep_dropout_off()
         elif self.first_step.is_due and self.world.size > 1 and self.first_step.begin():
             self._become_oracle()
-        return Loop(loader, self)
 
     def _become_oracle(self) -> None:
         """Go on as one device that has whole batches, up to the first step."""
         self._pid = os.getpid()
-        self.world = self.world._replace(size=1)
+        self.world = self.world._replace(rank=0, size=1)
+        self.streams.is_watched = True
         self.gradients.become_alone()
         self.files.is_closed = True
+
+    def stand_aside(self) -> None:
+        """Leave a script alone that turns out to share the work by itself."""
+        if self.is_main:
+            self.say("not scaled: the script calls torch.distributed.init_process_group()")
+        self.world = self.world._replace(size=1)
+        self.gradients.become_alone()
+        self.files.is_closed = False
+        self.first_step.is_due = False
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
@@ -123,8 +157,8 @@ class Run:
         if self.record is not None:
             self.record.before_step(optimizer, self.gradients.parameters())
             return
-        if self.gradients.num_steps == 1 and not self.first_step.is_due:
-            self.first_step.before_step(self.gradients.parameters())
+        if self.gradients.num_steps == 1 and self.first_step.is_begun:
+            self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
 
     def say(self, text: str) -> None:
         """Talk to the person: on standard error, which is shown for rank 0."""
@@ -140,48 +174,36 @@ class Run:
         """Begin a step of a loop."""
         if loop not in self._loops:
             self._loops.append(loop)
-        self.streams.own()
-        self.first_step.note_step()
 
     def leave(self, loop: Loop) -> None:
         """End a loop."""
         if loop in self._loops:
-            self._last_weight = self.weight  # a loss of the last step may be read after the loop
+            self._last_fraction = self.weight / self.world.size  # a loss of the last step may be read after the loop
             self._loops.remove(loop)
-            if not self._loops:
-                self.streams.common()
 
-    def backward(self, loss: torch.Tensor, run_backward: Any) -> None:
-        """Run a loss's backward for the global batch, and let the loss be the global one afterwards."""
+    def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        """Run a loss's backward for the global batch."""
         if self.world.size == 1:
-            if self.loop is not None:
-                self.loop.num_backwards += 1
             run_backward(loss)
-            self._note_loss(loss)
-            return
-        if self.loop is None:
-            self._refuse_unsharded()
-        for loop in self._loops:  # zip(one, other) is a loop over both
-            loop.num_backwards += 1
-        self.gradients.prepare()
-        is_scalar = loss.numel() == 1
-        wait = scalars_as_one(self.world, loss, self.weight) if is_scalar else None
-        self.gradients.backward(loss, self.weight, run_backward)
-        if wait is not None:
-            with torch.no_grad():
-                loss.data.copy_(wait())
-            loss._echelon_is_global = True  # type: ignore[attr-defined]
-        self._note_loss(loss)
-
-    def _note_loss(self, loss: torch.Tensor) -> None:
+        elif self.calls.num_shared:
+            self.gradients.prepare()
+            part = loss
+            if isinstance(loss, Partial):
+                loss.start()  # its value travels while gradients are computed
+                part = loss.local * self.world.size
+            elif isinstance(loss, View):
+                part = loss.whole()
+            self.gradients.backward(part, run_backward)
+        else:
+            self._refuse_unshared()
         if self.record is not None and loss.numel() == 1:
-            self.record.loss = float(loss.detach())
+            self.record.loss = float(plain(loss).detach())
 
-    def _refuse_unsharded(self) -> None:
+    def _refuse_unshared(self) -> None:
         raise Refusal(
-            "backward() was called on samples that did not come from a DataLoader that is shared among the ranks, "
-            "so every rank would train on the same ones",
-            "draw the batches with a torch DataLoader and step with a torch.optim optimizer, "
+            "backward() was called, and no model has computed a part of a batch before: "
+            "every rank would train on the same samples",
+            "call a torch.nn.Module with batches, and step with a torch.optim optimizer, "
             "or start one rank: echelon run -n 1 …",
         )
 
@@ -197,5 +219,5 @@ class _Sharded:
         return len(self._loader)
 
     def __iter__(self) -> Any:
-        self._run.prepare()
+        self._run.begin_training()
         return Loop(self._loader, self._run)

@@ -3,7 +3,7 @@
 import os
 from typing import Optional
 
-from . import files, hooks
+from . import files, hooks, wishes
 from . import world as worlds
 from .run import Run
 
@@ -16,12 +16,15 @@ def start() -> Run:
     if _run is None:
         _run = Run(worlds.read(os.environ), is_hooked=False)
         hooks.install(_run)
+        if _run.world.size > 1:
+            worlds.join(_run.world)
+            _run.streams.follow(_run.world)  # the script may have seeded before
     return _run
 
 
 def start_hooked() -> None:
     """Scale the script that begins after this."""
     global _run
-    _run = Run(worlds.read(os.environ), is_hooked=True)
+    _run = Run(worlds.read(os.environ), is_hooked=True, wishes=wishes.read(os.environ))
     hooks.install(_run)
     files.install(_run)

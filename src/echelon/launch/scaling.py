@@ -1,0 +1,53 @@
+"""Whether a script is trained on all ranks by us, or shares the work out by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from echelon.errors import UsageError
+from echelon.spec import Job
+
+if TYPE_CHECKING:
+    from echelon.script.imports import Imports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided."""
+
+    how: str
+    """"off", "data" or "fsdp"."""
+    why: str
+    """Empty where there was nothing to decide."""
+
+
+def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Decision:
+    """Decide by what was asked for, and else by what the script says; raise UsageError where the two disagree."""
+    from echelon.script import distributes
+
+    command = job.command
+    if job.scale == "off":
+        return Decision(how="off", why="")
+    if command.kind == "program" or (job.container and command.kind == "module"):
+        if job.scale == "auto":
+            return Decision(how="off", why="")
+        raise UsageError(
+            f"--scale {job.scale} is for a Python script, and {command.target} is any program",
+            hint=f"echelon run --scale {job.scale} train.py",
+        )
+    found = found or read()
+    reason = distributes.how(found)
+    if job.scale != "auto" and reason:
+        raise UsageError(
+            f"{command.target} distributes itself: {reason}; scaled, it would share the work twice",
+            hint="echelon run --scale off …",
+        )
+    if job.scale != "auto":
+        return Decision(how=job.scale, why=f"--scale {job.scale}")
+    if not distributes.trains(found):
+        return Decision(how="off", why="")
+    if reason:
+        return Decision(how="off", why=f"the script distributes itself: {reason}")
+    return Decision(how="data", why="the script calls backward(), and nothing in it distributes the work")

@@ -1,0 +1,65 @@
+"""BatchNorm with the statistics of the whole batch, on devices and on CPUs (PyTorch's SyncBatchNorm needs a GPU)."""
+
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over ranks, each of which uses it: so each has a part of its gradient."""
+
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        result = part.clone()
+        dist.all_reduce(result)
+        return result
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
+
+
+def install(run: "Run") -> None:
+    """Hook what all BatchNorm modules call."""
+    original = nn.functional.batch_norm
+
+    def batch_norm(
+        input: torch.Tensor,  # noqa: A002  (as PyTorch calls it)
+        running_mean: Optional[torch.Tensor], running_var: Optional[torch.Tensor],
+        weight: Optional[torch.Tensor] = None, bias: Optional[torch.Tensor] = None, training: bool = False,
+        momentum: float = 0.1, eps: float = 1e-5,
+    ) -> torch.Tensor:  # fmt: skip
+        if not training or not run.calls.is_inside or run.world.size == 1:
+            return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        mean, variance, count = _statistics(input, has_samples=run.calls.has_rows)
+        if running_mean is not None and running_var is not None:
+            with torch.no_grad():
+                unbiased = variance.flatten() * (count / (count - 1))
+                running_mean.lerp_(mean.flatten().to(running_mean.dtype), momentum)
+                running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+        result: torch.Tensor = (input - mean) * torch.rsqrt(variance + eps)
+        shape = mean.shape
+        result = result if weight is None else result * weight.view(shape)
+        result = result if bias is None else result + bias.view(shape)
+        return result.to(input.dtype)
+
+    nn.functional.batch_norm = batch_norm
+
+
+def _statistics(samples: torch.Tensor, *, has_samples: bool) -> Any:
+    """Return mean, variance (biased) and count over all dims but the second, and over all ranks."""
+    values = samples.float() if samples.dtype in (torch.half, torch.bfloat16) else samples
+    dims = [dim for dim in range(values.dim()) if dim != 1]
+    is_counted = float(has_samples)  # a sample that stands in for none has no say
+    sums = values.sum(dims, keepdim=True) * is_counted
+    count = values.new_tensor([is_counted * values.numel() / values.size(1)])
+    both = _Sum.apply(torch.cat([sums.flatten(), count]))  # type: ignore[no-untyped-call]
+    total = both[-1].detach()
+    mean = both[:-1].view(sums.shape) / total
+    squares = ((values - mean) ** 2).sum(dims, keepdim=True) * is_counted
+    return mean, _Sum.apply(squares) / total, total  # type: ignore[no-untyped-call]

@@ -1,0 +1,184 @@
+"""Spread the weights of unchanged models over the ranks with PyTorch's fully_shard, optimizers included.
+
+A model's weights become DTensors of which every rank keeps a part; what a script saves or reads of them is whole.
+"""
+
+import gc
+import warnings
+from typing import Any, Callable, Dict, List, Sequence
+
+import torch
+from torch import nn
+
+from .refusal import Refusal
+from .view.tensors import map_tensors
+from .world import World
+
+
+class Shards:
+    """The models that were sharded."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.roots: List[nn.Module] = []
+        self._trained: Dict[int, bool] = {}
+
+    def refuse_thawed(self) -> None:
+        """Refuse weights that were frozen or thawed since they were sharded, which fully_shard does not follow."""
+        for root in self.roots:
+            for name, parameter in root.named_parameters():
+                if self._trained.get(id(parameter), parameter.requires_grad) != parameter.requires_grad:
+                    raise Refusal(
+                        "%s.%s was %s after the model was sharded, and fully_shard does not notice"
+                        % (type(root).__name__, name, "thawed" if parameter.requires_grad else "frozen"),
+                        "echelon run --scale data …, which does; or freeze before the first step",
+                    )
+
+    def apply(self, optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+        """Shard every model that has trained weights and was not sharded yet, and let its optimizers have the parts."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        for optimizer in optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise Refusal("LBFGS computes with all weights as one vector", "echelon run --scale data …")
+        plain = [one for one in parameters if not is_sharded(one)]
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to views of ours
+        roots = [root for root in _roots(plain) if root not in self.roots]
+        if not roots:
+            return
+        mesh = init_device_mesh(self._world.device.type, (self._world.size,))
+        parts: Dict[int, nn.Parameter] = {}
+        for root in roots:
+            parts.update(_shard(root, mesh))
+        for optimizer in optimizers:
+            _give_parts(optimizer, parts)
+        self.roots += roots
+        for root in roots:
+            self._trained.update({id(parameter): parameter.requires_grad for parameter in root.parameters()})
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Say whether a tensor is a DTensor."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Any) -> Any:
+    """Return a tensor with all its parts; every rank must ask."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def _roots(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
+    """Return the outermost modules that have these weights, in the order of the weights, which is that of all ranks."""
+    order = {id(parameter): place for place, parameter in enumerate(parameters)}
+    found = {}
+    for module in [one for one in gc.get_objects() if isinstance(one, nn.Module)]:
+        module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no weights of its own
+        places = [order[id(parameter)] for parameter in module.parameters() if id(parameter) in order]
+        if places and type(module).__name__ != "_Trained":
+            found[id(module)] = (min(places), module)
+    inner = {id(child) for _, module in found.values() for child in module.modules() if child is not module}
+    ranked = sorted((entry for key, entry in found.items() if key not in inner), key=lambda entry: entry[0])
+    return [module for _, module in ranked]
+
+
+def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
+    """Shard one model, its repeated blocks one by one; return the new weights by the identity of the old."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    old = dict(root.named_parameters(remove_duplicate=False))
+    for block in _blocks(root):
+        fully_shard(block, mesh=mesh)
+    if isinstance(root, (nn.ModuleList, nn.ModuleDict)):
+        raise Refusal(
+            "--scale fsdp needs models that are called, and a %s holds weights that are trained" % type(root).__name__,
+            "put it into an nn.Module with a forward(), or --scale data",
+        )
+    fully_shard(root, mesh=mesh, reshard_after_forward=True)  # else model.zero_grad() after a forward() clears nothing
+    for name in dir(type(root)):
+        if not name.startswith("_") and not hasattr(nn.Module, name) and callable(getattr(type(root), name)):
+            register_fsdp_forward_method(root, name)  # model.encode(x) needs the weights as forward() does
+    new = dict(root.named_parameters(remove_duplicate=False))
+    return {id(parameter): new[name] for name, parameter in old.items()}
+
+
+def _blocks(root: nn.Module) -> List[nn.Module]:
+    """Return the blocks that repeat: what stands in a ModuleList, the innermost first, if weights are theirs alone."""
+    lists = [module for module in root.modules() if isinstance(module, nn.ModuleList)]
+    blocks = [block for each in lists for block in each if next(block.parameters(), None) is not None]
+    tied = _tied(root)
+    return [
+        block
+        for block in reversed(blocks)
+        if not any(id(parameter) in tied for parameter in block.parameters()) and block is not root
+    ]
+
+
+def _tied(root: nn.Module) -> "set[int]":
+    """Return the weights that two modules have in common: they stay with the root."""
+    seen: Dict[int, int] = {}
+    for module in root.modules():
+        for parameter in module.parameters(recurse=False):
+            seen[id(parameter)] = seen.get(id(parameter), 0) + 1
+    return {key for key, count in seen.items() if count > 1}
+
+
+def _give_parts(optimizer: torch.optim.Optimizer, parts: Dict[int, nn.Parameter]) -> None:
+    for group in optimizer.param_groups:
+        group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
+    for parameter in list(optimizer.state):
+        if id(parameter) in parts:
+            part = parts[id(parameter)]
+            optimizer.state[part] = _part_of_state(optimizer.state.pop(parameter), part)
+
+
+def _part_of_state(state: Any, parameter: Any) -> Any:
+    """Return an optimizer's state of one weight with what has its shape spread as the weight is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    def change(tensor: torch.Tensor) -> Any:
+        if is_sharded(tensor) or tensor.shape != parameter.shape or not tensor.dim():
+            return tensor
+        return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+
+    return map_tensors(state, change)
+
+
+def install() -> None:
+    """Let what is saved be whole, and what is loaded be spread."""
+    _hook_modules()
+    _hook_optimizers()
+
+
+def _hook_modules() -> None:
+    state_dict, load_state_dict = nn.Module.state_dict, nn.Module.load_state_dict
+
+    def get(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        parts = state_dict(self, *args, **kwargs)
+        result = map_tensors(parts, whole)
+        if hasattr(parts, "_metadata"):  # versions of modules, which loading looks at
+            result._metadata = parts._metadata
+        return result
+
+    def load(self: nn.Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+        own = dict(self.named_parameters(remove_duplicate=False))
+        given = {
+            name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value
+            for name, value in given.items()
+        }
+        return load_state_dict(self, given, *args, **kwargs)
+
+    nn.Module.state_dict = get  # type: ignore[method-assign]
+    nn.Module.load_state_dict = load  # type: ignore[method-assign, assignment]
+
+
+def _hook_optimizers() -> None:
+    original: Callable[..., Any] = torch.optim.Optimizer.state_dict
+    torch.optim.Optimizer.state_dict = lambda self: map_tensors(original(self), whole)  # type: ignore[method-assign]
+    load = torch.optim.Optimizer.load_state_dict
+
+    def load_state_dict(self: torch.optim.Optimizer, given: Any) -> None:
+        load(self, given)
+        for parameter in [one for one in self.state if is_sharded(one)]:
+            self.state[parameter] = _part_of_state(self.state[parameter], parameter)
+
+    torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]

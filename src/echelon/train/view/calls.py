@@ -1,0 +1,177 @@
+"""Where a batch enters a model: each rank computes its own rows, and what comes out is a view of all.
+
+Only the outermost call counts, and only of modules that have parameters: a loss, a pooling or an augmentation without
+any is computed by `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+
+import torch
+from torch import nn
+
+from .. import batches
+from ..refusal import Refusal
+from . import exchange
+from .tensors import Partial, Sharded, View, entered, map_tensors, own_part, tensors_of
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+
+class Calls:
+    """Whether a model is being computed now, and what was shared."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._pid = os.getpid()
+        self.is_inside = False
+        self.has_rows = True
+        """Whether this rank has a sample of the batch that is computed, rather than one that stands in."""
+        self.num_shared = 0
+        """Calls in which every rank had rows of its own."""
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module."""
+        if self._run.world.size == 1 and self._run.streams.is_watched and not self.is_inside:
+            return self._watch(original, module, args, kwargs)
+        if self.is_inside or os.getpid() != self._pid or not _has_parameters(module):
+            return original(module, *args, **kwargs)
+        views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
+        rows = [one for one in views if isinstance(one, Sharded)]
+        if rows:
+            return self._compute(original, module, _enter(args, rows), _enter(kwargs, rows), rows)
+        if views:
+            args, kwargs = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
+        shared = self._rows_of_plain(args, kwargs)
+        if shared is None:
+            return original(module, *args, **kwargs)
+        try:
+            return self._compute(original, module, _enter(args, shared), _enter(kwargs, shared), shared)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if isinstance(error, Refusal) or "out of memory" in str(error):
+                raise
+            raise Refusal(
+                "%s fails on the rows that this rank has of its input (%d of %d): %s"
+                % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
+                "a model whose samples stand in the first dim of its input, or one rank: echelon run -n 1 …",
+            ) from error
+
+    def _watch(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Compute as one device, and notice whether random numbers are drawn where each rank would draw its own."""
+        self.is_inside = True
+        try:
+            with self._run.streams.in_own():
+                return original(module, *args, **kwargs)
+        finally:
+            self.is_inside = False
+
+    def _compute(self, original: Any, module: nn.Module, args: Any, kwargs: Any, rows: List[Sharded]) -> Any:
+        self.num_shared += 1
+        self._run.gradients.shard()  # weights that are trained from now on
+        self.is_inside = True
+        self.has_rows = rows[0].rows[self._run.world.rank] > 0
+        try:
+            with self._run.streams.in_own():  # dropout is each rank's own
+                output = original(module, *args, **kwargs)
+        finally:
+            self.is_inside = False
+        return _leave(output, rows)
+
+    def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
+        """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself."""
+        run = self._run
+        if run.world.size == 1 or not run.begins_training():
+            return None
+        tensors = [one for one in tensors_of(args, kwargs) if one.dim()]
+        first = tensors[0] if tensors else None
+        if first is None or isinstance(first, nn.Parameter) or not self._is_batch(first):
+            return None
+        run.begin_training()
+        size = first.size(0)
+        if size < run.world.size or run.world.size == 1:
+            return None
+        rows = batches.rows_of(size, run.world.size)
+        return [Sharded(own_part(first, run.world.rank, rows), run.world, rows)]
+
+    def _is_batch(self, tensor: torch.Tensor) -> bool:
+        sizes = self._run.batch_sizes()
+        if getattr(tensor, "comes_from_batches", False):
+            return True
+        if sizes:
+            return tensor.size(0) in sizes
+        return tensor.dim() > 1 or not tensor.is_floating_point()
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _enter(value: Any, rows: List[Sharded]) -> Any:
+    """Return the arguments as this rank's part of the model gets them."""
+    lead = rows[0]
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, Sharded):
+            return tensor.local
+        tensor = entered(tensor, lead.world)
+        if isinstance(tensor, nn.Parameter) or not tensor.dim():
+            return tensor
+        dim = _dim_of_rows(tensor, sum(lead.rows))
+        return tensor if dim is None else own_part(tensor, lead.world.rank, lead.rows, dim)
+
+    return _cut_lists(map_tensors(value, change), lead)
+
+
+def _dim_of_rows(tensor: torch.Tensor, num_rows: int) -> Optional[int]:
+    """Return the dim of a plain tensor that is the batch: the first, or the second as in the state of an RNN."""
+    if tensor.dim() == 2 and tensor.size(0) == tensor.size(1):
+        return None  # a mask over positions, rather than samples
+    if tensor.size(0) == num_rows:
+        return 0
+    return 1 if tensor.dim() > 2 and tensor.size(1) == num_rows else None
+
+
+def _cut_lists(value: Any, lead: Sharded) -> Any:
+    """Cut lists of strings and the like, one entry for each sample."""
+    if isinstance(value, (list, tuple)) and len(value) == sum(lead.rows) and not tensors_of(value):
+        first = sum(lead.rows[: lead.world.rank])
+        return value[first : first + max(1, lead.rows[lead.world.rank])]
+    if type(value) in (list, tuple):
+        return type(value)(_cut_lists(one, lead) for one in value)
+    if type(value) is dict:
+        return {key: _cut_lists(one, lead) for key, one in value.items()}
+    return value
+
+
+def _leave(output: Any, leads: List[Sharded]) -> Any:
+    """Return what a model gave for this rank's rows as a view of what it gives for all.
+
+    Where ranks have as many rows each, what a dim counts is seen from this rank's shapes; else from those of all, for
+    ranks must not come to different views.
+    """
+    found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
+    tensors = list(found.values())
+    world = leads[0].world
+    are_even = all(len(set(lead.rows)) == 1 for lead in leads)
+    every = [[tuple(one.shape)] * world.size for one in tensors] if are_even else exchange.shapes(tensors, world)
+    views = {id(one): _view(one, shapes, leads) for one, shapes in zip(tensors, every)}  # noqa: B905
+    return map_tensors(output, lambda tensor: views.get(id(tensor), tensor))
+
+
+def _view(tensor: torch.Tensor, shapes: List[Tuple[int, ...]], leads: List[Sharded]) -> torch.Tensor:
+    """View one output by the shapes that it has on all ranks."""
+    world = leads[0].world
+    for dim in range(tensor.dim()):
+        for lead in leads:
+            sizes = [max(one, 1) for one in lead.rows]
+            if all(shape[dim] == size for shape, size in zip(shapes, sizes)):  # noqa: B905
+                return Sharded(tensor, world, lead.rows, dim)
+    lead = leads[0]
+    ratio = tensor.size(0) // lead.local.size(lead.dim_of_rows) if tensor.dim() else 0
+    if ratio and all(shape[0] == ratio * max(one, 1) for shape, one in zip(shapes, lead.rows)):  # noqa: B905
+        return Sharded(tensor, world, [one * ratio for one in lead.rows])  # rows of tokens, say
+    fraction = lead.rows[world.rank] / sum(lead.rows)
+    if tensor.is_floating_point():  # a mean over samples, as losses are; or the same on all ranks
+        return Partial(tensor * fraction, world, fraction)
+    return tensor

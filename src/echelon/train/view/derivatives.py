@@ -1,0 +1,66 @@
+"""torch.autograd.grad over what the ranks have in parts."""
+
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
+
+import torch
+
+from . import exchange
+from .tensors import Partial, Sharded, View, own_part
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+
+def install(run: "Run") -> None:
+    """Hook torch.autograd.grad."""
+    original = torch.autograd.grad
+
+    def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
+            return original(outputs, inputs, grad_outputs, *args, **kwargs)
+        return _grad(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
+
+    torch.autograd.grad = grad
+
+
+def _listed(value: Any) -> List[Any]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def _grad(
+    original: Callable[..., Any], run: "Run", outputs: List[Any], inputs: List[Any], given: Any, args: Any, kwargs: Any
+) -> Any:
+    """Differentiate this rank's part of the outputs, and sum up over ranks where an input is the same on all."""
+    are_parts = [isinstance(one, View) for one in outputs]
+    if any(are_parts) and not all(are_parts):
+        outputs = [one.whole() if isinstance(one, View) else one for one in outputs]
+        are_parts = [False]
+    wanted = _listed(given) if given is not None else [None] * len(outputs)
+    weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
+    gradients = original(
+        [getattr(one, "local", one) for one in outputs], [getattr(one, "local", one) for one in inputs],
+        weights if given is not None else None, *args, **kwargs,
+    )  # fmt: skip
+    factor = 1.0 if all(are_parts) else 1.0 / run.world.size
+    found: List[Optional[torch.Tensor]] = []
+    for gradient, variable in zip(gradients, inputs):  # noqa: B905
+        if gradient is None:
+            found.append(None)
+        elif isinstance(variable, Sharded):
+            found.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
+        elif isinstance(variable, Partial):
+            found.append(exchange.total(gradient * (factor / run.world.size), run.world))
+        else:
+            found.append(exchange.total(gradient * factor, run.world))
+    return tuple(found)
+
+
+def _local_like(weight: Any, output: torch.Tensor) -> Any:
+    """Return the weights of this rank's part of an output."""
+    if isinstance(weight, View) and isinstance(output, Sharded):
+        return weight.local
+    if isinstance(weight, View):
+        return weight.whole()
+    if weight is not None and isinstance(output, Sharded):
+        return own_part(weight, output.world.rank, output.rows, output.dim_of_rows)
+    return weight

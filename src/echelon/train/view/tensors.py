@@ -1,0 +1,184 @@
+"""Tensors as one device would have them, of which this rank holds a part.
+
+A training loop that was written for one device sees the whole batch: its size, its loss, its hits. What is computed
+from a view follows `rules`; where no rule fits, the parts are put together and PyTorch computes with the whole.
+"""
+
+import copy
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+import torch
+
+from ..refusal import Refusal
+from ..world import World
+from . import exchange
+
+Args = Tuple[Any, ...]
+Kwargs = Dict[str, Any]
+
+
+class View(torch.Tensor):
+    """A tensor with the shape that it has on one device, and no memory of its own."""
+
+    rule: Callable[[Any, Args, Kwargs], Any]
+    """What happens when PyTorch is called with a view; `rules` sets it."""
+    local: torch.Tensor
+    world: World
+
+    @staticmethod
+    def _make(cls: Any, local: torch.Tensor, world: World, shape: Sequence[int]) -> Any:
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
+        self.local = local
+        self.world = world
+        return self
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return View.rule(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise Refusal(
+            "%s was called with a batch that is shared among the ranks in a way that echelon does not see" % func,
+            "start one rank: echelon run -n 1 …",
+        )
+
+    def whole(self) -> torch.Tensor:
+        """Return a plain tensor that is the same on all ranks."""
+        raise NotImplementedError
+
+    def put_whole(self, whole: torch.Tensor) -> None:
+        """Take another value, of which every rank has the whole."""
+        raise NotImplementedError
+
+
+class Sharded(View):
+    """Rows (along dim 0, seldom another) of which every rank has some."""
+
+    rows: Tuple[int, ...]
+    """How many of them each rank has."""
+    dim_of_rows: int
+
+    @staticmethod
+    def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
+        """View rows; a rank that has none holds one all the same, which counts for nothing."""
+        shape = list(local.shape)
+        shape[dim] = sum(rows)
+        self: Sharded = View._make(cls, local, world, shape)
+        self.rows = tuple(rows)
+        self.dim_of_rows = dim
+        return self
+
+    @property
+    def counted(self) -> torch.Tensor:
+        """Return the rows of this rank that count."""
+        return self.local.narrow(self.dim_of_rows, 0, self.rows[self.world.rank])
+
+    def whole(self) -> torch.Tensor:
+        return exchange.gather(self.local, self.world, self.rows, self.dim_of_rows)
+
+    def put_whole(self, whole: torch.Tensor) -> None:
+        self.local = own_part(exchange.enter(whole, self.world), self.world.rank, self.rows, self.dim_of_rows)
+
+
+class Partial(View):
+    """What is the sum of all ranks' parts."""
+
+    fraction: float
+    """How much this rank's samples count among all; the fractions of all ranks sum up to 1."""
+    _wait: Optional[Callable[[], torch.Tensor]]
+
+    @staticmethod
+    def __new__(cls: Any, local: torch.Tensor, world: World, fraction: Optional[float] = None) -> "Partial":
+        self: Partial = View._make(cls, local, world, local.shape)
+        self.fraction = 1.0 / world.size if fraction is None else fraction
+        self._wait = None
+        return self
+
+    def whole(self) -> torch.Tensor:
+        if torch.is_grad_enabled() and self.local.requires_grad:
+            return exchange.total(self.local, self.world)
+        return self.value()
+
+    def value(self) -> torch.Tensor:
+        """Return the sum without its graph; it is exchanged once."""
+        return self.start()().clone()
+
+    def start(self) -> Callable[[], torch.Tensor]:
+        """Begin to exchange the value; return what waits for it."""
+        if self._wait is None:
+            self._wait = exchange.start_total(self.local.detach())
+        return self._wait
+
+    def put_whole(self, whole: torch.Tensor) -> None:
+        is_real = whole.is_floating_point() or whole.is_complex()
+        self.local = exchange.enter(whole, self.world) / self.world.size if is_real else whole * (self.world.rank == 0)
+        self._wait = None
+
+
+def own_part(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
+    """Return this rank's rows of a whole; where it has none, the first stands in."""
+    return exchange.own_rows(whole, rank, rows, dim) if rows[rank] else whole.narrow(dim, 0, 1)
+
+
+def entered(tensor: torch.Tensor, world: World) -> torch.Tensor:
+    """Return a tensor whole, to be used for this rank's part."""
+    return exchange.enter(tensor.whole() if isinstance(tensor, View) else tensor, world)
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return the value with every tensor in its tuples, lists and dicts changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        changed = [map_tensors(one, change) for one in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else _as_sequence(value, changed)
+    if isinstance(value, list):
+        return [map_tensors(one, change) for one in value]
+    if isinstance(value, dict):
+        changed_values = {key: map_tensors(one, change) for key, one in value.items()}
+        if type(value) is dict:
+            return changed_values
+        value = value.copy()  # an OrderedDict, or a model's output with attributes of the same names
+        for key, one in changed_values.items():
+            value[key] = one
+        return value
+    return _map_attributes(value, change)
+
+
+def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return a copy of an object that holds tensors, as batches of graphs and distributions do; else the value."""
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or isinstance(value, (type, torch.nn.Module)):
+        return value
+    if not any(isinstance(one, torch.Tensor) for one in attributes.values()):
+        return value
+    value = copy.copy(value)
+    for name, one in list(attributes.items()):
+        if isinstance(one, torch.Tensor):
+            setattr(value, name, change(one))
+    return value
+
+
+def _as_sequence(like: Any, values: Any) -> Any:
+    """Return a tuple, or one of torch's own named results (torch.return_types.max), of these values."""
+    return tuple(values) if type(like) is tuple else type(like)(values)
+
+
+def tensors_of(*values: Any) -> "list[torch.Tensor]":
+    """Return every tensor in tuples, lists and dicts, in order."""
+    found: "list[torch.Tensor]" = []
+    map_tensors(values, found.append)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return the value without views, the same on all ranks; no gradient flows through what was one."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, Partial):
+            return tensor.value()
+        with torch.no_grad():
+            return tensor.whole() if isinstance(tensor, View) else tensor
+
+    return map_tensors(value, change)
