@@ -4,7 +4,6 @@ The child is forked when the first training loop begins, gets whole batches, and
 optimizer step; so what is compared with is the user's own code, not a model of it. Dropout is off during that step.
 """
 
-import gc
 import io
 import os
 import random
@@ -12,12 +11,13 @@ import select
 import signal
 import sys
 import time
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from torch import nn
 
+from . import modules
 from .factors import meaning
 from .refusal import Refusal
 from .shards import whole
@@ -44,6 +44,7 @@ class FirstStep:
         self.is_due = True
         self.is_begun = False
         self.is_oracle = False
+        self.syncs_batch_norm = False
         self.is_half = False
         """Whether something was computed under autocast."""
 
@@ -106,7 +107,7 @@ class FirstStep:
 
     def _why_not(self) -> str:
         norms = (nn.modules.batchnorm._BatchNorm,)
-        if any(isinstance(one, norms) and one.training for one in gc.get_objects()):
+        if not self.syncs_batch_norm and any(isinstance(one, norms) and one.training for one in modules.living()):
             return "BatchNorm takes each rank's own statistics"
         return ""
 
@@ -154,12 +155,9 @@ class FirstStep:
             original = getattr(functional, name)
             setattr(functional, name, _without_dropout)
             self._undo.append(partial(setattr, functional, name, original))
-        self._undo.append(
-            partial(setattr, functional, "scaled_dot_product_attention", functional.scaled_dot_product_attention)
-        )
-        functional.scaled_dot_product_attention = partial(
-            _attention_without_dropout, functional.scaled_dot_product_attention
-        )
+        attention = functional.scaled_dot_product_attention
+        self._undo.append(partial(setattr, functional, "scaled_dot_product_attention", attention))
+        functional.scaled_dot_product_attention = _attention_without_dropout(attention)
 
     def _switch_dropout_on(self) -> None:
         while self._undo:
@@ -170,11 +168,13 @@ def _without_dropout(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch
     return tensor
 
 
-def _attention_without_dropout(attention: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The fifth argument is dropout_p."""
-    kwargs.pop("dropout_p", None)
-    result: torch.Tensor = attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
-    return result
+def _attention_without_dropout(attention: Any) -> Any:
+    @wraps(attention)  # torch.compile asks functions for their names
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("dropout_p", None)  # the fifth argument
+        return attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
+
+    return compute
 
 
 def _difference(
@@ -214,8 +214,8 @@ def _name(parameter: nn.Parameter) -> str:
     """Return a parameter's longest name among all modules: the outermost module's."""
     names = [
         "%s.%s" % (type(module).__name__, name)
-        for module in gc.get_objects()
-        if isinstance(module, nn.Module) and not isinstance(module, nn.ParameterList)
+        for module in modules.living()
+        if not isinstance(module, nn.ParameterList)
         for name, one in module.named_parameters()
         if one is parameter and "parameters_of_optimizers" not in name  # not our own wrapper
     ]

@@ -10,7 +10,7 @@ from . import batch_norm, shards
 from . import world as worlds
 from .refusal import Refusal
 from .run import Run
-from .view import derivatives
+from .view import derivatives, losses
 from .view.tensors import View
 from .wishes import LEARNING_RATES
 
@@ -20,6 +20,7 @@ def install(run: Run) -> None:
     _hook_backward(run)
     _hook_calls(run)
     derivatives.install(run)
+    losses.install(run)
     _hook_steps(run)
     _hook_readers_of_gradients(run)
     if run.is_hooked:
@@ -47,13 +48,30 @@ def _hook_backward(run: Run) -> None:
 
 
 def _hook_calls(run: Run) -> None:
-    """Let a batch enter models in parts."""
-    original = nn.Module.__call__
+    """Let a batch enter models in parts; while one computes, modules are called as ever, and can be compiled."""
+    original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return run.calls.call(original, self, args, kwargs)
 
-    nn.Module.__call__ = call  # type: ignore[method-assign]
+    def leave() -> None:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    def enter() -> None:
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if model is None:
+            return lambda one: compile_(one, *args, **kwargs)
+        leave()  # what is compiled is the module, not how it is called
+        try:
+            return compiles(model, *args, **kwargs)
+        finally:
+            enter()
+
+    run.calls.leave_hooks, run.calls.enter_hooks = leave, enter
+    torch.compile = compile_
+    enter()
 
 
 def _hook_steps(run: Run) -> None:

@@ -243,7 +243,7 @@ def _gathered(row: torch.Tensor, parameters: List["Trained"]) -> List[torch.Tens
 
 def names(parameters: List[nn.Parameter]) -> List[str]:
     """Return what a person calls each parameter, such as Net.fc1.weight, without the names of wrappers."""
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    modules = modules.living()
     inner = {id(child) for module in modules for child in module._modules.values()}
     found: Dict[int, Tuple[str, nn.Module]] = {}
     for module in modules:

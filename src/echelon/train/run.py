@@ -42,6 +42,7 @@ class Run:
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
         self.first_step.is_due = wishes.checks_first_step
+        self.first_step.syncs_batch_norm = wishes.syncs_batch_norm
         self.calls = Calls(self)
         self.has_begun = False
         """Whether something was trained."""

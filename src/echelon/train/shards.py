@@ -3,13 +3,13 @@
 A model's weights become DTensors of which every rank keeps a part; what a script saves or reads of them is whole.
 """
 
-import gc
 import warnings
 from typing import Any, Callable, Dict, List, Sequence
 
 import torch
 from torch import nn
 
+from . import modules
 from .refusal import Refusal
 from .view.tensors import map_tensors
 from .world import World
@@ -71,7 +71,7 @@ def _roots(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
     """Return the outermost modules that have these weights, in the order of the weights, which is that of all ranks."""
     order = {id(parameter): place for place, parameter in enumerate(parameters)}
     found = {}
-    for module in [one for one in gc.get_objects() if isinstance(one, nn.Module)]:
+    for module in modules.living():
         module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no weights of its own
         places = [order[id(parameter)] for parameter in module.parameters() if id(parameter) in order]
         if places and type(module).__name__ != "_Trained":

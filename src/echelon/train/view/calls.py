@@ -5,7 +5,8 @@ any is computed by `rules`, like the script's own functions. Inside of a model e
 """
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -26,15 +27,19 @@ class Calls:
         self._run = run
         self._pid = os.getpid()
         self.is_inside = False
+        self.leave_hooks = self.enter_hooks = _nothing
         self.has_rows = True
         """Whether this rank has a sample of the batch that is computed, rather than one that stands in."""
+        self.fraction = 1.0
+        """How much of the batch that is computed this rank has."""
         self.num_shared = 0
         """Calls in which every rank had rows of its own."""
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
         if self._run.world.size == 1 and self._run.streams.is_watched and not self.is_inside:
-            return self._watch(original, module, args, kwargs)
+            with self._inside():
+                return original(module, *args, **kwargs)
         if self.is_inside or os.getpid() != self._pid or not _has_parameters(module):
             return original(module, *args, **kwargs)
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
@@ -57,25 +62,25 @@ class Calls:
                 "a model whose samples stand in the first dim of its input, or one rank: echelon run -n 1 …",
             ) from error
 
-    def _watch(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Compute as one device, and notice whether random numbers are drawn where each rank would draw its own."""
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Compute a model with plain PyTorch, and with random numbers of this rank's own, such as dropout."""
         self.is_inside = True
+        self.leave_hooks()
         try:
             with self._run.streams.in_own():
-                return original(module, *args, **kwargs)
+                yield
         finally:
             self.is_inside = False
+            self.enter_hooks()
 
     def _compute(self, original: Any, module: nn.Module, args: Any, kwargs: Any, rows: List[Sharded]) -> Any:
         self.num_shared += 1
         self._run.gradients.shard()  # weights that are trained from now on
-        self.is_inside = True
-        self.has_rows = rows[0].rows[self._run.world.rank] > 0
-        try:
-            with self._run.streams.in_own():  # dropout is each rank's own
-                output = original(module, *args, **kwargs)
-        finally:
-            self.is_inside = False
+        self.fraction = rows[0].rows[self._run.world.rank] / sum(rows[0].rows)
+        self.has_rows = self.fraction > 0
+        with self._inside():
+            output = original(module, *args, **kwargs)
         return _leave(output, rows)
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
@@ -101,6 +106,10 @@ class Calls:
         if sizes:
             return tensor.size(0) in sizes
         return tensor.dim() > 1 or not tensor.is_floating_point()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _has_parameters(module: nn.Module) -> bool:

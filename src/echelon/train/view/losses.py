@@ -5,13 +5,17 @@ samples, the targets that are not ignored, or the weights of their classes.
 """
 
 import inspect
-from functools import lru_cache
-from typing import Any, Dict, Optional, Tuple
+from functools import lru_cache, partial, wraps
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
+from torch import nn
 
 from . import exchange
 from .tensors import Partial, Sharded, entered, own_part
+
+if TYPE_CHECKING:
+    from ..run import Run
 
 _CLASSES = ("cross_entropy", "nll_loss")
 _ELEMENTS = (
@@ -53,6 +57,31 @@ def rule(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     return Partial(part, lead.world, rows / num_samples)
 
 
+def install(run: "Run") -> None:
+    """Let a mean over classes be that of the whole batch also where a model computes its own loss."""
+    for name in _CLASSES:
+        original = getattr(nn.functional, name)
+        inner = partial(_inside, original, run)
+        setattr(nn.functional, name, wraps(original)(inner))
+
+
+def _inside(original: Any, run: "Run", *args: Any, **kwargs: Any) -> Any:
+    """Return a loss whose mean over ranks, by their samples, is the mean over all targets that count."""
+    calls = run.calls
+    if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return original(*args, **kwargs)
+    values = _signature(original).bind(*args, **kwargs)
+    values.apply_defaults()
+    given = values.arguments
+    if given["reduction"] != "mean" or given["size_average"] is not None or given["reduce"] is not None:
+        return original(*args, **kwargs)
+    count = _count(given["target"], given["weight"], given["ignore_index"], given["input"]) * calls.has_rows
+    total = exchange.start_total(count)
+    given["reduction"] = "sum"
+    loss = original(**given)
+    return loss / (total().to(loss.dtype) * calls.fraction) if calls.has_rows else loss * 0
+
+
 @lru_cache(maxsize=None)
 def _signature(func: Any) -> inspect.Signature:
     return inspect.signature(func)
@@ -89,14 +118,17 @@ def _local(key: str, value: Any, lead: Sharded) -> Any:
 
 def _start_count(local: Dict[str, Any], lead: Sharded) -> Any:
     """Begin to count over all ranks what a mean over classes is divided by."""
-    target, weight = local["target"][: lead.rows[lead.world.rank]], local["weight"]
+    target = local["target"][: lead.rows[lead.world.rank]]
+    return exchange.start_total(_count(target, local["weight"], local["ignore_index"], local["input"]))
+
+
+def _count(target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, given: torch.Tensor) -> torch.Tensor:
+    """Return by what a mean is divided: the targets that count, or the weights of their classes."""
     if target.is_floating_point():  # a probability for each class
-        count = torch.tensor(float(target.numel() // max(target.size(1), 1)), device=target.device)
-        return exchange.start_total(count)
-    counts = target != local["ignore_index"]
+        num_classes = given.size(-1 if given.dim() == 1 else 1)
+        return torch.tensor(target.numel() / num_classes, device=target.device)
+    counts = target != ignored
     if weight is None:
-        return exchange.start_total(counts.sum().double())
-    weights = weight[target.clamp(min=0)] * counts
-    return exchange.start_total(
-        weights.sum().float() if weights.dtype in (torch.half, torch.bfloat16) else weights.sum()
-    )
+        return counts.sum().double()
+    weights = (weight[target.clamp(min=0)] * counts).sum()
+    return weights.float() if weights.dtype in (torch.half, torch.bfloat16) else weights
