@@ -3,7 +3,6 @@
 Every rank takes part, since a sharded tensor is made whole by all of them together; rank 0 writes.
 """
 
-import gc
 import json
 import os
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import flat as flats
+from . import modules
 
 _save = torch.save  # before it is hooked: this is not the script's, and one rank alone writes
 _open = open
@@ -243,10 +243,10 @@ def _gathered(row: torch.Tensor, parameters: List["Trained"]) -> List[torch.Tens
 
 def names(parameters: List[nn.Parameter]) -> List[str]:
     """Return what a person calls each parameter, such as Net.fc1.weight, without the names of wrappers."""
-    modules = modules.living()
-    inner = {id(child) for module in modules for child in module._modules.values()}
+    every = modules.living()
+    inner = {id(child) for module in every for child in module._modules.values()}
     found: Dict[int, Tuple[str, nn.Module]] = {}
-    for module in modules:
+    for module in every:
         if id(module) in inner or isinstance(module, nn.ParameterList):
             continue
         root = _unwrapped(module)
