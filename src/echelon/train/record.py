@@ -202,7 +202,7 @@ class Trained(NamedTuple):
 
 def trained(parameters: List[nn.Parameter]) -> List[Trained]:
     """Return an optimizer's parameters under the names that a person knows."""
-    flat = flats.found(one for one in gc.get_objects() if issubclass(type(one), nn.Module))
+    flat = flats.found(iter(modules.living()))
     result = []
     for name, parameter in zip(names(parameters), parameters):  # noqa: B905
         own = flat.get(id(parameter))
