@@ -53,7 +53,7 @@ class _Start:
 
 
 def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
-    """Return the verdict for each scale as `echelon.train.compare` gives it; raise where nothing can be compared."""
+    """Return the verdict for each scale as `train.proof.compare` gives it; raise where nothing can be compared."""
     if find_spec("torch") is None:
         raise UsageError("there is no PyTorch beside echelon, which compares tensors", hint="pip install torch")
     how = _how_it_distributes(question)
@@ -176,7 +176,7 @@ class _Prover:
         command = [
             sys.executable,
             "-m",
-            "echelon.train.compare",
+            "echelon.train.proof.compare",
             oracle,
             again,
             other,

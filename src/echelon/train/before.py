@@ -12,7 +12,7 @@ def begin(scale: str) -> None:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:
         if scale == OBSERVE:
-            from . import observe
+            from .proof import observe
         else:
             from . import start
     except ImportError as error:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from . import batches
-from .record import in_other_order
+from .proof.record import in_other_order
 from .refusal import Refusal
 from .streams import seed_all
 

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from . import record
 from . import world as worlds
 from .batches import rows_of
-from .check import FirstStep
-from .files import Files
+from .files.sharing import Files
+from .first_step import FirstStep
 from .gradients import Gradients
 from .loops import Loop, WholeLoop, iterate, new_twins
+from .proof import record
 from .refusal import Refusal
 from .streams import Streams
 from .view import rules  # noqa: F401  (it says what views do)

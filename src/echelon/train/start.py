@@ -3,8 +3,9 @@
 import os
 from typing import Optional
 
-from . import files, hooks, wishes
+from . import hooks, wishes
 from . import world as worlds
+from .files import sharing
 from .run import Run
 
 _run: Optional[Run] = None
@@ -27,4 +28,4 @@ def start_hooked() -> None:
     global _run
     _run = Run(worlds.read(os.environ), is_hooked=True, wishes=wishes.read(os.environ))
     hooks.install(_run)
-    files.install(_run)
+    sharing.install(_run)

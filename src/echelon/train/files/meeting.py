@@ -8,9 +8,9 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from .. import world as worlds
+from ..refusal import Refusal
 from . import names, nodes
-from . import world as worlds
-from .refusal import Refusal
 
 _HEAD_BYTES = 1024  # one message holds what most meetings tell
 _LENGTH_BYTES = 8

@@ -2,10 +2,10 @@
 
 from typing import Any, Callable
 
-from .files import Files
+from ..view.tensors import View, plain, tensors_of
 from .folders import changing
 from .imports import Hooks
-from .view.tensors import View, plain, tensors_of
+from .sharing import Files
 
 # module, function, and which argument names the file
 _FUNCTIONS = (

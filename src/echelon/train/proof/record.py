@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import modules
 from . import flat as flats
-from . import modules
 
 _save = torch.save  # before it is hooked: this is not the script's, and one rank alone writes
 _open = open
@@ -140,7 +140,7 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
         return None
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from .check import FirstStep
+    from ..first_step import FirstStep
 
     FirstStep(is_main=False, say=lambda _: None).keep_dropout_off()  # ranks cannot draw what one device draws
     record = Record(folder, num_steps=int(environ["ECHELON_RECORD_STEPS"]), is_main=is_main)

@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from typing import Any, Callable
 
-from .files import EACH, Files, path_of
 from .imports import Hooks
+from .sharing import EACH, Files, path_of
 
 # function, and which argument names what is changed
 _CHANGES_OF_OS = {

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ..streams import seed_all
+from ..world import SEED_OF_RECORDS
 from .record import DIGESTS, Record, asked, in_other_order
-from .streams import seed_all
-from .world import SEED_OF_RECORDS
 
 MOST_BYTES = 4096  # of each sample, which tell it from others
 

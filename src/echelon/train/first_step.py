@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from . import modules
-from .factors import meaning
+from .proof.factors import meaning
 from .refusal import Refusal
 from .shards import whole
 

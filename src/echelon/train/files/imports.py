@@ -48,7 +48,7 @@ class Hooks:
     def apply(self) -> None:
         """Begin to watch imports; give what was replaced to modules that were imported before and hold it by name."""
         sys.meta_path.insert(0, self._finder)
-        ours = __name__.rpartition(".")[0]
+        ours = __name__.rsplit(".", 2)[0]
         for name, module in list(sys.modules.items()):
             if name in _NOT_CAPTURED or name.startswith(ours):
                 continue

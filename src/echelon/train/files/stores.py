@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from typing import Any, Callable, Dict, Tuple
 
-from .files import EACH, ONE, Files, path_of
 from .imports import Hooks
+from .sharing import EACH, ONE, Files, path_of
 
 Written = Dict[int, Tuple[str, str]]  # by HDF5's number: what the script has open for writing, and this rank's own copy
 _MOST_COPIED_BYTES = 1 << 28  # what is larger was not made by this run; it is opened to be read

@@ -5,8 +5,8 @@ import sys
 import sysconfig
 from typing import Any, Callable
 
-from .files import Files
 from .imports import Hooks
+from .sharing import Files
 
 _COMMANDS = (
     ("os", "system"),

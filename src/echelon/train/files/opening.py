@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from . import sinks
-from .files import EACH, ONE, Files, path_of
 from .imports import Hooks
+from .sharing import EACH, ONE, Files, path_of
 
 _WRITES = frozenset("wax+")
 _open = builtins.open

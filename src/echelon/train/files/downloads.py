@@ -3,9 +3,9 @@
 import os
 from typing import Any, Callable
 
-from .files import Files
 from .folders import changing
 from .imports import Hooks
+from .sharing import Files
 
 # module, function, and which argument names the file or folder that it fills
 _FUNCTIONS = (

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from typing import Any, Callable, Iterable, List, Optional
 
-from .files import Files
 from .imports import Hooks
+from .sharing import Files
 from .writers import with_plain
 
 _WRITERS = (("torch.utils.tensorboard", "torch.utils.tensorboard.writer"), ("tensorboardX", "tensorboardX.writer"))

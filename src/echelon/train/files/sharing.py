@@ -17,7 +17,7 @@ from . import askers, names
 from .meeting import Meeting
 
 if TYPE_CHECKING:
-    from .run import Run
+    from ..run import Run
 
 TOGETHER, EACH, ONE = "together", "each", "one"
 _SYSTEM = ("/dev/", "/proc/", "/sys/")

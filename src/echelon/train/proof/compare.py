@@ -1,4 +1,4 @@
-"""Compare recorded trainings: `python -m echelon.train.compare ORACLE REORDERED OTHER NUM_RANKS` prints a JSON verdict.
+"""Compare recorded trainings and print a JSON verdict: python -m echelon.train.proof.compare ORACLE REORDERED OTHER N
 
 The oracle is one device. The second record is the oracle again, with the samples of every batch in another order: how
 far it strays is what rounding does to this script, and the bound for the third.

@@ -1,0 +1,1 @@
+"""Files, folders, databases, downloads and loggers of a script that many ranks run: one rank writes."""

@@ -1,0 +1,1 @@
+"""What a training does, written down step by step, and compared with another."""
