@@ -42,7 +42,7 @@ class ShardedSampler:
         num_batches = 0
         while True:
             with run.streams.in_common():  # a sampler may draw with each batch
-                drawn = [list(one) for one in islice(indices, run.world.size if run.wishes.keeps_batch else 1)]
+                drawn = [list(one) for one in islice(indices, run.batches_per_step)]
             if not drawn:
                 return
             batch = [index for each in drawn for index in each]

@@ -44,6 +44,8 @@ class Run:
         self.first_step.is_due = wishes.checks_first_step
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm
         self.calls = Calls(self)
+        self.batches_per_step = world.size if wishes.keeps_batch else 1
+        """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
         self._last_fraction = 1.0 / world.size

@@ -1,0 +1,102 @@
+"""`echelon run` with the options that say how a script is scaled, beside plain Python."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+batch_size, lr = int(sys.argv[1]), float(sys.argv[2])
+x, y = torch.randn(90, 6), torch.randint(3, (90,))
+loader = DataLoader(TensorDataset(x, y), batch_size=batch_size, shuffle=True)
+valid = DataLoader(TensorDataset(x[:50], y[:50]), batch_size=20)
+model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+highest = optimizer.param_groups[0]["lr"]
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=highest, total_steps=3 * len(loader))
+for _epoch in range(3):
+    for a, b in loader:
+        loss = nn.functional.cross_entropy(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"loss {loss.item():.7f} lr {scheduler.get_last_lr()[0]:.6f} of {len(a)} in {len(loader)}")
+        scheduler.step()
+    with torch.no_grad():
+        hits = sum((model(a).argmax(1) == b).sum().item() for a, b in valid)
+        total = sum(nn.functional.cross_entropy(model(a), b, reduction="sum").item() for a, b in valid)
+    print(f"valid {hits} {total:.4f}")
+"""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(SCRIPT)
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def numbers(done: subprocess.CompletedProcess[str]) -> list[float]:
+    assert done.returncode == 0, done.stderr
+    return [float(number) for number in re.findall(r"[\d.]+", done.stdout)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    return numbers(run(tmp_path_factory.mktemp("alone"), "train.py", "30", "0.2"))
+
+
+def test_scaled_without_being_asked(tmp_path: Path, alone: list[float]) -> None:
+    """Nothing but the number of ranks is said; every number that is printed is that of one device."""
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "train.py", "30", "0.2")
+    assert "scaled over 2 ranks" in done.stderr
+    assert numbers(done) == pytest.approx(alone, rel=1e-5)
+
+
+def test_not_scaled_where_that_is_said(tmp_path: Path) -> None:
+    """With --scale off each rank runs the script as it is."""
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "--scale", "off", "train.py", "30", "0.2")
+    assert "scaled over" not in done.stderr
+    assert done.returncode == 0
+
+
+def test_evaluation_is_shared(tmp_path: Path, alone: list[float]) -> None:
+    """Hits and sums over a validation set come out as on one device when each rank has a part of it."""
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "3", "--shard-eval", "--no-check", "train.py", "30", "0.2")
+    assert "first step" not in done.stderr
+    assert numbers(done) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 2.0), ("sqrt", 2**0.5)])
+def test_batch_of_each_rank(tmp_path: Path, alone: list[float], rule: str, factor: float) -> None:
+    """Two ranks with 15 samples each are one device with 30; the learning rate grows before a scheduler reads it."""
+    words = ["--per-device-batch", "--scale-lr", rule, "train.py", "15", str(0.2 / factor)]
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", *words)
+    assert numbers(done) == pytest.approx(alone, rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--scale", "dat"], "--scale dat", "data"),
+        (["--scale-lr", "linear"], "--scale-lr is for a global batch that grows with the ranks", "--per-device-batch"),
+        (["--scale", "off", "--sync-bn"], "--sync-bn is for a script that is scaled", "leave --scale off out"),
+        (["--per-device-batch", "--scale-lr", "cubic"], "--scale-lr cubic", "linear"),
+    ],
+)
+def test_wrong_input(tmp_path: Path, words: list[str], message: str, hint: str) -> None:
+    """One error with the way out, and exit code 2."""
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", *words, "train.py", "30", "0.2")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
