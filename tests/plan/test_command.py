@@ -102,6 +102,14 @@ def test_why_not(folder: Path) -> None:
     assert done.returncode == 0
 
 
+def test_why_not_as_data(folder: Path) -> None:
+    """The same answer for programs."""
+    words = "plan --machine lumi --gpus 80 -t 12h --why-not small-g"
+    answer = json.loads(echelon(folder, words + " --json").stdout)
+    assert answer["partition"] == "small-g"
+    assert echelon(folder, words).stdout == f"small-g: {answer['why_not']}\n"
+
+
 def test_help_ends_in_an_example(folder: Path) -> None:
     """Both helps end in something that can be typed."""
     for command in ("plan", "submit"):

@@ -45,7 +45,9 @@ def main(arguments: list[str]) -> int:
     judged = candidates(request, machine, day)
     chosen = choose(request, machine, judged)
     if "why_not" in values:
-        print(f"{values['why_not']}: {why_not(values['why_not'], chosen, judged, machine)}")
+        name = values["why_not"]
+        answer = {"format": 1, "partition": name, "why_not": why_not(name, chosen, judged, machine)}
+        print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
     if "json" in values:
         against = {
