@@ -41,6 +41,8 @@ ELEMENTS: dict[str, Case] = {
     "convert": lambda x, **_: x.double().to(torch.float32).contiguous(),
     "like": lambda x, **_: torch.zeros_like(x) + torch.ones_like(x) * 3,
     "lerp": lambda x, z, **_: torch.lerp(x, z, 0.3),
+    "places": lambda x, **_: torch.where(x > 0)[0] + (x > 0).nonzero()[:, 0],
+    "round a mean": lambda x, **_: (x.mean() * 100).to(torch.long) + (x.sum() * 10).int(),
     "power": lambda x, **_: x**2 + 2**x,
     "masked fill": lambda x, z, **_: x.masked_fill(z > 0, 0.0),
 }
@@ -69,7 +71,8 @@ ALONG: dict[str, Case] = {
     "cumsum": lambda s, **_: s.cumsum(1) + s.cumsum(0),
     "any": lambda x, **_: (x > 1).any(1).sum() + (x > 9).any() + (x > -9).all(),
     "logsumexp": lambda x, **_: x.logsumexp(1) + x.logsumexp(0).sum(),
-    "flip": lambda x, **_: x.flip(1) + x.flip(0),
+    "flip": lambda x, **_: x.flip(1) + x.flip(0) + x.flip(1, 0) + torch.flip(x, (0, 1)),
+    "roll": lambda x, **_: x.roll(1) + x.roll(1, 1) + torch.roll(x, (1, 2), (0, 1)),
     "split": lambda x, **_: torch.cat(x.split(2, dim=1)[::-1], 1) + torch.cat(x.chunk(2)[::-1]).sum(),
     "count": lambda x, **_: torch.count_nonzero(x > 0) + (x > 0).sum(1).float().mean(),
 }
@@ -81,6 +84,8 @@ SHAPES: dict[str, Case] = {
     "half rows": lambda s, **_: s.view(-1, 2, 12),
     "transpose": lambda s, **_: s.transpose(1, 2) + s.permute(0, 2, 1),
     "transpose rows": lambda s, **_: s.transpose(0, 1) * 1.0,
+    "repeat": lambda x, **_: x.repeat(2, 1) + x.repeat_interleave(2, dim=0),
+    "repeat columns": lambda x, **_: x.repeat(1, 2) + x.repeat_interleave(2, dim=1),
     "T": lambda x, **_: x.T @ x,
     "mT": lambda s, **_: s @ s.mT,
     "squeeze": lambda x, **_: x.unsqueeze(1).squeeze(1) + x[:, :1].squeeze().sum(),

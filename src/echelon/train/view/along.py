@@ -19,6 +19,8 @@ def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
     place, default, more_dims = ALONG[name]
     dim = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else default))
     dims = [dim] if isinstance(dim, int) else dim
+    if name == "flip" and len(args) > 2:
+        dims = args[1:]
     if isinstance(dims, (list, tuple)) and all(isinstance(one, int) for one in dims) and dims:
         if all(one % (view.dim() + more_dims) for one in dims):
             return rowwise(func, args, kwargs)

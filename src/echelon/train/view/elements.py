@@ -26,6 +26,8 @@ def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return _of_totals(func, args, kwargs)
     if is_in_place(func.__name__) and not isinstance(args[0], Sharded):
         return None
+    if func.__name__ == "where" and len(args) + len(kwargs) == 1:  # asks for places
+        return None
     lead = leader(tensors)
     if lead is None:
         return None
@@ -76,7 +78,9 @@ def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return None
     kind = LINEAR[name.strip("_")]
     if kind == "unary" and len(tensors) == 1:
-        return like(totals[0], func(totals[0].local, *args[1:], **kwargs))
+        local = func(totals[0].local, *args[1:], **kwargs)
+        rounds = totals[0].dtype.is_floating_point and not local.dtype.is_floating_point
+        return None if rounds else like(totals[0], local)
     if kind == "quotient" and args[0] is not totals[0]:
         return None
     if kind in ("product", "quotient") and len(totals) == 1:
