@@ -6,20 +6,15 @@ and in the order of the tests; the tests compare what is left of these runs.
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from tests.conftest import FOREIGN
 
-FOLDER = Path(__file__).parent
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith(("test_", "__")))
+from .runs import FOLDER, Runs, start
+
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 RANKS = (1, 2, 3, 4)
-RUN_SECONDS = 60
 RELATIVE = 1e-5  # of a loss in float32
 
 OWN_RANDOM_NUMBERS = "each rank draws for its own samples, and so other numbers"
@@ -56,97 +51,6 @@ REFUSED: dict[str, str] = {
     "uses_accelerate": "distributes itself: it imports accelerate",
     "uses_lightning": "distributes itself: it imports lightning",
 }
-
-
-class Done(NamedTuple):
-    """What one run left behind."""
-
-    folder: Path
-    returncode: int
-    out: str
-    err: str
-
-    def steps(self) -> list[tuple[int, float]]:
-        found = re.findall(r"^step (\d+)\b.*?\bloss (\S+)", self.out, re.MULTILINE)
-        return [(int(step), float(loss)) for step, loss in found]
-
-    def losses(self) -> list[float]:
-        assert self.returncode == 0, f"exit code {self.returncode}\n{self.out[-500:]}\n{self.err[-3000:]}"
-        steps = self.steps()
-        assert [step for step, _ in steps] == list(range(len(steps)))
-        return [loss for _, loss in steps]
-
-    def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
-
-
-def start(path: Path, num_ranks: int, folder: Path, *more: str) -> Done:
-    """Run a script to its end; 0 ranks is Python alone."""
-    name = "-".join([path.stem, str(num_ranks), *(word.strip("-") for word in more)])
-    work = folder / name
-    work.mkdir(parents=True)
-    command = [sys.executable]
-    if num_ranks:
-        command += ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
-        command += [
-            "--run-dir",
-            str(folder / f"{name}-run"),
-            *([] if "--scale" in more else ["--scale", "data"]),
-            *more,
-        ]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    environ["OMP_NUM_THREADS"] = "1"
-    done = subprocess.run(
-        [*command, str(path), "model.pt"],
-        cwd=work,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS + 30,
-        check=False,
-    )
-    return Done(work, done.returncode, done.stdout, done.stderr)
-
-
-class Runs:
-    """The runs that the chosen tests need, two at a time, each once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._pool = ThreadPoolExecutor(max_workers=2)
-        self._futures: dict[tuple[str, int], Future[Done]] = {}
-
-    def plan(self, name: str, *every_num_ranks: int) -> None:
-        for key in ((name, num_ranks) for num_ranks in every_num_ranks):
-            if key not in self._futures:
-                self._futures[key] = self._pool.submit(start, FOLDER / f"{name}.py", key[1], self._folder)
-
-    def get(self, name: str, num_ranks: int) -> Done:
-        return self._futures[name, num_ranks].result()
-
-    def pair(self, name: str, num_ranks: int) -> tuple[Done, Done]:
-        return self.get(name, 0), self.get(name, num_ranks)
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-@pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    every = Runs(tmp_path_factory.mktemp("scripts"))
-    for item in request.session.items:
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        if item.path == Path(__file__) and "num_ranks" in params:
-            every.plan(params["name"], 0, params["num_ranks"])
-        elif item.path == Path(__file__) and params.get("name") in FSDP:
-            every.plan(params["name"], 0)
-        elif item.path == Path(__file__) and "refused" in params:
-            every.plan(f"refused/{params['refused']}", 2)
-        elif item.path == Path(__file__) and "batch_norm" in item.name:
-            every.plan("cnn_batchnorm", 0)
-    yield every
-    every.close()
 
 
 def ranks_of(name: str) -> tuple[int, ...]:
@@ -225,6 +129,7 @@ def test_files(runs: Runs, name: str, num_ranks: int) -> None:
             compare_text((alone.folder / file).read_text(), path.read_text(), are_equal=are_equal)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", FSDP)
 def test_fully_sharded(runs: Runs, tmp_path: Path, name: str) -> None:
     """With the weights spread over the ranks the losses are the same, and what is saved is whole."""
@@ -248,6 +153,7 @@ def test_not_fully_sharded(tmp_path: Path, name: str) -> None:
     assert NOT_FSDP[name] in done.err
 
 
+@pytest.mark.alone("cnn_batchnorm")
 def test_batch_norm_over_all_ranks(runs: Runs, tmp_path: Path) -> None:
     """With --sync-bn BatchNorm has the statistics of the whole batch, and the losses are those of one device."""
     done = start(FOLDER / "cnn_batchnorm.py", 3, tmp_path, "--sync-bn")
@@ -287,10 +193,9 @@ def test_every_refused_script_is_listed() -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_scripts_know_one_device(path: Path) -> None:
     """No script knows of ranks, and each has the size of something that people write in an hour."""
-    if path.stem in SCRIPTS:
-        text = path.read_text()
-        assert not re.search(r"echelon|\bRANK\b|WORLD_SIZE|torch\.distributed\b|DistributedDataParallel", text)
-        assert text.count("\n") <= 90
+    text = path.read_text()
+    assert not re.search(r"echelon|\bRANK\b|WORLD_SIZE|torch\.distributed\b|DistributedDataParallel", text)
+    assert text.count("\n") <= 90
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")

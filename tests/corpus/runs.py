@@ -1,0 +1,99 @@
+"""Runs of the scripts beside the tests: each once, in the order of the tests, on as many ranks as they ask for."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.conftest import FOREIGN
+
+FOLDER = Path(__file__).parents[1] / "scripts"
+RUN_SECONDS = 60
+AT_ONCE = 2
+
+
+class Done(NamedTuple):
+    """What one run left behind."""
+
+    folder: Path
+    returncode: int
+    out: str
+    err: str
+
+    def steps(self) -> list[tuple[int, float]]:
+        found = re.findall(r"^step (\d+)\b.*?\bloss (\S+)", self.out, re.MULTILINE)
+        return [(int(step), float(loss)) for step, loss in found]
+
+    def losses(self) -> list[float]:
+        assert self.returncode == 0, f"exit code {self.returncode}\n{self.out[-500:]}\n{self.err[-3000:]}"
+        steps = self.steps()
+        assert [step for step, _ in steps] == list(range(len(steps)))
+        return [loss for _, loss in steps]
+
+    def files(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+
+
+def start(path: Path, num_ranks: int, folder: Path, *more: str) -> Done:
+    """Run a script to its end; 0 ranks is Python alone."""
+    name = "-".join([path.stem, str(num_ranks), *(word.strip("-") for word in more)])
+    work = folder / name
+    work.mkdir(parents=True)
+    command = [sys.executable]
+    if num_ranks:
+        command += ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
+        command += [
+            "--run-dir",
+            str(folder / f"{name}-run"),
+            *([] if "--scale" in more else ["--scale", "data"]),
+            *more,
+        ]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    environ["OMP_NUM_THREADS"] = "1"
+    done = subprocess.run(
+        [*command, str(path), "model.pt"],
+        cwd=work,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS + 30,
+        check=False,
+    )
+    return Done(work, done.returncode, done.stdout, done.stderr)
+
+
+class Runs:
+    """The runs that the chosen tests need, each once: one at a time beside other tests, then two."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE)
+        self._may_run = threading.Semaphore(1)
+        self._futures: dict[tuple[str, int], Future[Done]] = {}
+
+    def plan(self, name: str, *every_num_ranks: int) -> None:
+        for key in ((name, num_ranks) for num_ranks in every_num_ranks):
+            if key not in self._futures:
+                self._futures[key] = self._pool.submit(self._start, FOLDER / f"{name}.py", key[1])
+
+    def _start(self, path: Path, num_ranks: int) -> Done:
+        with self._may_run:
+            return start(path, num_ranks, self.folder)
+
+    def hurry(self) -> None:
+        """Run two at a time, now that tests wait for them."""
+        self._may_run.release(AT_ONCE - 1)
+
+    def get(self, name: str, num_ranks: int) -> Done:
+        return self._futures[name, num_ranks].result()
+
+    def pair(self, name: str, num_ranks: int) -> tuple[Done, Done]:
+        return self.get(name, 0), self.get(name, num_ranks)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
