@@ -80,7 +80,8 @@ def test_losses(runs: Runs, name: str, num_ranks: int) -> None:
         assert last_alone / CLOSE[name][1] <= last <= last_alone * CLOSE[name][1]
         return
     for step, (loss, by_alone) in enumerate(zip(found, expected, strict=True)):
-        assert loss == pytest.approx(by_alone, rel=RELATIVE, abs=2e-8), f"step {step}"
+        margin = 2e-8 + 2e-9 * abs(expected[0])  # what is left of a loss that has nearly gone
+        assert loss == pytest.approx(by_alone, rel=RELATIVE, abs=margin), f"step {step}"
 
 
 @each()
@@ -110,6 +111,9 @@ def test_output(runs: Runs, name: str, num_ranks: int) -> None:
     compare_text(alone.out, scaled.out, are_equal=are_equal)
 
 
+EVENTS = re.compile(r"(?<=tfevents)\..*")  # TensorBoard's time, computer and process
+
+
 @each()
 def test_files(runs: Runs, name: str, num_ranks: int) -> None:
     """The same files are there, each whole and written once."""
@@ -117,9 +121,11 @@ def test_files(runs: Runs, name: str, num_ranks: int) -> None:
     import torch
 
     alone, scaled = runs.pair(name, num_ranks)
-    assert scaled.files() == alone.files()
+    assert [EVENTS.sub("", file) for file in scaled.files()] == [EVENTS.sub("", file) for file in alone.files()]
     for file in scaled.files():
         path = scaled.folder / file
+        if EVENTS.search(file):
+            continue  # it holds the time
         if path.suffix == ".pt":
             torch.load(path)
         elif path.suffix in (".npy", ".npz"):

@@ -151,7 +151,7 @@ def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:
         return max(whole, difflib.SequenceMatcher(None, name, known[: len(name) + 1]).ratio())
 
     ranked = sorted((likeness(known), known) for known in by_name if known.startswith("--"))
-    return [known for ratio, known in reversed(ranked[-2:]) if ratio > 0.6]
+    return [known for ratio, known in reversed(ranked[-2:]) if ratio > max(0.6, ranked[-1][0] - 0.2)]
 
 
 def help_text() -> str:
