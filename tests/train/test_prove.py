@@ -29,7 +29,7 @@ for epoch in range(3):
         optimizer.step()
 """
 MEAN = "nn.functional.mse_loss(model(inputs), targets)"
-TIMES_RANKS = MEAN + ' * int(__import__("os").environ["WORLD_SIZE"])'
+TIMES_RANKS = MEAN + ' * int(__import__("os").environ["WORLD_" + "SIZE"])'  # in a way that reading does not see
 OWN = """
 import torch
 import torch.distributed as dist

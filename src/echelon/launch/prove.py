@@ -64,7 +64,7 @@ def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
             hint=f"echelon prove -n {question.num_ranks} --scale off {question.script}",
         )
     with _folder() as folder:
-        prover = _Prover(folder, question, host, say, is_ours="echelon.start" in how)
+        prover = _Prover(folder, question, host, say, is_ours="echelon" in how)
         for scale in scales:
             prover.refuse_what_cannot_run(scale)
         runs = prover.own() if scales == (OFF,) and not prover.is_ours else prover.scaled(scales)
@@ -234,7 +234,7 @@ def _how_it_distributes(question: Question) -> str:
         search_path=[entry for entry in sys.path if entry not in ("", ours)],
     )
     found = imports.read_imports(script)
-    return distributes.how(found) or ("it mentions echelon.start" if "echelon" in found.local else "")
+    return distributes.how(found)
 
 
 @contextmanager
