@@ -13,7 +13,7 @@ import pytest
 from tests.runs import Run
 
 from echelon.node import PROTOCOL
-from echelon.node.proof import nonce, proof
+from echelon.node.secret import nonce, proof
 
 SLEEPER = "import time\ntime.sleep(60)\n"
 

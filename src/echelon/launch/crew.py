@@ -13,7 +13,7 @@ from echelon.errors import RunError
 from echelon.launch.layout import Seat, Share, seat_of
 from echelon.node import PROTOCOL
 from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
-from echelon.node.proof import nonce, proof, proves
+from echelon.node.secret import nonce, proof, proves
 
 STRANGER_LINE_BYTES = 1 << 16  # nobody unproven may make us keep more than this
 STRANGER_SECONDS = 30.0  # nor hold a connection for longer without a word

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, layout, progress, world
 from echelon.launch.attempt import Attempt
-from echelon.launch.bound import Bound
+from echelon.launch.binding_report import Bound
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure

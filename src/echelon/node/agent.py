@@ -9,10 +9,10 @@ from typing import Any, Dict, Optional, Tuple
 from ..environment.errors import WrongEnvironmentError
 from . import children, guard, ports, report, sweep
 from .binding import Binding
+from .binding_watch import Holdings
 from .channel import Channel, Closed, Message
 from .ears import Ears
 from .guard import Guard
-from .holdings import Holdings
 from .order import Order
 from .output import RankOutput
 from .ranks import Attempt, Rank

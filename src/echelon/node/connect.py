@@ -6,7 +6,7 @@ from typing import Any, Dict, Sequence, Tuple
 
 from . import PROTOCOL
 from .channel import Channel, Closed, Message, keep_alive, parse
-from .proof import nonce, proof, proves
+from .secret import nonce, proof, proves
 
 HANDSHAKE_SECONDS = 20.0
 MAX_STRANGE_ROUNDS = 3  # one is a backlog that overflowed, or a name that the resolver did not know for a moment

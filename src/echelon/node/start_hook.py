@@ -55,9 +55,9 @@ finally:
         _leave_the_modules()
     if _scale:
         try:
-            from _echelon.train import before  # type: ignore[import-not-found]
+            from _echelon.train import automatic  # type: ignore[import-not-found]
 
-            before.begin(_scale)
+            automatic.begin(_scale)
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # Python itself would go on with the script, on all ranks alike

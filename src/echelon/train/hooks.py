@@ -16,7 +16,7 @@ from .wishes import LEARNING_RATES
 
 
 def install(run: Run) -> None:
-    """Hook what every single-device script uses; the explicit form needs the first five alone."""
+    """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     _hook_backward(run)
     _hook_calls(run)
     derivatives.install(run)

@@ -32,7 +32,7 @@ class ShardedSampler:
         self.rows: Deque[Tuple[int, ...]] = deque()
 
     def __len__(self) -> int:
-        return len(self.base)
+        return -(-len(self.base) // self.run.batches_per_step)
 
     def __iter__(self) -> Iterator[List[Any]]:
         run = self.run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.topology import trees
 
-from echelon.launch.bound import Bound
+from echelon.launch.binding_report import Bound
 from echelon.node.binding import Binding
 from echelon.node.order import Order
 from echelon.node.seat import Seat
