@@ -84,6 +84,18 @@ def test_batch_of_each_rank(tmp_path: Path, alone: list[float], rule: str, facto
     assert numbers(done) == pytest.approx(alone, rel=2e-5)
 
 
+def test_error_of_the_script(tmp_path: Path) -> None:
+    """A script that fails on one device fails with the same error, and is not said to be one that cannot be scaled."""
+    (tmp_path / "wrong.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.randn(8, 3)).sum().backward()\n"
+    )
+    alone = run(tmp_path, "wrong.py")
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "wrong.py")
+    assert alone.stderr.splitlines()[-1] in done.stderr
+    assert "cannot be scaled" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [

@@ -56,6 +56,8 @@ class Calls:
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
+            with self._inside():
+                original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
             raise Refusal(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
