@@ -97,6 +97,8 @@ SHAPES: dict[str, Case] = {
     "mask of tokens": lambda s, t, **_: F.cross_entropy(s[t > 2], t[t > 2]),
     "set columns": lambda x, **_: _set(x.clone(), (slice(None), 0), 0.0),
     "set rows": lambda x, **_: _set(x.clone(), 1, 0.0),
+    "set through another view": lambda s, **_: _set_other(s.clone(), (slice(3), 1), 0.5),
+    "set tokens through another view": lambda t, **_: _set_other(t.clone(), (slice(3), 1), -1),
     "stack": lambda x, z, **_: torch.stack([x, z], 1) + torch.stack([x, z]).sum(),
     "cat": lambda x, z, **_: torch.cat([x, z], dim=1),
     "cat rows": lambda x, z, **_: torch.cat([x, z]),
@@ -172,6 +174,12 @@ def _iadd(x: Any, z: Any) -> Any:
     x += z
     x /= 2
     return x
+
+
+def _set_other(x: torch.Tensor, key: Any, value: float) -> Any:
+    flat = x.view(-1, x.shape[-1]) if x.dim() > 2 else x.view(-1)
+    x[key] = value
+    return flat
 
 
 def _set(x: Any, key: Any, value: float) -> Any:

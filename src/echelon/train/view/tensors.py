@@ -58,6 +58,8 @@ class Sharded(View):
     rows: Tuple[int, ...]
     """How many of them each rank has."""
     dim_of_rows: int
+    sign: Any
+    """What `signs` knows of its elements."""
 
     @staticmethod
     def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
@@ -67,6 +69,7 @@ class Sharded(View):
         self: Sharded = View._make(cls, local, world, shape)
         self.rows = tuple(rows)
         self.dim_of_rows = dim
+        self.sign = None
         return self
 
     @property
@@ -78,7 +81,8 @@ class Sharded(View):
         return exchange.gather(self.local, self.world, self.rows, self.dim_of_rows)
 
     def put_whole(self, whole: torch.Tensor) -> None:
-        self.local = own_part(exchange.enter(whole, self.world), self.world.rank, self.rows, self.dim_of_rows)
+        _refuse_other_shape(self, whole)
+        self.local.copy_(own_part(exchange.enter(whole, self.world), self.world.rank, self.rows, self.dim_of_rows))
 
 
 class Partial(View):
@@ -111,9 +115,21 @@ class Partial(View):
         return self._wait
 
     def put_whole(self, whole: torch.Tensor) -> None:
+        _refuse_other_shape(self, whole)
         is_real = whole.is_floating_point() or whole.is_complex()
-        self.local = exchange.enter(whole, self.world) / self.world.size if is_real else whole * (self.world.rank == 0)
+        self.local.copy_(
+            exchange.enter(whole, self.world) / self.world.size if is_real else whole * (self.world.rank == 0)
+        )  # in place, as for whoever else sees the same elements
         self._wait = None
+
+
+def _refuse_other_shape(view: View, whole: torch.Tensor) -> None:
+    if view.shape != whole.shape:
+        raise Refusal(
+            "a batch that is shared among the ranks changes its shape in place, from %s to %s"
+            % (tuple(view.shape), tuple(whole.shape)),
+            "the function that returns a new tensor: x = x.unsqueeze(1) in place of x.unsqueeze_(1)",
+        )
 
 
 def own_part(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
