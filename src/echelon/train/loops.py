@@ -13,6 +13,7 @@ from . import batches
 from .proof.record import in_other_order
 from .refusal import Refusal
 from .streams import seed_all
+from .view.tensors import tensors_of
 
 if TYPE_CHECKING:
     from .run import Run
@@ -30,13 +31,29 @@ class ShardedSampler:
         self.run = run
         self.is_whole = is_whole
         self.rows: Deque[Tuple[int, ...]] = deque()
+        self._ahead: Deque[List[Any]] = deque()
+        self._batches: Iterator[List[Any]] = iter(())
 
     def __len__(self) -> int:
         return -(-len(self.base) // self.run.batches_per_step)
 
     def __iter__(self) -> Iterator[List[Any]]:
-        run = self.run
         self.rows.clear()
+        self._ahead.clear()
+        self._batches = self._draw_all()
+        while True:
+            self.draw_ahead()
+            if not self._ahead:
+                return
+            yield self._ahead.popleft()
+
+    def draw_ahead(self) -> None:
+        """Draw the next batch now, if none waits: random numbers then need not change in the midst of loading."""
+        if not self._ahead:
+            self._ahead.extend(islice(self._batches, 1))
+
+    def _draw_all(self) -> Iterator[List[Any]]:
+        run = self.run
         with run.streams.in_common():
             indices = iter(self.base)
         num_batches = 0
@@ -140,6 +157,8 @@ class Loop:
     def __next__(self) -> Any:
         is_whole = self._sampler is None or self._sampler.is_whole
         self.run.enter(self)
+        if self._sampler is not None:
+            self._sampler.draw_ahead()
         try:
             with self.run.streams.in_common() if is_whole else self.run.streams.in_own():
                 batch = next(self._inner)
@@ -168,8 +187,11 @@ class Loop:
         if run.world.size == 1:
             return batch
         if self._sampler is None or self._sampler.is_whole:
-            return batches.of_whole(batch, run.world, rows)
-        return batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
+            batch = batches.of_whole(batch, run.world, rows)
+        else:
+            batch = batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
+        run.signs.ask(tensors_of(batch))
+        return batch
 
     def close(self) -> None:
         """Leave the loop."""

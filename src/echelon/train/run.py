@@ -19,6 +19,7 @@ from .refusal import Refusal
 from .streams import Streams
 from .view import rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
+from .view.signs import Signs
 from .view.tensors import Partial, View, plain
 from .wishes import DEFAULT, Wishes
 
@@ -44,6 +45,7 @@ class Run:
         self.first_step.is_due = wishes.checks_first_step
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm
         self.calls = Calls(self)
+        self.signs = Signs()
         self.batches_per_step = world.size if wishes.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False

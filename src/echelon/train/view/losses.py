@@ -6,12 +6,12 @@ samples, the targets that are not ignored, or the weights of their classes.
 
 import inspect
 from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch import nn
 
-from . import exchange
+from . import exchange, signs
 from .tensors import Partial, Sharded, entered, own_part
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def rule(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     reduction = given["reduction"]
     given["reduction"] = "none"
     local = {key: _local(key, value, lead) for key, value in given.items()}
-    waits = _start_count(local, lead) if reduction == "mean" and name in _CLASSES else None
+    waits = _start_count(local, given["target"], lead) if reduction == "mean" and name in _CLASSES else None
     losses: torch.Tensor = func(**local)
     if reduction == "none":
         return Sharded(losses, lead.world, lead.rows)
@@ -116,9 +116,14 @@ def _local(key: str, value: Any, lead: Sharded) -> Any:
     return own_part(value, lead.world.rank, lead.rows)
 
 
-def _start_count(local: Dict[str, Any], lead: Sharded) -> Any:
-    """Begin to count over all ranks what a mean over classes is divided by."""
+def _start_count(local: Dict[str, Any], whole: Any, lead: Sharded) -> Optional[Callable[[], torch.Tensor]]:
+    """Begin to count over all ranks what a mean over classes is divided by; None where that is all samples."""
     target = local["target"][: lead.rows[lead.world.rank]]
+    if target.is_floating_point():
+        return None
+    leaves_out_negative = local["weight"] is None and local["ignore_index"] < 0 and isinstance(whole, Sharded)
+    if leaves_out_negative and signs.are_natural(whole):
+        return None
     return exchange.start_total(_count(target, local["weight"], local["ignore_index"], local["input"]))
 
 

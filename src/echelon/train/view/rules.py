@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict
 
 import torch
 
-from . import along, elements, losses, shapes
+from . import along, elements, losses, shapes, signs
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, Kwargs, Sharded, View, map_tensors
@@ -23,7 +23,10 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return _attribute(func, name, args)
     rule = None if "out" in kwargs else _RULES.get(name)
     result = rule(func, args, kwargs) if rule is not None else None
-    return _with_whole(func, name, args, kwargs) if result is None else result
+    if result is None:
+        return _with_whole(func, name, args, kwargs)
+    signs.carry(name, args[0] if args else None, result)
+    return result
 
 
 def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
