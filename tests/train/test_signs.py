@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tests.train.test_options import numbers, run
 
 SCRIPT = """
