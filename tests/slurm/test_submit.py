@@ -210,3 +210,14 @@ def test_missing_slurm_is_named(learned: Path, folder: Path) -> None:
     assert done.returncode in (1, 2)
     assert "is not installed here" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_plain_script_makes_no_copies(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A script for one device would be trained once by each rank: refused, unless that is what was asked for."""
+    (folder / "train.py").write_text("import torch\nloss = model(batch)\nloss.backward()\n")
+    words = ("submit", "--gpus", "4", "-t", "5", "--plain", "--dry-run")
+    done = call(slurm, learned, folder, *words, "train.py")
+    assert done.returncode == 2
+    assert "train.py trains on one device" in done.stderr
+    assert "submit without --plain" in done.stderr
+    assert call(slurm, learned, folder, *words, "--scale", "off", "train.py").returncode == 0

@@ -32,6 +32,7 @@ _NOT_FROM_RUN = frozenset(
 )  # fmt: skip
 # What a plain script can keep of `echelon run`: where it stands, it says the same in its own words.
 _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})
+_OFF_IN_PLAIN = ("scale", "off")  # said of a script that is not to be scaled
 FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
 OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
 
@@ -112,7 +113,8 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
         raise UsageError("--layout is of a plain script, and this is none", hint="--plain --layout tasks")
     if values.get("layout", "torchrun") not in ("torchrun", "tasks"):
         raise UsageError(f"--layout {values['layout']}: the choices are torchrun, tasks", hint="--layout tasks")
-    lost = [option.names[-1] for option in FROM_RUN if option.key in values and option.key not in _IN_PLAIN]
+    asked = {key for key, value in values.items() if key not in _IN_PLAIN and (key, value) != _OFF_IN_PLAIN}
+    lost = [option.names[-1] for option in FROM_RUN if option.key in asked]
     if "plain" in values and lost:
         raise UsageError(
             f"a plain script knows nothing of {' and '.join(lost)}",

@@ -35,7 +35,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     host = host or Host()
     cwd = os.getcwd()
     folder, found_imports = _read_script(job, cwd)
-    decision = scaling.decide(job, found_imports, partial(_imports, job.command, cwd))
+    decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
     asked_by_itself = ("auto",) if job.scale == "auto" else ()
     job = replace(job, scale=decision.how, scale_with=(*job.scale_with, *asked_by_itself))
     found = allocation.read(host.environ, partial(gres.ask, host))
@@ -111,7 +111,7 @@ def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     return script.folder, imports.read_imports(script)
 
 
-def _imports(command: Command, cwd: str) -> Imports:
+def imports_of(command: Command, cwd: str) -> Imports:
     from echelon.script import find, imports
 
     script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())

@@ -9,11 +9,13 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host
-from echelon.launch.prepare import RUNS, refuse_bad_command
+from echelon.launch import scaling
+from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command
 from echelon.launch.run_directory import new_path
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
@@ -125,6 +127,8 @@ def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | 
 
 def _plain_command(wish: Wish, booking: Booking) -> list[str]:
     command = wish.job.command
+    if command.kind != "program" and booking.world_size > 1:
+        _refuse_copies(wish.job, booking.world_size)
     if command.kind == "program":
         raise UsageError(
             "a plain script starts Python, and after -- stands any program",
@@ -133,6 +137,17 @@ def _plain_command(wish: Wish, booking: Booking) -> list[str]:
     words = [word.replace("{batch_per_rank}", str(booking.batch_per_rank)) if booking.batch_per_rank else word
              for word in command.arguments]  # fmt: skip
     return [*(["-m"] if command.kind == "module" else []), command.target, *words]
+
+
+def _refuse_copies(job: Job, num_ranks: int) -> None:
+    """Refuse a script for one device, of which every rank would train a copy of its own."""
+    if scaling.decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
+        return
+    raise UsageError(
+        f"{job.command.target} trains on one device: nothing in it distributes the work, and without echelon each of "
+        f"{num_ranks} ranks would train the same by itself",
+        hint="submit without --plain, which scales it, or --plain --scale off for as many copies",
+    )
 
 
 def _preamble(host: Host) -> tuple[str, ...]:
