@@ -4,8 +4,8 @@ A fenced block is run when its first line is `$ echelon …`, or `$ salloc …`,
 private cluster, as do `echelon plan` and `echelon submit` that name no --machine: there the cluster is known as
 "testcluster". Where --container stands, image.sif is an image of the stand-in for Singularity. A fence with a file
 name, as in ```python train.py, is a file that all commands of its page find in their folder, beside examples/. A line
-of one … stands for any lines. `python -m tests.test_docs` writes what commands show now into the pages: read the
-difference as you would read code.
+of one … stands for any lines. `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the pages: read
+the difference as you would read code.
 """
 
 import importlib
@@ -55,6 +55,8 @@ CHANGING = (
     (r"\b([Jj]ob) \d+( to start at \S+)?", r"\1 NUMBER"),
     (r"(?<=threads that stay: )\S+", "NAME"),  # from Python 3.14 on threads have their own names
     (r'("time"|"seconds"|"pid"|"warm_pid"): [\d.e-]+', r"\1: NUMBER"),
+    (r"\b[0-9a-f]{32}\b", "DIGEST"),  # bits and last digits are those of a processor
+    (r"\bloss \d\.\d{9}\b", "LOSS"),
     (r"\n  │ +[~^]+(?=\n)", ""),  # Python 3.10 does not point into the line
 )
 # lines of which each rank has its own; which is first is chance
@@ -397,10 +399,10 @@ def test_file_that_a_page_names_exists(page: Path) -> None:
     assert [word for word in words if not any((top / word).exists() for top in (ROOT, SOURCES / "echelon"))] == []
 
 
-def rewrite() -> None:
-    """Write what every command shows now into its page, where that has changed."""
+def rewrite(names: list[str]) -> None:
+    """Write what commands show now into their pages, where that has changed: into all, or those that are named."""
     with Cluster() as cluster:
-        for block in EXECUTED:
+        for block in (one for one in EXECUTED if not names or one.page.name in names):
             with tempfile.TemporaryDirectory() as folder:
                 environ = cluster.environ if block.needs_cluster else os.environ
                 shown = run(block, lay(Path(folder), block, environ))
@@ -413,4 +415,4 @@ def rewrite() -> None:
 
 
 if __name__ == "__main__":
-    rewrite()
+    rewrite(sys.argv[1:])

@@ -40,6 +40,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--no-check",), help="scaled: do not compare the first step with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too"),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device"),
+    Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks"),
     Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger"),
     Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt"),
     Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),

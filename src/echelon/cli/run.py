@@ -13,6 +13,12 @@ from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 MAX_RANKS = 1 << 20
 
+_NOT_EXACT = {
+    "per-device-batch": "the global batch would depend on the number of ranks",
+    "sync-bn": "statistics over the batch need every shard, and each is computed by itself",
+}
+"""What contradicts `--exact`, and why."""
+
 
 def main(arguments: list[str]) -> int:
     """Run a job, or with --dry-run print the plan."""
@@ -79,12 +85,36 @@ def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
                 hint=f"echelon run --per-device-batch --scale-lr {rule} …",
             )
         words.append(f"lr={rule}")
+    if "exact" in values:
+        words.append(f"exact={_shards(values)}")
     if words and values.get("scale") == "off":
+        from echelon.launch.scaling import as_option
+
         raise UsageError(
-            f"--{words[0].replace('lr=', 'scale-lr ')} is for a script that is scaled, and --scale off was given",
+            f"{as_option(words[0])} is for a script that is scaled, and --scale off was given",
             hint="leave --scale off out",
         )
     return tuple(words)
+
+
+def _shards(values: dict[str, str]) -> int:
+    """Return the number of virtual shards of `--exact`."""
+    number = _whole("--exact", values["exact"], least=2)
+    if number & (number - 1):
+        nearest = 1 << (number.bit_length() - 1)
+        raise UsageError(
+            f"--exact {number}: sums over shards follow a binary tree, so their number is a power of two",
+            hint=f"--exact {nearest}   or --exact {nearest * 2}",
+        )
+    for option, why in _NOT_EXACT.items():
+        if _key(option) in values:
+            raise UsageError(f"--exact does not go with --{option}: {why}", hint=f"leave --{option} out, or --exact")
+    if values.get("scale") == "fsdp":
+        raise UsageError(
+            "--exact does not go with --scale fsdp: fully_shard adds gradients up in an order of its own",
+            hint=f"echelon run --scale data --exact {number} …",
+        )
+    return number
 
 
 def _key(option: str) -> str:

@@ -94,6 +94,19 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
             )
 
 
+def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
+    """Raise UsageError when `--exact` asks for shards that these ranks cannot have as many of each."""
+    num_shards = next((int(word[6:]) for word in plan.scale_with if word.startswith("exact=")), 0)
+    num_ranks = shares[0].world_size
+    if plan.scale == "off" or not num_shards or num_shards % num_ranks == 0:
+        return
+    valid = [str(1 << power) for power in range(num_shards.bit_length())]
+    raise UsageError(
+        f"--exact {num_shards} is for {', '.join(valid[:-1])} or {valid[-1]} ranks, and there are {num_ranks}",
+        hint=f"echelon run -n {1 << (min(num_ranks, num_shards).bit_length() - 1)} --exact {num_shards} …",
+    )
+
+
 def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
     """Raise UsageError when a node has fewer devices than ranks and nobody said that this is meant."""
     if plan.share_devices:

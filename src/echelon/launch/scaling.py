@@ -46,8 +46,20 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
         )
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
-    if not distributes.trains(found):
+    trains = distributes.trains(found)
+    if job.scale_with and (reason or not trains):
+        what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
+        raise UsageError(
+            f"{as_option(job.scale_with[0])} is for a script that is scaled, and {command.target} {what}",
+            hint="leave it out, or say --scale data where the script does train",
+        )
+    if not trains:
         return Decision(how="off", why="")
     if reason:
         return Decision(how="off", why=f"the script distributes itself: {reason}")
     return Decision(how="data", why="the script calls backward(), and nothing in it distributes the work")
+
+
+def as_option(word: str) -> str:
+    """Return how a person wrote what ranks read: "lr=sqrt" is --scale-lr sqrt."""
+    return f"--{word.replace('lr=', 'scale-lr ').replace('=', ' ')}"

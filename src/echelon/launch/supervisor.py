@@ -126,6 +126,7 @@ class Supervisor:
         try:
             layout.refuse_too_many_ranks(self.plan, seats)
             layout.refuse_other_counts(self.plan, shares)
+            layout.refuse_uneven_shards(self.plan, shares)
         except EchelonError as error:
             self._give_up(error)
             return

@@ -1,10 +1,12 @@
 """Share the batches of one device among ranks."""
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
+from .view import pieces
+from .view.pieces import Pieces
 from .view.tensors import Sharded, map_tensors, own_part, tensors_of
 from .world import World
 
@@ -37,45 +39,73 @@ def of_whole(batch: Any, world: World, rows: Tuple[int, ...]) -> Any:
     """View a batch of which every rank has the whole."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        return Sharded(own_part(tensor, world.rank, rows), world, rows) if tensor.dim() else tensor
+        if not tensor.dim():
+            return tensor
+        if world.is_exact:  # each part in memory of its own: how it lies there may change its bits
+            return Pieces([Sharded(own_part(tensor, one.rank, rows).clone(), one, rows) for one in world.shards()])
+        return Sharded(own_part(tensor, world.rank, rows), world, rows)
 
     return map_tensors(batch, change)
+
+
+def of_shards(batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
+    """View a batch of which this process has loaded its virtual shards, each by itself."""
+    tensors = [[one for one in tensors_of(batch) if one.dim()] for batch in batches]
+    counts = _all_counts(tensors, world, rows) if may_be_ragged else [rows] * len(tensors[0])
+    views = [
+        map_tensors(batch, _viewing(own, counts, place))
+        for batch, own, place in zip(batches, tensors, world.shards())  # noqa: B905
+    ]
+    return _with_whole_lists(pieces.of(views), world, rows, views)
 
 
 def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
     """View a batch of which every rank has its samples; a collate function may have made other rows than samples."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
-    counts = _all_counts(tensors, world, rows) if may_be_ragged else [rows] * len(tensors)
+    counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
+    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world)), world, rows, [batch])
+
+
+def _viewing(
+    tensors: List[torch.Tensor], counts: List[Tuple[int, ...]], world: World
+) -> Callable[[torch.Tensor], torch.Tensor]:
     by_tensor = {id(tensor): count for tensor, count in zip(tensors, counts)}  # noqa: B905
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        return Sharded(tensor, world, by_tensor[id(tensor)]) if tensor.dim() else tensor
-
-    return _with_whole_lists(map_tensors(batch, change), world, rows)
+    return lambda tensor: Sharded(tensor, world, by_tensor[id(tensor)]) if tensor.dim() else tensor
 
 
-def _all_counts(tensors: List[torch.Tensor], world: World, rows: Tuple[int, ...]) -> List[Tuple[int, ...]]:
-    """Return, of each tensor, how many rows every rank has."""
-    has_samples = rows[world.rank] > 0
-    mine = torch.tensor([one.size(0) if has_samples else 0 for one in tensors], device=world.device)
-    found = [torch.empty_like(mine) for _ in rows]
+def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, ...]) -> List[Tuple[int, ...]]:
+    """Return, of each tensor, how many rows every rank or shard has; this process has some of them."""
+    mine = torch.tensor(
+        [
+            [one.size(0) if rows[place.rank] else 0 for one in tensors]
+            for place, tensors in zip(world.shards(), every)  # noqa: B905
+        ],
+        device=world.device,
+    )
+    found = [torch.empty_like(mine) for _ in range(world.processes.size)]
     dist.all_gather(found, mine)
-    return [tuple(int(one) for one in column) for column in torch.stack(found, 1).tolist()]
+    return [tuple(int(one) for one in column) for column in torch.cat(found).t().tolist()]
 
 
-def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...]) -> Any:
-    """Let lists of names and the like have an entry for each sample of the batch, whoever loaded it."""
+def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: List[Any]) -> Any:
+    """Let lists of names and the like have an entry for each sample of the batch, whoever loaded it.
+
+    `parts` are the same places of what this process has loaded: of its own rows, or of each of its shards.
+    """
     if type(batch) is dict:
-        return {key: _with_whole_lists(value, world, rows) for key, value in batch.items()}
+        return {key: _with_whole_lists(value, world, rows, [one[key] for one in parts]) for key, value in batch.items()}
     if type(batch) in (list, tuple):
         is_list_of_samples = len(batch) == max(1, rows[world.rank]) and not tensors_of(batch)
         if is_list_of_samples and not any(isinstance(one, (list, tuple, dict)) for one in batch):
-            return type(batch)(_gathered_list(list(batch), world, rows))
-        return type(batch)(_with_whole_lists(value, world, rows) for value in batch)
+            return type(batch)(_gathered_list(parts, world, rows))
+        return type(batch)(
+            _with_whole_lists(value, world, rows, [one[at] for one in parts]) for at, value in enumerate(batch)
+        )
     return batch
 
 
-def _gathered_list(entries: List[Any], world: World, rows: Tuple[int, ...]) -> List[Any]:
-    found: List[Any] = [None for _ in rows]
-    dist.all_gather_object(found, entries[: rows[world.rank]])
+def _gathered_list(parts: List[Any], world: World, rows: Tuple[int, ...]) -> List[Any]:
+    mine = [entry for one, place in zip(parts, world.shards()) for entry in list(one)[: rows[place.rank]]]  # noqa: B905
+    found: List[Any] = [None for _ in range(world.processes.size)]
+    dist.all_gather_object(found, mine)
     return [entry for part in found for entry in part]

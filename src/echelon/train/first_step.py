@@ -45,6 +45,8 @@ class FirstStep:
         self.is_begun = False
         self.is_oracle = False
         self.syncs_batch_norm = False
+        self.keeps_dropout = False
+        """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
         self.is_half = False
         """Whether something was computed under autocast."""
 
@@ -58,7 +60,8 @@ class FirstStep:
         """Fork the oracle, once; return True in it."""
         self.is_due = False
         self.is_begun = True
-        self._switch_dropout_off()
+        if not self.keeps_dropout:
+            self._switch_dropout_off()
         if not self._is_main or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return False  # a device cannot be used after a fork
         sys.stdout.flush()

@@ -5,7 +5,7 @@ methods the model was called, how often, or how many models there are. DDP overl
 """
 
 import weakref
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -129,6 +129,12 @@ class Gradients:
             self.is_local = False
             self._after_sync()
 
+    def backward_of_shards(self, loss: Any, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        """Run backward() for each virtual shard by itself and add up by one tree; return the value of the loss."""
+        self._backwards += not self._is_in_step
+        value: torch.Tensor = self._world.joints.backward(loss, run_backward, self._parameters, self._world)
+        return value
+
     def _may_wait(self) -> bool:
         """Say whether this backward is one of several before a step, by what was seen in the step before."""
         is_early = self._backwards < self._backwards_per_step and not self._is_in_step
@@ -159,6 +165,8 @@ class Gradients:
         self.reduce()
         self._is_in_step = True
         self.num_steps += 1
+        if self._world.is_exact:
+            self._world.joints.at_step()
         self._backwards_per_step = max(self._backwards, 1)
         self._backwards = 0
 

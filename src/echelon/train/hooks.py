@@ -1,5 +1,6 @@
 """The automatic form: PyTorch's own entry points call a Run, so that a script for one device needs no change."""
 
+from functools import wraps
 from typing import Any, Callable
 
 import torch
@@ -174,6 +175,7 @@ def _hook_losses_that_are_read(run: Run) -> None:
     """Let item(), float() and formatting of a loss give its global value: decisions on it are then equal everywhere."""
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)  # views know functions by their names
         def read(self: torch.Tensor, *args: Any) -> Any:
             if _is_local_loss(self, run):
                 return original(worlds.mean(run.world, self, run.weight), *args)
@@ -188,6 +190,7 @@ def _hook_losses_that_are_read(run: Run) -> None:
 def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
     return (
         run.world.size > 1
+        and not run.world.is_exact
         and run.has_begun
         and tensor.requires_grad
         and tensor.grad_fn is not None

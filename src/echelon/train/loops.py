@@ -4,16 +4,17 @@ import copy
 import weakref
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Deque, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, ContextManager, Deque, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from . import batches
+from . import batches, shard_loading
 from .proof.record import in_other_order
 from .refusal import Refusal
-from .streams import seed_all
-from .view.tensors import tensors_of
+from .streams import key_of, seed_all
+from .view.pieces import shards_of
+from .world import World
 
 if TYPE_CHECKING:
     from .run import Run
@@ -40,7 +41,10 @@ class ShardedSampler:
     def __iter__(self) -> Iterator[List[Any]]:
         self.rows.clear()
         self._ahead.clear()
-        self._batches = self._draw_all()
+        self._batches = self._draw_all()  # now, and not when the first batch is asked for
+        return self._each()
+
+    def _each(self) -> Iterator[List[Any]]:
         while True:
             self.draw_ahead()
             if not self._ahead:
@@ -56,6 +60,7 @@ class ShardedSampler:
         run = self.run
         with run.streams.in_common():
             indices = iter(self.base)
+            key = run.keys.next() if run.world.is_exact else 0
         num_batches = 0
         while True:
             with run.streams.in_common():  # a sampler may draw with each batch
@@ -66,15 +71,32 @@ class ShardedSampler:
             if run.is_reordered:
                 batch.reverse()
             if not num_batches and len(batch) < run.world.size:
-                raise small_batch(len(batch), run.world.size)
+                raise small_batch(len(batch), run.world)
             num_batches += 1
             rows = batches.rows_of(len(batch), run.world.size)
             self.rows.append(rows)
-            yield batch if self.is_whole else batches.of_indices(batch, run.world.rank, rows)
+            yield self._of_exact(batch, rows, key + num_batches) if run.world.is_exact else self._own(batch, rows)
+
+    def _own(self, batch: List[Any], rows: Tuple[int, ...]) -> List[Any]:
+        return batch if self.is_whole else batches.of_indices(batch, self.run.world.rank, rows)
+
+    def _of_exact(self, batch: List[Any], rows: Tuple[int, ...], key: int) -> List[Any]:
+        """Return the shards that this process loads, each with its seed."""
+        if self.is_whole:
+            return [(key_of(key, -1), batch)]
+        places = [one.rank for one in self.run.world.shards()]
+        return [(key_of(key, place), batches.of_indices(batch, place, rows)) for place in places]
 
 
-def small_batch(size: int, num_ranks: int) -> Refusal:
+def small_batch(size: int, world: World) -> Refusal:
     """Return the refusal of a batch that has fewer samples than there are ranks."""
+    num_ranks = world.size
+    if world.is_exact:
+        return Refusal(
+            "the script's batch has %d sample%s, and --exact %d cuts it into %d shards"
+            % (size, "" if size == 1 else "s", num_ranks, num_ranks),
+            "a larger batch, or fewer shards: echelon run --exact %d …" % (1 << (size.bit_length() - 1)),
+        )
     return Refusal(
         "the script's batch has %d sample%s, and there are %d ranks to share it"
         % (size, "" if size == 1 else "s", num_ranks),
@@ -137,6 +159,9 @@ class Loop:
             twin.__dict__["worker_init_fn"] = _SeededWorker(
                 0 if is_whole else self.run.world.rank, loader.worker_init_fn
             )
+            if self.run.world.is_exact:
+                twin.__dict__["dataset"] = shard_loading.Dataset(loader.dataset)
+                twin.__dict__["collate_fn"] = shard_loading.Collate(loader.collate_fn)
             self.run.twins[loader] = twin
         self._sampler = twin.batch_sampler
         return iterate(twin)
@@ -144,7 +169,7 @@ class Loop:
     def _refuse_small_batches(self, loader: Any) -> None:
         size = getattr(loader, "batch_size", None)
         if size is not None and size < self.run.world.size and not self.run.wishes.keeps_batch:
-            raise small_batch(size, self.run.world.size)
+            raise small_batch(size, self.run.world)
 
     def __iter__(self) -> "Loop":
         return self
@@ -160,12 +185,19 @@ class Loop:
         if self._sampler is not None:
             self._sampler.draw_ahead()
         try:
-            with self.run.streams.in_common() if is_whole else self.run.streams.in_own():
+            with self._streams(is_whole):
                 batch = next(self._inner)
         except StopIteration:
             self.close()
             raise
         return self._shared(batch)
+
+    def _streams(self, is_whole: bool) -> ContextManager[None]:
+        """Return whose random numbers a batch is loaded with."""
+        streams = self.run.streams
+        if self._sampler is not None and self.run.world.is_exact:
+            return streams.kept()  # each shard begins with a seed
+        return streams.in_common() if is_whole else streams.in_own()
 
     def _shared(self, batch: Any) -> Any:
         run = self.run
@@ -178,7 +210,7 @@ class Loop:
             if not size:
                 return batch  # no rows for samples: whole on every rank, and models may share what they get
             if size < run.world.size and not self._num_batches:
-                raise small_batch(size, run.world.size)
+                raise small_batch(size, run.world)
             rows = batches.rows_of(size, run.world.size)
         else:
             rows = self._sampler.rows.popleft()
@@ -187,10 +219,13 @@ class Loop:
         if run.world.size == 1:
             return batch
         if self._sampler is None or self._sampler.is_whole:
-            batch = batches.of_whole(batch, run.world, rows)
+            is_listed = self._sampler is not None and run.world.is_exact
+            batch = batches.of_whole(batch[0] if is_listed else batch, run.world, rows)
+        elif run.world.is_exact:
+            batch = batches.of_shards(batch, run.world, rows, may_be_ragged=self._has_own_collate)
         else:
             batch = batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
-        run.signs.ask(tensors_of(batch))
+        run.signs.ask(shards_of(batch))
         return batch
 
     def close(self) -> None:

@@ -13,16 +13,19 @@ from .batches import rows_of
 from .files.sharing import Files
 from .first_step import FirstStep
 from .gradients import Gradients
+from .keys import Keys
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal
 from .streams import Streams
 from .view import rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
+from .view.pieces import Pieces
 from .view.signs import Signs
 from .view.tensors import Partial, View, plain
 from .wishes import DEFAULT, Wishes
 
+SCALED_EXACTLY = "scaled over %d rank%s in %d shards: the same bits on %s ranks"
 SCALED = "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole"
 Floats = Union[torch.Tensor, float]
 
@@ -35,7 +38,8 @@ class Run:
         self.is_hooked = is_hooked
         self.wishes = wishes
         self._pid = os.getpid()
-        self.streams = Streams(world.rank, worlds.seed_of_run(os.environ) if is_hooked else None)
+        seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
+        self.streams = Streams(world.rank, seed, are_keyed=world.is_exact)
         self.gradients = Gradients(world, are_sharded=wishes.how == "fsdp" and world.size > 1)
         self.twins = new_twins()
         self.files = Files(is_closed=world.rank > 0)
@@ -43,8 +47,10 @@ class Run:
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
         self.first_step.is_due = wishes.checks_first_step
+        self.first_step.keeps_dropout = world.is_exact
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm
         self.calls = Calls(self)
+        self.keys = Keys(self.gradients)
         self.signs = Signs()
         self.batches_per_step = world.size if wishes.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
@@ -74,6 +80,12 @@ class Run:
         for optimizer in optimizers:
             self.gradients.add(optimizer)
         return model.to(self.device)
+
+    def parallelize(self, model: nn.Module, strategy: Any, **wishes: Any) -> Any:
+        """Split a training as a Strategy says, and return what steps, clips, saves and loads: docs/strategies.md."""
+        from .parallel.apply import parallelize
+
+        return parallelize(self, model, strategy, **wishes)
 
     def mean(self, value: Floats) -> torch.Tensor:
         """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
@@ -127,10 +139,18 @@ class Run:
         """Meet the other ranks; the first time, say so and send an oracle ahead."""
         self.prepare()
         if not self.has_begun and self.is_main and self.world.size > 1:
-            self.say(SCALED % self.world.size)
+            self.say(self._headline())
         self.has_begun = True
         self._compare_first_step()
         self.gradients.shard()
+
+    def _headline(self) -> str:
+        if not self.world.is_exact:
+            return SCALED % self.world.size
+        num_ranks, num_shards = self.world.processes.size, self.world.size
+        valid = [str(1 << power) for power in range(num_shards.bit_length())]
+        numbers = "%s or %s" % (", ".join(valid[:-1]), valid[-1])
+        return SCALED_EXACTLY % (num_ranks, "s" if num_ranks > 1 else "", num_shards, numbers)
 
     def _compare_first_step(self) -> None:
         """Send an oracle ahead, which is this process as one device."""
@@ -142,8 +162,8 @@ class Run:
     def _become_oracle(self) -> None:
         """Go on as one device that has whole batches, up to the first step."""
         self._pid = os.getpid()
-        self.world = self.world._replace(rank=0, size=1)
-        self.streams.is_watched = True
+        self.world = worlds.World(0, 1, self.world.device)
+        self.streams.become_alone()
         self.gradients.become_alone()
         self.files.is_closed = True
 
@@ -193,6 +213,9 @@ class Run:
         elif self.calls.num_shared:
             self.gradients.prepare()
             part = loss
+            if self.world.is_exact:
+                self._backward_of_shards(loss, run_backward)
+                return
             if isinstance(loss, Partial):
                 loss.start()  # its value travels while gradients are computed
                 part = loss.local * self.world.size
@@ -203,6 +226,18 @@ class Run:
             self._refuse_unshared()
         if self.record is not None and loss.numel() == 1:
             self.record.loss = float(plain(loss).detach())
+
+    def _backward_of_shards(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        """Compute the gradients of each virtual shard by itself; the value of the loss travels with them."""
+        if not isinstance(loss, View):
+            self.gradients.backward_of_shards(loss, run_backward)
+            return
+        if not isinstance(loss, Pieces) or not loss.is_total:
+            raise Refusal(
+                "with --exact backward() is called on a tensor with a row for each sample",
+                "a loss that is one number: loss.mean().backward()",
+            )
+        loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
 
     def _refuse_unshared(self) -> None:
         raise Refusal(

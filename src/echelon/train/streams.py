@@ -7,21 +7,25 @@ is drawn inside of a model (dropout), or when samples are loaded, must not be, f
 import random
 import sys
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from .refusal import Refusal
 from .world import World
 
 _RANK_STEP = 1_000_003
+_SHARD_STEP = 2_654_435_761
 
 
 class Streams:
     """Switches the generators of torch, numpy and Python between the common stream and the rank's own."""
 
-    def __init__(self, rank: int, seed: Optional[int]) -> None:
+    def __init__(self, rank: int, seed: Optional[int], *, are_keyed: bool = False) -> None:
         self._rank = rank
+        self._is_keyed = are_keyed
         self.is_watched = False
         """Whether to notice what is drawn from the rank's own stream."""
         self.was_drawn = False
@@ -30,6 +34,11 @@ class Streams:
         self._other: Optional[List[Any]] = None
         if seed is not None:
             seed_all(seed)
+
+    def become_alone(self) -> None:
+        """Go on as one device, and notice what it draws where ranks would draw for themselves."""
+        self._is_keyed = False
+        self.is_watched = True
 
     def own(self) -> None:
         """Draw from the rank's own stream from now on; it begins where the common one is when it is first needed."""
@@ -65,7 +74,7 @@ class Streams:
     @contextmanager
     def in_own(self) -> Iterator[None]:
         """Draw from the rank's own stream for a while."""
-        if self._is_own:
+        if self._is_own or self._is_keyed:
             yield
             return
         if self.is_watched:
@@ -78,6 +87,27 @@ class Streams:
             yield
         finally:
             self.common()
+
+    @contextmanager
+    def of_shards(self, module: nn.Module, draw_key: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+        """Return what begins the random numbers of each virtual shard; they depend on a key alone.
+
+        Refuse a model that remembers something of the shards that it has seen.
+        """
+        if not self._is_keyed:
+            yield lambda _: None
+            return
+        key = draw_key()
+        buffers = {name: one._version for name, one in module.named_buffers()}
+        with self.kept():
+            yield lambda shard: seed_all(key_of(key, shard))
+        for name, one in module.named_buffers():
+            if one._version != buffers.get(name, one._version):
+                raise Refusal(
+                    "with --exact each shard of a batch is computed by itself, and %s changes its buffer %s with each"
+                    % (type(module).__name__, name),
+                    "GroupNorm or LayerNorm in place of BatchNorm, or a run without --exact",
+                )
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -107,6 +137,11 @@ class Streams:
         other, self._other = self._other, _state()
         if other is not None:
             _set_state(other)
+
+
+def key_of(key: int, place: int) -> int:
+    """Return the seed of one shard among those that share a key."""
+    return (key + (place + 1) * _SHARD_STEP) % (1 << 31)
 
 
 def seed_all(seed: int) -> None:

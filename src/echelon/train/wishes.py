@@ -1,6 +1,6 @@
 """How a script is to be scaled, as the command line said it."""
 
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Sequence
 
 LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """To which power of the number of ranks a learning rate is multiplied."""
@@ -16,11 +16,18 @@ class Wishes(NamedTuple):
     keeps_batch: bool = False
     """Whether each rank has the script's batch, and the global one is larger by the number of ranks."""
     learning_rate: str = ""
+    num_shards: int = 0
+    """Of `--exact`: in how many virtual shards a batch is computed, on however many ranks; 0 where none are wanted."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to share the work itself."""
 
 
 DEFAULT = Wishes()
+
+
+def num_shards(words: Sequence[str]) -> int:
+    """Return how many virtual shards the words ask for; 0 for none."""
+    return next((int(word[6:]) for word in words if word.startswith("exact=")), 0)
 
 
 def read(environ: Mapping[str, str]) -> Wishes:
@@ -33,5 +40,6 @@ def read(environ: Mapping[str, str]) -> Wishes:
         syncs_batch_norm="sync-bn" in words,
         keeps_batch="per-device-batch" in words,
         learning_rate=next((word[3:] for word in words if word.startswith("lr=")), ""),
+        num_shards=num_shards(words),
         is_auto="auto" in words,
     )

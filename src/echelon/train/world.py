@@ -1,7 +1,7 @@
 """Which rank this is, on which device, and how ranks speak with each other."""
 
 import os
-from typing import Mapping, NamedTuple
+from typing import Any, List, Mapping, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -10,18 +10,46 @@ SEED_OF_RECORDS = 20_260_701
 
 
 class World(NamedTuple):
-    """This rank's place."""
+    """This rank's place among those that share a batch.
+
+    With `--exact V` these are V virtual shards, of which each process computes `hosted`; `rank` is its first.
+    """
 
     rank: int
     size: int
     device: torch.device
+    hosted: int = 1
+    joints: Any = None
+    """Where the graphs of virtual shards meet."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a batch is computed in virtual shards."""
+        return self.joints is not None
+
+    @property
+    def processes(self) -> "World":
+        """Return this process's place among the processes."""
+        if not self.is_exact:
+            return self
+        return World(self.rank // self.hosted, self.size // self.hosted, self.device)
+
+    def shards(self) -> "List[World]":
+        """Return the place of each shard that this process computes."""
+        return [self._replace(rank=self.rank + place) for place in range(self.hosted)]
 
 
-def read(environ: Mapping[str, str]) -> World:
+def read(environ: Mapping[str, str], num_shards: int = 0) -> World:
     """Return the place that the launcher gives; a script started by itself is a world of one."""
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    return World(rank=int(environ.get("RANK", "0")), size=int(environ.get("WORLD_SIZE", "1")), device=device)
+    rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+    if not num_shards:
+        return World(rank, size, device)
+    from .view.joints import Joints
+
+    hosted = num_shards // size
+    return World(rank * hosted, num_shards, device, hosted, Joints())
 
 
 def join(world: World) -> None:

@@ -155,12 +155,12 @@ class Files:
 
 def install(run: "Run") -> None:
     """Hook what writes, renames, removes, makes, downloads and logs."""
-    if run.world.size == 1:
+    if run.world.processes.size == 1:
         return
     from . import commands, downloads, folders, imports, loggers, opening, stores, writers
 
     files = run.files
-    files.meeting = Meeting(run.world)
+    files.meeting = Meeting(run.world.processes)
     askers.watch_collector()
     _watch_end(files)
     _watch_fetches(files)

@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import batches
 from ..refusal import Refusal
-from . import exchange
+from . import exchange, pieces
 from .tensors import Partial, Sharded, View, entered, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ class Calls:
         if self.is_inside or os.getpid() != self._pid or not _has_parameters(module):
             return original(module, *args, **kwargs)
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
-        rows = [one for one in views if isinstance(one, Sharded)]
-        if rows:
-            return self._compute(original, module, _enter(args, rows), _enter(kwargs, rows), rows)
+        if any(_has_rows(one) for one in views):
+            every = pieces.apart((args, kwargs), self._run.world.hosted)
+            return self._compute(original, module, every, [_rows_among(one) for one in every])
         if views:
             args, kwargs = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
             return original(module, *args, **kwargs)
         try:
-            return self._compute(original, module, _enter(args, shared), _enter(kwargs, shared), shared)
+            return self._compute(original, module, [(args, kwargs)] * len(shared), [[one] for one in shared])
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
@@ -76,17 +76,26 @@ class Calls:
             self.is_inside = False
             self.enter_hooks()
 
-    def _compute(self, original: Any, module: nn.Module, args: Any, kwargs: Any, rows: List[Sharded]) -> Any:
+    def _compute(self, original: Any, module: nn.Module, every: List[Any], leads: List[List[Sharded]]) -> Any:
+        """Compute this rank's rows, or those of each shard by itself."""
         self.num_shared += 1
         self._run.gradients.shard()  # weights that are trained from now on
-        self.fraction = rows[0].rows[self._run.world.rank] / sum(rows[0].rows)
-        self.has_rows = self.fraction > 0
-        with self._inside():
-            output = original(module, *args, **kwargs)
-        return _leave(output, rows)
+        outputs = []
+        with self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
+            for (args, kwargs), rows in zip(every, leads):  # noqa: B905
+                rank = rows[0].world.rank
+                self.fraction = rows[0].rows[rank] / sum(rows[0].rows)
+                self.has_rows = self.fraction > 0
+                of_shard(rank)
+                with self._inside():
+                    outputs.append(original(module, *_enter(args, rows), **_enter(kwargs, rows)))
+        return _leave(outputs, leads)
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
-        """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself."""
+        """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
+
+        Return what this rank has of it, or what each of its shards has.
+        """
         run = self._run
         if run.world.size == 1 or not run.begins_training():
             return None
@@ -99,7 +108,7 @@ class Calls:
         if size < run.world.size or run.world.size == 1:
             return None
         rows = batches.rows_of(size, run.world.size)
-        return [Sharded(own_part(first, run.world.rank, rows), run.world, rows)]
+        return [Sharded(own_part(first, one.rank, rows), one, rows) for one in run.world.shards()]
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
         sizes = self._run.batch_sizes()
@@ -112,6 +121,14 @@ class Calls:
 
 def _nothing() -> None:
     pass
+
+
+def _has_rows(view: View) -> bool:
+    return isinstance(view, Sharded) or (isinstance(view, pieces.Pieces) and not view.is_total)
+
+
+def _rows_among(value: Any) -> List[Sharded]:
+    return [one for one in tensors_of(value) if isinstance(one, Sharded)]
 
 
 def _has_parameters(module: nn.Module) -> bool:
@@ -155,19 +172,26 @@ def _cut_lists(value: Any, lead: Sharded) -> Any:
     return value
 
 
-def _leave(output: Any, leads: List[Sharded]) -> Any:
-    """Return what a model gave for this rank's rows as a view of what it gives for all.
+def _leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
+    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
 
     Where ranks have as many rows each, what a dim counts is seen from this rank's shapes; else from those of all, for
     ranks must not come to different views.
     """
+    tensors = [_distinct(output) for output in outputs]
+    world = leads[0][0].world
+    are_even = all(len(set(lead.rows)) == 1 for lead in leads[0])
+    every = [[tuple(one.shape)] * world.size for one in tensors[0]] if are_even else exchange.shapes(tensors, world)
+    views = []
+    for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
+        known = {id(one): _view(one, shapes, lead) for one, shapes in zip(own, every)}  # noqa: B905
+        views.append(map_tensors(output, lambda tensor: known.get(id(tensor), tensor)))  # noqa: B023
+    return pieces.of(views) if world.is_exact else views[0]
+
+
+def _distinct(output: Any) -> List[torch.Tensor]:
     found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
-    tensors = list(found.values())
-    world = leads[0].world
-    are_even = all(len(set(lead.rows)) == 1 for lead in leads)
-    every = [[tuple(one.shape)] * world.size for one in tensors] if are_even else exchange.shapes(tensors, world)
-    views = {id(one): _view(one, shapes, leads) for one, shapes in zip(tensors, every)}  # noqa: B905
-    return map_tensors(output, lambda tensor: views.get(id(tensor), tensor))
+    return list(found.values())
 
 
 def _view(tensor: torch.Tensor, shapes: List[Tuple[int, ...]], leads: List[Sharded]) -> torch.Tensor:

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 import torch
 
-from . import exchange
+from ..refusal import Refusal
+from . import exchange, pieces
+from .pieces import Pieces
 from .tensors import Partial, Sharded, View, own_part
 
 if TYPE_CHECKING:
@@ -18,9 +20,26 @@ def install(run: "Run") -> None:
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
+        if any(isinstance(one, Pieces) for one in (*_listed(outputs), *_listed(inputs))):
+            return _grad_of_shards(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
         return _grad(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
 
     torch.autograd.grad = grad
+
+
+def _grad_of_shards(
+    original: Callable[..., Any], run: "Run", outputs: List[Any], inputs: List[Any], given: Any, args: Any, kwargs: Any
+) -> Any:
+    """Differentiate each shard by itself, with respect to its own rows."""
+    if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
+        raise Refusal(
+            "with --exact torch.autograd.grad is called for what is the same for all samples",
+            "loss.backward(), or a run without --exact",
+        )
+    return pieces.of(
+        [_grad(original, run, part[0], part[1], part[2], args, kwargs)
+         for part in pieces.apart((outputs, inputs, given), run.world.hosted)]
+    )  # fmt: skip
 
 
 def _listed(value: Any) -> List[Any]:

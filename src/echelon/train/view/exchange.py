@@ -18,11 +18,15 @@ from ..world import World
 _MOST_DIMS = 8
 
 
+class Needed(Exception):
+    """A shard is computed by itself, and needs what another has."""
+
+
 class _Total(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        ctx.num_ranks = num_ranks
-        return start_total(part.detach())()
+    def forward(ctx: Any, part: torch.Tensor, world: World) -> torch.Tensor:
+        ctx.num_ranks = world.size
+        return start_total(part.detach(), world)()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -48,31 +52,36 @@ class _Gather(torch.autograd.Function):
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        ctx.num_ranks = num_ranks
+    def forward(ctx: Any, whole: torch.Tensor, world: World) -> torch.Tensor:
+        ctx.world = world
         return whole.view_as(whole)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return _Total.apply(gradients[0], ctx.num_ranks) / ctx.num_ranks, None  # type: ignore[no-untyped-call]
+        return _Total.apply(gradients[0], ctx.world) / ctx.world.size, None  # type: ignore[no-untyped-call]
 
 
 def enter(whole: torch.Tensor, world: World) -> torch.Tensor:
     """Return what is the same on all ranks, to be used for this rank's part; weights get their mean later anyway."""
-    if whole.is_leaf or not torch.is_grad_enabled():
+    if whole.is_leaf or not torch.is_grad_enabled() or not whole.requires_grad:
         return whole
-    result: torch.Tensor = _Enter.apply(whole, world.size)  # type: ignore[no-untyped-call]
+    if world.is_exact:
+        leaf: torch.Tensor = world.joints.cut(whole, world.rank)
+        return leaf
+    result: torch.Tensor = _Enter.apply(whole, world)  # type: ignore[no-untyped-call]
     return result
 
 
 def total(part: torch.Tensor, world: World) -> torch.Tensor:
     """Return the sum of all ranks' parts."""
-    result: torch.Tensor = _Total.apply(part, world.size)  # type: ignore[no-untyped-call]
+    _refuse_alone(world)
+    result: torch.Tensor = _Total.apply(part, world)  # type: ignore[no-untyped-call]
     return result
 
 
-def start_total(part: torch.Tensor) -> Callable[[], torch.Tensor]:
+def start_total(part: torch.Tensor, world: World) -> Callable[[], torch.Tensor]:
     """Begin the sum of all ranks' parts, without gradients; return what waits for it."""
+    _refuse_alone(world)
     result = part.clone()
     work = dist.all_reduce(result, async_op=True)
 
@@ -85,6 +94,7 @@ def start_total(part: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 def gather(part: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
     """Return the rows of all ranks, in the order of ranks; `rows` says how many each has."""
+    _refuse_alone(world)
     _refuse_other_shapes(part, world, dim)
     result: torch.Tensor = _Gather.apply(part, world, tuple(rows), dim)  # type: ignore[no-untyped-call]
     return result
@@ -95,24 +105,43 @@ def own_rows(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) 
     return whole.narrow(dim, sum(rows[:rank]), rows[rank])
 
 
+def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[int], dim: int) -> torch.Tensor:
+    """Return the rows of all shards, without gradients, of the parts that this process has."""
+    place = world.processes
+    mine = [part.narrow(dim, 0, rows[world.rank + at]) for at, part in enumerate(parts)]
+    by_process = [sum(rows[first : first + world.hosted]) for first in range(0, world.size, world.hosted)]
+    joined = torch.cat(mine, dim)
+    if place.size == 1:
+        return joined
+    _refuse_other_shapes(joined, place, dim)
+    return _gathered(joined, place, tuple(by_process), dim)
+
+
+def _refuse_alone(world: World) -> None:
+    if world.is_exact:
+        raise Needed
+
+
 def counts(number: int, world: World) -> Tuple[int, ...]:
     """Return every rank's number."""
+    _refuse_alone(world)
     found = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
     dist.all_gather(found, torch.tensor(number, device=world.device))
     return tuple(int(one) for one in found)
 
 
-def shapes(tensors: Sequence[torch.Tensor], world: World) -> List[List[Tuple[int, ...]]]:
-    """Return, of each tensor, the shape that it has on every rank."""
+def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[List[Tuple[int, ...]]]:
+    """Return, of each tensor, its shape on every rank, or in every shard; given are those of this process."""
     mine = torch.tensor(
-        [[one.dim(), *one.shape, *[0] * _MOST_DIMS][: 1 + _MOST_DIMS] for one in tensors], device=world.device
-    )
-    found = [torch.empty_like(mine) for _ in range(world.size)]
+        [[[one.dim(), *one.shape, *[0] * _MOST_DIMS][: 1 + _MOST_DIMS] for one in tensors]
+         for tensors in tensors_of_shards], device=world.device,
+    )  # fmt: skip
+    found = [torch.empty_like(mine) for _ in range(world.processes.size)]
     dist.all_gather(found, mine)
-    by_rank = [one.tolist() for one in found]
+    by_rank = [words for one in found for words in one.tolist()]
     return [
         [tuple(words[at][1 : 1 + words[at][0]]) for words in by_rank]
-        for at in range(len(tensors))
+        for at in range(len(tensors_of_shards[0]))
     ]  # fmt: skip
 
 
@@ -134,7 +163,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _refuse_other_shapes(part: torch.Tensor, world: World, dim: int) -> None:
     """Tell ranks whose parts differ in another dim, as batches do that are padded to their own longest sample."""
-    for rank, shape in enumerate(shapes([part], world)[0]):
+    for rank, shape in enumerate(shapes([[part]], world)[0]):
         if shape[:dim] + shape[dim + 1 :] != tuple(part.shape[:dim] + part.shape[dim + 1 :]):
             raise Refusal(
                 "the parts of a batch do not fit together: of one tensor rank %d has the shape %s, and rank %d %s"

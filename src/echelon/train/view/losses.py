@@ -6,13 +6,14 @@ samples, the targets that are not ignored, or the weights of their classes.
 
 import inspect
 from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
 
-from . import exchange, signs
-from .tensors import Partial, Sharded, entered, own_part
+from ..refusal import Refusal
+from . import exchange, signs, tree
+from .tensors import Args, Kwargs, Partial, Sharded, entered, own_part
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -31,8 +32,44 @@ _CONSTANTS = ("weight", "pos_weight")
 """What holds a value for each class, and not for each sample; binary_cross_entropy's weight may do either."""
 
 
-def rule(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Return the loss as a part of a total; None where only the whole will do."""
+    prepared = _prepare(func, args, kwargs)
+    if prepared is None:
+        return None
+    count = _count_of(prepared)
+    return _compute(func, prepared, exchange.start_total(count, prepared.lead.world) if count is not None else None)
+
+
+def rule_of_pieces(func: Any, every: Sequence[Tuple[Args, Kwargs]]) -> Optional[List[Any]]:
+    """Return the loss of each shard, all divided by the count of all shards of all processes."""
+    prepared = [found for args, kwargs in every if (found := _prepare(func, args, kwargs)) is not None]
+    if len(prepared) < len(every):
+        return None
+    counts = [count for one in prepared if (count := _count_of(one)) is not None]
+    waits = None
+    if counts:
+        total = tree.total([[one] for one in counts], prepared[0].lead.world)[0]
+        waits = partial(_given, total)
+    return [_compute(func, one, waits) for one in prepared]
+
+
+def _given(total: torch.Tensor) -> torch.Tensor:
+    return total
+
+
+class _Prepared(NamedTuple):
+    """A loss that is to be computed with the rows of one rank."""
+
+    lead: Sharded
+    reduction: str
+    local: Kwargs
+    target: Any
+    """As it was given."""
+    has_classes: bool
+
+
+def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
     name = func.__name__
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()
@@ -43,8 +80,12 @@ def rule(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     reduction = given["reduction"]
     given["reduction"] = "none"
     local = {key: _local(key, value, lead) for key, value in given.items()}
-    waits = _start_count(local, given["target"], lead) if reduction == "mean" and name in _CLASSES else None
-    losses: torch.Tensor = func(**local)
+    return _Prepared(lead, reduction, local, given.get("target"), has_classes=name in _CLASSES)
+
+
+def _compute(func: Any, prepared: _Prepared, waits: Optional[Callable[[], torch.Tensor]]) -> Any:
+    lead, reduction = prepared.lead, prepared.reduction
+    losses: torch.Tensor = func(**prepared.local)
     if reduction == "none":
         return Sharded(losses, lead.world, lead.rows)
     rows = lead.rows[lead.world.rank]
@@ -76,10 +117,24 @@ def _inside(original: Any, run: "Run", *args: Any, **kwargs: Any) -> Any:
     if given["reduction"] != "mean" or given["size_average"] is not None or given["reduce"] is not None:
         return original(*args, **kwargs)
     count = _count(given["target"], given["weight"], given["ignore_index"], given["input"]) * calls.has_rows
-    total = exchange.start_total(count)
+    if run.world.is_exact:
+        _refuse_uneven_counts(given, count, calls.has_rows)
+        return original(*args, **kwargs)
+    total = exchange.start_total(count, run.world)
     given["reduction"] = "sum"
     loss = original(**given)
     return loss / (total().to(loss.dtype) * calls.fraction) if calls.has_rows else loss * 0
+
+
+def _refuse_uneven_counts(given: Kwargs, count: torch.Tensor, has_rows: bool) -> None:
+    """Refuse a mean inside of a model that is over more or less than its samples, as other shards are not known yet."""
+    target = given["target"]
+    num_targets = target.numel() // (given["input"].size(1) if target.is_floating_point() else 1)
+    if given["weight"] is not None or (has_rows and float(count) != num_targets):
+        raise Refusal(
+            "with --exact the model computes a loss of each shard by itself, and its mean leaves targets out",
+            "let the model return logits, and compute the loss outside of it",
+        )
 
 
 @lru_cache(maxsize=None)
@@ -116,15 +171,18 @@ def _local(key: str, value: Any, lead: Sharded) -> Any:
     return own_part(value, lead.world.rank, lead.rows)
 
 
-def _start_count(local: Dict[str, Any], whole: Any, lead: Sharded) -> Optional[Callable[[], torch.Tensor]]:
-    """Begin to count over all ranks what a mean over classes is divided by; None where that is all samples."""
+def _count_of(prepared: _Prepared) -> Optional[torch.Tensor]:
+    """Return this rank's part of what a mean over classes is divided by; None where that is all samples."""
+    lead, local = prepared.lead, prepared.local
+    if prepared.reduction != "mean" or not prepared.has_classes:
+        return None
     target = local["target"][: lead.rows[lead.world.rank]]
     if target.is_floating_point():
         return None
-    leaves_out_negative = local["weight"] is None and local["ignore_index"] < 0 and isinstance(whole, Sharded)
-    if leaves_out_negative and signs.are_natural(whole):
+    leaves_out_negative = local["weight"] is None and local["ignore_index"] < 0
+    if leaves_out_negative and isinstance(prepared.target, Sharded) and signs.are_natural(prepared.target):
         return None
-    return exchange.start_total(_count(target, local["weight"], local["ignore_index"], local["input"]))
+    return _count(target, local["weight"], local["ignore_index"], local["input"])
 
 
 def _count(target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, given: torch.Tensor) -> torch.Tensor:

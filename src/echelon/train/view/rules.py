@@ -4,11 +4,12 @@ Rows stay with their ranks where a function treats each row by itself, sums over
 everything else is computed from the whole, on every rank alike: slower, and right.
 """
 
+from functools import partial
 from typing import Any, Callable, Dict
 
 import torch
 
-from . import along, elements, losses, shapes, signs
+from . import along, elements, losses, pieces, shapes, signs
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, Kwargs, Sharded, View, map_tensors
@@ -22,11 +23,22 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if name in ("__get__", "__set__"):
         return _attribute(func, name, args)
     rule = None if "out" in kwargs else _RULES.get(name)
-    result = rule(func, args, kwargs) if rule is not None else None
-    if result is None:
-        return _with_whole(func, name, args, kwargs)
-    signs.carry(name, args[0] if args else None, result)
-    return result
+    result = None if rule is None else _by_rule(rule, func, args, kwargs)
+    return _with_whole(func, name, args, kwargs) if result is None else result
+
+
+def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Compute by a rule, of each shard by itself where a process has several; None where only the whole will do."""
+    lead = pieces.first_of(args, kwargs)
+    if lead is None or rule is _own_metadata:
+        result = rule(func, args, kwargs)
+        if result is not None:
+            signs.carry(func.__name__, args[0] if args else None, result)
+        return result
+    if rule is losses.rule:
+        found = losses.rule_of_pieces(func, pieces.apart((args, kwargs), len(lead.parts)))
+        return None if found is None else pieces.of(found)
+    return pieces.each(partial(_by_rule, rule, func), args, kwargs, lead, draws=rule is along.draw)
 
 
 def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
@@ -55,6 +67,8 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
     """Read or set an attribute: shape, dtype and device are the view's own, what concerns gradients is its part's."""
     view: Any = args[0]
     attribute = getattr(func.__self__, "__name__", "")
+    if isinstance(view, pieces.Pieces) and attribute in ("grad", "data", "requires_grad"):
+        return pieces.of([_attribute(func, name, mine) for mine in pieces.apart(args, len(view.parts))])
     if name == "__set__":
         if attribute not in ("requires_grad", "grad"):
             return _with_whole(func, "__setitem__", args, {})
@@ -62,7 +76,8 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
         return None
     if attribute == "grad":
         gradient = view.local.grad
-        return None if gradient is None else like(view, gradient / view.world.size)
+        factor = 1 if view.world.is_exact else view.world.size
+        return None if gradient is None else like(view, gradient / factor)
     if attribute == "data":
         return like(view, view.local.data)
     if attribute in LOCAL_ATTRIBUTES:

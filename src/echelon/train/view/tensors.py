@@ -5,7 +5,7 @@ from a view follows `rules`; where no rule fits, the parts are put together and 
 """
 
 import copy
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -111,7 +111,7 @@ class Partial(View):
     def start(self) -> Callable[[], torch.Tensor]:
         """Begin to exchange the value; return what waits for it."""
         if self._wait is None:
-            self._wait = exchange.start_total(self.local.detach())
+            self._wait = exchange.start_total(self.local.detach(), self.world)
         return self._wait
 
     def put_whole(self, whole: torch.Tensor) -> None:
@@ -146,20 +146,25 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return the value with every tensor in its tuples, lists and dicts changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, tuple):
-        changed = [map_tensors(one, change) for one in value]
-        return type(value)(*changed) if hasattr(value, "_fields") else _as_sequence(value, changed)
-    if isinstance(value, list):
-        return [map_tensors(one, change) for one in value]
+    if isinstance(value, (tuple, list)):
+        return map_entries(value, [map_tensors(one, change) for one in value])
     if isinstance(value, dict):
-        changed_values = {key: map_tensors(one, change) for key, one in value.items()}
-        if type(value) is dict:
-            return changed_values
-        value = value.copy()  # an OrderedDict, or a model's output with attributes of the same names
-        for key, one in changed_values.items():
-            value[key] = one
-        return value
+        return map_entries(value, [map_tensors(one, change) for one in value.values()])
     return _map_attributes(value, change)
+
+
+def map_entries(value: Any, entries: List[Any]) -> Any:
+    """Return a tuple, list or dict like this one with other entries, in its order."""
+    if isinstance(value, tuple):
+        return type(value)(*entries) if hasattr(value, "_fields") else _as_sequence(value, entries)
+    if isinstance(value, list):
+        return entries
+    if type(value) is dict:
+        return dict(zip(value, entries))  # noqa: B905
+    changed = value.copy()  # an OrderedDict, or a model's output with attributes of the same names
+    for key, one in zip(value, entries):  # noqa: B905
+        changed[key] = one
+    return changed
 
 
 def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

@@ -1,0 +1,44 @@
+"""Keys for the random numbers of virtual shards: the same on all ranks, and after a restart with the same weights.
+
+A key comes from the bits of the weights, which `--exact` makes equal everywhere, and from how often one was wanted
+since they last changed. So a run that goes on from a checkpoint, on any number of ranks, goes on with the same numbers.
+"""
+
+import zlib
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .gradients import Gradients
+
+_MOST_TENSORS = 16
+_MOST_ELEMENTS = 1024
+
+
+class Keys:
+    """Gives one key after the other."""
+
+    def __init__(self, gradients: "Gradients") -> None:
+        self._gradients = gradients
+        self._step = -1
+        self._number = 0
+        self._fingerprint = 0
+
+    def next(self) -> int:
+        """Return the next key."""
+        if self._step != self._gradients.num_steps:
+            self._step, self._number = self._gradients.num_steps, 0
+            self._fingerprint = self._take_fingerprint()
+        self._number += 1
+        return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
+
+    def _take_fingerprint(self) -> int:
+        """Return what tells these weights from those of another step, of a few tensors that are spread over all."""
+        parameters = self._gradients.parameters()
+        chosen = parameters[:: -(-len(parameters) // _MOST_TENSORS)] if parameters else []
+        parts = [one.detach().reshape(-1)[:_MOST_ELEMENTS].double().cpu() for one in chosen]
+        if not parts:
+            return 0
+        bits = torch.cat(parts).view(torch.int64)
+        return int((bits * (2 * torch.arange(bits.numel()) + 1)).sum())  # whole numbers, whose sum has no order

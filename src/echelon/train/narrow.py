@@ -1,0 +1,128 @@
+"""Find the slow nodes among many: each round measures groups of them at the same time, and slow ones are taken apart.
+
+A group is slow if one of its nodes is, or what lies between two of them. Nobody's word is taken but the measurement's:
+a node is well that was in a fast group, and bad if it was slow beside a node that is well.
+"""
+
+from typing import Callable, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
+
+Group = Tuple[int, ...]
+Measure = Callable[[Sequence[Group]], Sequence[bool]]
+
+
+class Narrowed(NamedTuple):
+    """What is known of the nodes in the end."""
+
+    bad: Tuple[int, ...]
+    undecided: Tuple[int, ...]  # in slow groups only, and never beside a node that is well
+    between: Tuple[Group, ...]  # slow together, and each of them well with others: what lies between them
+    num_rounds: int
+
+
+def most_rounds(num_nodes: int) -> int:
+    """Return how many rounds are made at most: the logarithm of the nodes to base 2, rounded up, and one."""
+    return (num_nodes - 1).bit_length() + 1 if num_nodes > 0 else 0
+
+
+def narrow(num_nodes: int, is_slow: Measure) -> Narrowed:
+    """Return the slow nodes; `is_slow` is given the disjoint groups of a round and says which of them are slow."""
+    state = _State(num_nodes)
+    num_rounds = 0
+    while num_rounds < most_rounds(num_nodes):
+        groups = state.next_groups(num_rounds)
+        if not groups:
+            break
+        state.learn(groups, is_slow(groups))
+        num_rounds += 1
+    between = tuple(sorted(tuple(sorted(group)) for group in state.slow if group <= state.well))
+    return Narrowed(tuple(sorted(state.bad)), tuple(sorted(state.unknown)), between, num_rounds)
+
+
+class _State:
+    """What each node is known to be, and which groups were slow."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._nodes = range(num_nodes)
+        self.well: Set[int] = set()
+        self.bad: Set[int] = set()
+        self.slow: Set[FrozenSet[int]] = set()
+        self._met: Set[FrozenSet[int]] = set()
+
+    @property
+    def unknown(self) -> List[int]:
+        return [node for node in self._nodes if node not in self.well and node not in self.bad]
+
+    def next_groups(self, num_rounds: int) -> List[Group]:
+        """Return the groups of the next round; none when everything is known that can be."""
+        if num_rounds == 0:
+            return _pairs(list(self._nodes))
+        unknown = self.unknown
+        if not unknown:
+            return []
+        well = sorted(self.well)
+        beside: List[Group] = [(unknown[place], well[place]) for place in range(min(len(unknown), len(well)))]
+        return beside + self._strangers(unknown[len(beside) :])
+
+    def _strangers(self, nodes: List[int]) -> List[Group]:
+        """Pair nodes that have not been a pair yet; who finds none is measured alone."""
+        groups: List[Group] = []
+        left = list(nodes)
+        while left:
+            one = left.pop(0)
+            other = next((each for each in left if frozenset((one, each)) not in self._met), None)
+            if other is not None:
+                left.remove(other)
+                groups.append((one, other))
+            elif frozenset((one,)) not in self._met:
+                groups.append((one,))
+        return groups
+
+    def learn(self, groups: Sequence[Group], slow: Sequence[bool]) -> None:
+        """Take in what a round has shown, and what follows from it."""
+        for place, group in enumerate(groups):
+            members = frozenset(group)
+            self._met.add(members)
+            if slow[place]:
+                self.slow.add(members)
+            elif len(group) > 1:  # fast alone says nothing of a node's network
+                self.well |= members
+        for members in self.slow:
+            rest = members - self.well
+            if len(rest) == 1:
+                self.bad |= rest
+        self.bad -= self.well
+        self._decide_without_witness()
+
+    def _decide_without_witness(self) -> None:
+        """Where nobody is known to be well, a node that is slow by itself is bad."""
+        for members in self.slow:
+            if len(members) == 1 and not members & self.well:
+                self.bad |= members
+        pairs = [members for members in self.slow if len(members) > 1]
+        if self.well or len(self._nodes) != 3 or len(pairs) < 3:
+            return
+        common = frozenset.intersection(*pairs)  # three nodes: all, and two pairs, share the one that is slow
+        if len(common) == 1:
+            self.bad |= common
+
+
+def _pairs(nodes: List[int]) -> List[Group]:
+    """Return neighbours in pairs, the last three together where the number is odd."""
+    if len(nodes) < 2:
+        return [tuple(nodes)] if nodes else []
+    pairs: List[Group] = [(nodes[index], nodes[index + 1]) for index in range(0, len(nodes) - 1, 2)]
+    if len(nodes) % 2:
+        pairs[-1] = (*pairs[-1], nodes[-1])
+    return pairs
+
+
+def by_round(num_nodes: int, is_slow: Measure) -> Tuple[Narrowed, List[Dict[Group, bool]]]:
+    """Return what `narrow` does, and each round's groups with what was said of them."""
+    rounds: List[Dict[Group, bool]] = []
+
+    def listen(groups: Sequence[Group]) -> Sequence[bool]:
+        answers = list(is_slow(groups))
+        rounds.append({group: answers[place] for place, group in enumerate(groups)})
+        return answers
+
+    return narrow(num_nodes, listen), rounds

@@ -1,0 +1,41 @@
+"""Load the virtual shards of a batch each by itself, with random numbers that do not depend on who loads them."""
+
+from typing import Any, Callable, List, Sequence, Tuple
+
+from .streams import seed_all
+
+Shard = Tuple[int, List[Any]]
+"""A seed and the indices of samples."""
+
+
+class Dataset:
+    """A dataset that is asked for several shards at a time."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getitems__(self, shards: Sequence[Shard]) -> List[List[Any]]:
+        return [self._samples(seed, indices) for seed, indices in shards]
+
+    def _samples(self, seed: int, indices: List[Any]) -> List[Any]:
+        seed_all(seed)
+        several = getattr(self._inner, "__getitems__", None)
+        return list(several(indices)) if several else [self._inner[index] for index in indices]
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # it is copied and pickled before it has an inner one
+        return getattr(self._inner, name)
+
+
+class Collate:
+    """Make a batch of each shard."""
+
+    def __init__(self, inner: Callable[[List[Any]], Any]) -> None:
+        self._inner = inner
+
+    def __call__(self, shards: List[List[Any]]) -> List[Any]:
+        return [self._inner(samples) for samples in shards]

@@ -1,0 +1,208 @@
+"""Measure all-reduce on all ranks, then among pairs of nodes until the slow ones are known: `… -m echelon.train.sweep`.
+
+Bandwidths are those of nccl-tests: algorithm bandwidth is bytes by seconds, bus bandwidth that times 2 (n - 1) / n.
+"""
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+from . import world
+from .evidence import libraries, traffic
+from .narrow import Group, by_round
+
+FORMAT = 1
+LEAST_TURNS, MOST_TURNS = 3, 20
+TIMEOUT_SECONDS = 120.0
+
+
+class Asked(NamedTuple):
+    """What is to be measured."""
+
+    sizes: Tuple[int, ...]  # bytes, the last one also among pairs
+    seconds: float  # for each size
+    slow_share: float  # of what most pairs reach: below it a pair is slow
+
+
+class Timing(NamedTuple):
+    """One size on one group of ranks."""
+
+    num_bytes: int
+    seconds: float  # of one all-reduce, the mean of the turns; the slowest rank's
+    num_ranks: int
+    is_right: bool
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        return self.num_bytes / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def bus_bandwidth(self) -> float:
+        return self.algorithm_bandwidth * 2 * (self.num_ranks - 1) / self.num_ranks
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Measure and let rank 0 write what was found into a file, whole or not at all."""
+    path, sizes, seconds, slow_share = arguments
+    asked = Asked(tuple(int(word) for word in sizes.split(",")), float(seconds), float(slow_share))
+    here = world.read(environ)
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)
+    backend = "cpu:gloo,cuda:nccl" if here.device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    try:
+        found = measure(asked, here.device, int(environ.get("GROUP_RANK", "0")))
+        if dist.get_rank() == 0:
+            with open(path + ".part", "w", encoding="utf-8") as file:
+                json.dump(found, file)
+            os.replace(path + ".part", path)
+    finally:
+        dist.destroy_process_group()
+
+
+def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
+    """Return all timings, the slow nodes by their number, and by what the bytes went."""
+    nodes = _gathered(node)
+    before = traffic()
+    sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in asked.sizes]
+    after = traffic()
+    ranks_of = {each: [rank for rank, of in enumerate(nodes) if of == each] for each in sorted(set(nodes))}
+    rounds: List[Dict[str, Any]] = []
+    narrowed: Dict[str, Any] = {}
+    if len(ranks_of) > 1:
+        narrowed, rounds = _narrowed(asked, device, ranks_of)
+    moved = {name: after[name] - count for name, count in before.items() if after.get(name, 0) > count}
+    used = _gathered((node, libraries("/proc/self/maps"), moved))
+    return {
+        "format": FORMAT,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "backend": "nccl" if device.type == "cuda" else "gloo",
+        "num_ranks": len(nodes),
+        "nodes": sorted(ranks_of),
+        "sweep": [_row(timing) for timing in sweep],
+        "rounds": rounds,
+        "slow": narrowed,
+        "libraries": {str(of): _of_node(of, used) for of in ranks_of},
+        "traffic": {str(of): moved for of, _, moved in used},
+    }
+
+
+def _of_node(node: int, used: Sequence[Tuple[int, List[str], Dict[str, int]]]) -> List[str]:
+    return sorted({name for of, names, _ in used if of == node for name in names})
+
+
+def time_all_reduce(num_bytes: int, device: torch.device, group: Any, seconds: float) -> Timing:
+    """Time all-reduces of one size until the time is over; every rank of the group makes the same number of turns."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    values = torch.full((max(1, num_bytes // 4),), float(rank + 1), device=device)
+    reduce_once(values, group)
+    _wait(device)
+    is_right = bool((values == size * (size + 1) / 2).all())
+    values.zero_()  # so that it does not grow from turn to turn
+    first = _timed(values, group, device, 1)
+    longest = torch.tensor([first], dtype=torch.float64, device=device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX, group=group)
+    turns = max(LEAST_TURNS, min(MOST_TURNS, int(seconds / max(float(longest), 1e-6))))
+    taken = torch.tensor([_timed(values, group, device, turns) / turns, float(not is_right)], dtype=torch.float64)
+    taken = taken.to(device)
+    dist.all_reduce(taken, dist.ReduceOp.MAX, group=group)
+    return Timing(values.numel() * 4, float(taken[0]), size, float(taken[1]) == 0.0)
+
+
+def reduce_once(values: torch.Tensor, group: Any) -> None:
+    """Add the tensors of all ranks up; on a group of one rank, copy as much through its memory."""
+    if dist.get_world_size(group) > 1:
+        dist.all_reduce(values, group=group)
+    else:
+        values.copy_(values.clone())
+
+
+def _timed(values: torch.Tensor, group: Any, device: torch.device, turns: int) -> float:
+    if dist.get_world_size(group) > 1:
+        dist.barrier(group)
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(turns):
+        reduce_once(values, group)
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _narrowed(
+    asked: Asked, device: torch.device, ranks_of: Dict[int, List[int]]
+) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    """Measure pairs of nodes, all at once, and take slow ones apart; every rank comes to the same result."""
+    numbers = list(ranks_of)
+    seconds: Dict[Group, float] = {}
+
+    def is_slow(groups: Sequence[Group]) -> List[bool]:
+        members = [[rank for place in group for rank in ranks_of[numbers[place]]] for group in groups]
+        found = _measure_groups(asked, device, members)
+        seconds.update({group: found[place] for place, group in enumerate(groups)})
+        return [_is_slow(group, seconds, asked.slow_share) for group in groups]
+
+    def row(group: Group, slow: bool) -> Dict[str, Any]:
+        return {"nodes": [numbers[place] for place in group], "seconds": seconds[group], "is_slow": slow}
+
+    result, rounds = by_round(len(numbers), is_slow)
+    told = [{"groups": [row(group, slow) for group, slow in groups.items()]} for groups in rounds]
+    return {
+        "bad": [numbers[place] for place in result.bad],
+        "undecided": [numbers[place] for place in result.undecided],
+        "between": [[numbers[place] for place in group] for group in result.between],
+        "num_rounds": result.num_rounds,
+    }, told
+
+
+def _is_slow(group: Group, seconds: Dict[Group, float], share: float) -> bool:
+    """Compare a group with the faster half of all groups of its size that were measured so far."""
+    like = sorted(taken for other, taken in seconds.items() if (len(other) > 1) == (len(group) > 1))
+    usual = like[(len(like) - 1) // 4]  # the lower quartile: even where half of the pairs are slow it is a fast one's
+    return seconds[group] * share > usual
+
+
+def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequence[int]]) -> List[float]:
+    """Time one size on disjoint groups of ranks at the same time; return the seconds of each, on every rank."""
+    rank = dist.get_rank()
+    ours = next((place for place, ranks in enumerate(members) if rank in ranks), -1)
+    taken = 0.0
+    if ours >= 0:
+        group = dist.new_group(list(members[ours]), use_local_synchronization=True)
+        timing = time_all_reduce(asked.sizes[-1], device, group, asked.seconds)
+        # what a ring moves for one byte depends on the ranks: groups of other sizes are compared by the bus
+        factor = 2 * (timing.num_ranks - 1) / timing.num_ranks
+        taken = timing.seconds / factor if factor else timing.seconds
+        dist.destroy_process_group(group)
+    told = _gathered((ours, taken))
+    return [max(seconds for place, seconds in told if place == each) for each in range(len(members))]
+
+
+def _gathered(value: Any) -> List[Any]:
+    values: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _row(timing: Timing) -> Dict[str, Any]:
+    return {
+        "bytes": timing.num_bytes,
+        "seconds": timing.seconds,
+        "algorithm_bytes_per_second": timing.algorithm_bandwidth,
+        "bus_bytes_per_second": timing.bus_bandwidth,
+        "is_right": timing.is_right,
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], os.environ)

@@ -1,0 +1,115 @@
+"""Sums whose bits do not depend on how many processes share the work: one binary tree over all shards.
+
+Neighbours are added first: (0+1), (2+3), then (0+1)+(2+3), and so on. A process holds neighbouring shards, as many as a
+power of two, and so begins with a whole subtree; the processes go on by exchanging halves at doubling distances.
+"""
+
+from typing import List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+from ..world import World
+
+Tensors = Sequence[Optional[torch.Tensor]]
+
+
+class Sum:
+    """The sum of what comes one after the other, of which it keeps one for each level of the tree."""
+
+    def __init__(self) -> None:
+        self._levels: List[Tuple[int, List[Optional[torch.Tensor]]]] = []
+
+    def add(self, tensors: Tensors) -> None:
+        """Add what the next shard has; None is what it has no part in."""
+        height, latest = 0, list(tensors)
+        while self._levels and self._levels[-1][0] == height:
+            _, before = self._levels.pop()
+            latest = [_added(one, other) for one, other in zip(before, latest)]  # noqa: B905
+            height += 1
+        self._levels.append((height, latest))
+
+    @property
+    def local(self) -> List[Optional[torch.Tensor]]:
+        """The sum of what was added, if that was as many as a power of two."""
+        ((_, tensors),) = self._levels
+        return tensors
+
+
+def _added(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    if one is None or other is None:
+        there = other if one is None else one
+        return None if there is None else there + 0.0  # as a process adds zeros for what it has not
+    return one.add_(other)
+
+
+def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[torch.Tensor]:
+    """Return the sums over all shards of all processes."""
+    found = Sum()
+    for tensors in tensors_of_shards:
+        found.add([one.clone() for one in tensors])
+    local = [one for one in found.local if one is not None]
+    return [one for one in across(local, local, world) if one is not None]
+
+
+def across(tensors: Tensors, likes: Sequence[torch.Tensor], world: World) -> List[Optional[torch.Tensor]]:
+    """Return the sums over all processes of what each has; None is what none of them has a part in.
+
+    `likes` are tensors of the same shapes and dtypes, for what this process lacks.
+    """
+    place = world.processes
+    if place.size == 1:
+        return list(tensors)
+    results: List[Optional[torch.Tensor]] = [None] * len(tensors)
+    for dtype in sorted({one.dtype for one in likes}, key=str):
+        places = [at for at, one in enumerate(likes) if one.dtype is dtype]
+        flat = _flat([tensors[at] for at in places], [likes[at] for at in places], dtype)
+        add_across(flat, place)
+        known, offset = flat[: len(places)].tolist(), len(places)
+        for at, count in zip(places, known):  # noqa: B905
+            size = likes[at].numel()
+            if count:
+                results[at] = flat[offset : offset + size].view_as(likes[at])
+            offset += size
+    return results
+
+
+def _flat(tensors: Tensors, likes: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Return all values in one tensor, after a number for each that says whether there are any."""
+    device = likes[0].device
+    known = torch.tensor([one is not None for one in tensors], dtype=dtype, device=device)
+    values = [like.new_zeros(like.numel()) if one is None else one.reshape(-1)
+              for one, like in zip(tensors, likes)]  # noqa: B905  # fmt: skip
+    return torch.cat([known, *values])
+
+
+def add_across(flat: torch.Tensor, place: World) -> None:
+    """Sum up over processes, in place: halves are exchanged with the neighbour, then with the one two further, …
+
+    Both partners of an exchange hold the same span; the lower keeps its first half. Then the halves go back.
+    """
+    spans, low, high, distance = [], 0, flat.numel(), 1
+    while distance < place.size:
+        middle = (low + high) // 2
+        kept, given = ((middle, high), (low, middle)) if place.rank & distance else ((low, middle), (middle, high))
+        theirs = flat.new_empty(kept[1] - kept[0])
+        _swap(flat[given[0] : given[1]], theirs, place.rank ^ distance)
+        flat[kept[0] : kept[1]] += theirs  # a sum of two has the same bits on both sides
+        spans.append((given, distance))
+        (low, high), distance = kept, distance * 2
+    for given, distance in reversed(spans):
+        back = flat.new_empty(given[1] - given[0])
+        _swap(flat[low:high], back, place.rank ^ distance)
+        flat[given[0] : given[1]] = back
+        low, high = min(low, given[0]), max(high, given[1])
+
+
+def _swap(mine: torch.Tensor, theirs: torch.Tensor, partner: int) -> None:
+    """Send a tensor to another process and get one from it; either may be empty."""
+    wishes = []
+    if mine.numel():
+        wishes.append(dist.P2POp(dist.isend, mine.contiguous(), partner))
+    if theirs.numel():
+        wishes.append(dist.P2POp(dist.irecv, theirs, partner))
+    for work in dist.batch_isend_irecv(wishes) if wishes else ():
+        work.wait()

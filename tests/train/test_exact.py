@@ -1,0 +1,209 @@
+"""`--exact V`: the same bits on any number of ranks, and what cannot have them is refused."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from echelon.train.view import tree
+
+SCRIPT = Path(__file__).with_name("exact_script.py")
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,))), batch_size=16)
+"""
+IN_MODEL = """
+class InModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x, y):
+        return nn.functional.cross_entropy(self.linear(x), torch.where(y > 2, -100, y))
+
+"""
+STEP = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = {loss}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "echelon", "run", *words],
+        cwd=folder, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+
+def result(folder: Path, *words: str) -> str:
+    done = run(folder, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Return what the script prints on one rank, and where it left its checkpoint."""
+    folder = tmp_path_factory.mktemp("one")
+    return result(folder, "-n", "1", "--exact", "8", str(SCRIPT), "6"), folder
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_same_bits(tmp_path: Path, by_one: tuple[str, Path], num_ranks: int) -> None:
+    """Weights, optimizer and random state end in the same bits, and so does every loss on the way."""
+    printed = result(tmp_path, "-n", str(num_ranks), "--exact", "8", str(SCRIPT), "6")
+    assert printed == by_one[0]
+    assert len(printed.splitlines()[-1]) == 64
+
+
+def test_workers(tmp_path: Path) -> None:
+    """What workers draw as they load does not depend on who loads."""
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    one, two = (
+        result(folder, "-n", num, "--exact", "2", str(SCRIPT), "2", "2")
+        for folder, num in zip(folders, "12", strict=True)
+    )
+    assert one == two
+
+
+def test_ranks_change_on_the_way(tmp_path: Path, by_one: tuple[str, Path]) -> None:
+    """From a checkpoint another number of ranks goes on with the same bits: 2, then 4, then 1."""
+    printed = [
+        result(tmp_path, "-n", str(num_ranks), "--exact", "8", str(SCRIPT), str(last_epoch))
+        for num_ranks, last_epoch in ((2, 2), (4, 4), (1, 6))
+    ]
+    digest = by_one[0].splitlines()[-1]
+    assert printed[-1].splitlines()[-1] == digest
+    assert printed[0].splitlines()[-1] != digest
+
+
+def test_number_of_shards_counts(tmp_path: Path, by_one: tuple[str, Path]) -> None:
+    """Another number of shards is another order of sums, and other random numbers: the digest is no constant."""
+    shutil.copy(SCRIPT, tmp_path)
+    assert result(tmp_path, "-n", "1", "--exact", "4", str(SCRIPT), "6") != by_one[0]
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_tree_over_processes(log_shards: int, log_processes: int, random: object) -> None:
+    """Sums of neighbouring shards, summed up like neighbours, have the bits of the sum of all."""
+    processes = 1 << min(log_processes, log_shards)
+    torch.manual_seed(random.randrange(1 << 30))  # type: ignore[attr-defined]
+    shards = [
+        None if torch.rand(()) < 0.2 else torch.randn(3) * 10.0 ** torch.randint(-6, 6, ())
+        for _ in range(1 << log_shards)
+    ]
+    each = len(shards) // processes
+    locals_ = [_sum(shards[first : first + each]) for first in range(0, len(shards), each)]
+    whole, again = _sum(shards), _sum(locals_)
+    assert (whole is None and again is None) or torch.equal(whole, again)  # type: ignore[arg-type]
+
+
+def _sum(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
+    found = tree.Sum()
+    for one in tensors:
+        found.add([None if one is None else one.clone()])
+    return found.local[0]
+
+
+WHOLE = """
+LOSSES = {
+    "similarities": lambda: (model(x) @ model(x).T).logsumexp(1).mean(),
+    "centred": lambda: (model(x) - model(x).mean(0)).square().mean() + model(x).std(0).sum(),
+    "learned weight": lambda: nn.functional.cross_entropy(model(x), y) * (-scale.exp()).exp() + scale.exp() / 2,
+    "penalty": lambda: nn.functional.cross_entropy(model(x), y) + 0.1 * sum(p.square().sum() for p in trained),
+    "product": lambda: nn.functional.cross_entropy(model(x), y) * model(x).square().mean(),
+    "learned shift": lambda: nn.functional.cross_entropy(model(x) + scale.exp(), y),
+    "ignored": lambda: nn.functional.cross_entropy(model(x), torch.where(y > 2, -100, y)),
+}
+for name, loss_of in LOSSES.items():
+    torch.manual_seed(0)
+    model, scale = nn.Linear(8, 4), nn.Parameter(torch.zeros(()))
+    trained = [*model.parameters(), scale]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    for x, y in loader:
+        loss = loss_of()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(name, loss.item().hex(), scale.item().hex(), model.weight.sum().item().hex())
+"""
+
+
+def test_losses_over_the_whole_batch(tmp_path: Path) -> None:
+    """Gradients through what all samples share have the same bits too, and the losses are those of plain Python."""
+    (tmp_path / "train.py").write_text(HEAD + WHOLE)
+    plain = [sys.executable, "train.py"]
+    alone = subprocess.run(plain, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    one, four = (result(tmp_path, "-n", number, "--exact", "4", "train.py") for number in "14")
+    assert one == four
+    for found, expected in zip(one.splitlines(), alone.splitlines(), strict=True):
+        values = [[float.fromhex(word) for word in line.split()[-3:]] for line in (found, expected)]
+        assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-6), found
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "message"),
+    [
+        ("nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))", "nn.functional.cross_entropy(model(x), y)",
+         "changes its buffer"),
+        ("InModel()", "model(x, y)", "its mean leaves targets out"),
+        ("nn.Linear(8, 4)", "nn.functional.cross_entropy(model(x), y, reduction='none')", "a row for each sample"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_exact(tmp_path: Path, model: str, loss: str, message: str) -> None:
+    """What depends on other shards inside of a model stops the run, with the reason."""
+    text = HEAD + IN_MODEL + f"model = {model}\n" + STEP.format(loss=loss)
+    if "none" in loss:
+        text = text.replace("loss.backward()", "loss.backward(torch.ones(16))")
+    (tmp_path / "train.py").write_text(text)
+    done = run(tmp_path, "-n", "2", "--no-check", "--exact", "4", "train.py")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "way out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("-n", "2", "--exact", "6"), "is a power of two", "--exact 4   or --exact 8"),
+        (("-n", "3", "--exact", "8"), "1, 2, 4 or 8 ranks, and there are 3", "echelon run -n 2 --exact 8"),
+        (("-n", "2", "--exact", "8", "--sync-bn"), "--exact does not go with --sync-bn", "leave --sync-bn out"),
+        (("-n", "2", "--exact", "8", "--scale", "off"), "is for a script that is scaled", "leave --scale off"),
+        (("-n", "2", "--exact", "32"), "has 16 samples, and --exact 32 cuts it", "--exact 16"),
+        (("-n", "2", "--exact", "none"), "a whole number of at least 2", "--exact 2"),
+    ],
+)  # fmt: skip
+def test_bad_numbers(tmp_path: Path, words: tuple[str, ...], message: str, hint: str) -> None:
+    """Numbers that do not fit are told with both of them and the repair."""
+    text = HEAD + "model = nn.Linear(8, 4)\n" + STEP.format(loss="nn.functional.cross_entropy(model(x), y)")
+    (tmp_path / "train.py").write_text(text)
+    done = run(tmp_path, *words, "train.py")
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr or "way out" in done.stderr
+
+
+def test_script_that_shares_the_work_itself(tmp_path: Path) -> None:
+    """What is asked for and cannot be is never left out in silence."""
+    (tmp_path / "train.py").write_text(
+        "import torch\nimport torch.distributed as dist\ndist.init_process_group('gloo')\nloss.backward()\n"
+    )
+    done = run(tmp_path, "-n", "2", "--exact", "8", "train.py")
+    assert done.returncode == 2
+    assert "train.py distributes itself" in done.stderr
