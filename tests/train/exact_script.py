@@ -69,7 +69,7 @@ torch.save({**states, "random": torch.get_rng_state(), "epoch": last_epoch, "ste
 digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
 for tensor in model.state_dict().values():
     digest.update(tensor.numpy().tobytes())
-for state in optimizer.state.values():
+for state in optimizer.state_dict()["state"].values():
     for tensor in state.values():
         digest.update(tensor.numpy().tobytes())
 print(digest.hexdigest())

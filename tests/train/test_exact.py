@@ -60,10 +60,12 @@ def by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return result(folder, "-n", "1", "--exact", "8", str(SCRIPT), "6"), folder
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
-def test_same_bits(tmp_path: Path, by_one: tuple[str, Path], num_ranks: int) -> None:
-    """Weights, optimizer and random state end in the same bits, and so does every loss on the way."""
-    printed = result(tmp_path, "-n", str(num_ranks), "--exact", "8", str(SCRIPT), "6")
+@pytest.mark.parametrize(
+    ("num_ranks", "scale"), [(2, "data"), (4, "data"), (8, "data"), (1, "fsdp"), (4, "fsdp"), (8, "fsdp")]
+)
+def test_same_bits(tmp_path: Path, by_one: tuple[str, Path], num_ranks: int, scale: str) -> None:
+    """Weights, optimizer and random state end in the same bits, and so does every loss, also with weights spread."""
+    printed = result(tmp_path, "-n", str(num_ranks), "--scale", scale, "--exact", "8", str(SCRIPT), "6")
     assert printed == by_one[0]
     assert len(printed.splitlines()[-1]) == 64
 

@@ -109,11 +109,6 @@ def _shards(values: dict[str, str]) -> int:
     for option, why in _NOT_EXACT.items():
         if _key(option) in values:
             raise UsageError(f"--exact does not go with --{option}: {why}", hint=f"leave --{option} out, or --exact")
-    if values.get("scale") == "fsdp":
-        raise UsageError(
-            "--exact does not go with --scale fsdp: fully_shard adds gradients up in an order of its own",
-            hint=f"echelon run --scale data --exact {number} …",
-        )
     return number
 
 

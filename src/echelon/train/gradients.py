@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .refusal import Refusal
 from .shards import Shards, is_sharded
 from .view import exchange
+from .weights import Weights
 from .world import World
 
 
@@ -132,7 +133,8 @@ class Gradients:
     def backward_of_shards(self, loss: Any, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
         """Run backward() for each virtual shard by itself and add up by one tree; return the value of the loss."""
         self._backwards += not self._is_in_step
-        value: torch.Tensor = self._world.joints.backward(loss, run_backward, self._parameters, self._world)
+        weights = Weights(self._parameters, self._shards.roots if self._shards is not None else ())
+        value: torch.Tensor = self._world.joints.backward(loss, run_backward, weights, self._world)
         return value
 
     def _may_wait(self) -> bool:

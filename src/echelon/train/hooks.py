@@ -13,6 +13,7 @@ from .refusal import Refusal
 from .run import Run
 from .view import derivatives, losses
 from .view.tensors import View
+from .weights import clip_by_whole_norm
 from .wishes import LEARNING_RATES
 
 
@@ -92,7 +93,8 @@ def _hook_readers_of_gradients(run: Run) -> None:
         return reads
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        function = wrapped(getattr(nn.utils, name))
+        is_norm = run.world.is_exact and name == "clip_grad_norm_"
+        function = wrapped(clip_by_whole_norm if is_norm else getattr(nn.utils, name))
         setattr(nn.utils, name, function)
         setattr(nn.utils.clip_grad, name, function)
     torch.amp.GradScaler.unscale_ = wrapped(torch.amp.GradScaler.unscale_)  # type: ignore[method-assign]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .shards import whole
+
 if TYPE_CHECKING:
     from .gradients import Gradients
 
@@ -34,10 +36,9 @@ class Keys:
         return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
 
     def _take_fingerprint(self) -> int:
-        """Return what tells these weights from those of another step, of a few tensors that are spread over all."""
-        parameters = self._gradients.parameters()
-        chosen = parameters[:: -(-len(parameters) // _MOST_TENSORS)] if parameters else []
-        parts = [one.detach().reshape(-1)[:_MOST_ELEMENTS].double().cpu() for one in chosen]
+        """Return what tells these weights from those of another step, of a few small tensors."""
+        chosen = sorted(self._gradients.parameters(), key=torch.Tensor.numel)[:_MOST_TENSORS]
+        parts = [whole(one.detach()).reshape(-1)[:_MOST_ELEMENTS].double().cpu() for one in chosen]
         if not parts:
             return 0
         bits = torch.cat(parts).view(torch.int64)

@@ -35,7 +35,7 @@ def narrow(num_nodes: int, is_slow: Measure) -> Narrowed:
         state.learn(groups, is_slow(groups))
         num_rounds += 1
     between = tuple(sorted(tuple(sorted(group)) for group in state.slow if group <= state.well))
-    return Narrowed(tuple(sorted(state.bad)), tuple(sorted(state.unknown)), between, num_rounds)
+    return Narrowed(tuple(sorted(state.bad)), tuple(state.undecided), between, num_rounds)
 
 
 class _State:
@@ -47,10 +47,19 @@ class _State:
         self.bad: Set[int] = set()
         self.slow: Set[FrozenSet[int]] = set()
         self._met: Set[FrozenSet[int]] = set()
+        self._fast_alone: Set[int] = set()
 
     @property
     def unknown(self) -> List[int]:
         return [node for node in self._nodes if node not in self.well and node not in self.bad]
+
+    @property
+    def undecided(self) -> List[int]:
+        """Return the unknown ones, but for those that are fast alone and slow only beside a bad one."""
+        return [node for node in self.unknown if node not in self._fast_alone or not self._is_excused(node)]
+
+    def _is_excused(self, node: int) -> bool:
+        return all(members & self.bad for members in self.slow if node in members)
 
     def next_groups(self, num_rounds: int) -> List[Group]:
         """Return the groups of the next round; none when everything is known that can be."""
@@ -84,8 +93,10 @@ class _State:
             self._met.add(members)
             if slow[place]:
                 self.slow.add(members)
-            elif len(group) > 1:  # fast alone says nothing of a node's network
+            elif len(group) > 1:
                 self.well |= members
+            else:  # which says nothing of its network
+                self._fast_alone |= members
         for members in self.slow:
             rest = members - self.well
             if len(rest) == 1:

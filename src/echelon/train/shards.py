@@ -46,7 +46,7 @@ class Shards:
         roots = [root for root in _roots(plain) if root not in self.roots]
         if not roots:
             return
-        mesh = init_device_mesh(self._world.device.type, (self._world.size,))
+        mesh = init_device_mesh(self._world.device.type, (self._world.processes.size,))
         parts: Dict[int, nn.Parameter] = {}
         for root in roots:
             parts.update(_shard(root, mesh))

@@ -28,6 +28,7 @@ class Asked(NamedTuple):
     sizes: Tuple[int, ...]  # bytes, the last one also among pairs
     seconds: float  # for each size
     slow_share: float  # of what most pairs reach: below it a pair is slow
+    slow_above: float  # seconds, for the bus bandwidth that is known to be usual; 0: pairs are compared
 
 
 class Timing(NamedTuple):
@@ -49,8 +50,8 @@ class Timing(NamedTuple):
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Measure and let rank 0 write what was found into a file, whole or not at all."""
-    path, sizes, seconds, slow_share = arguments
-    asked = Asked(tuple(int(word) for word in sizes.split(",")), float(seconds), float(slow_share))
+    path, sizes, seconds, slow_share, slow_above = arguments
+    asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above))
     here = world.read(environ)
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
@@ -150,7 +151,7 @@ def _narrowed(
         members = [[rank for place in group for rank in ranks_of[numbers[place]]] for group in groups]
         found = _measure_groups(asked, device, members)
         seconds.update({group: found[place] for place, group in enumerate(groups)})
-        return [_is_slow(group, seconds, asked.slow_share) for group in groups]
+        return [_is_slow(group, seconds, asked, device) for group in groups]
 
     def row(group: Group, slow: bool) -> Dict[str, Any]:
         return {"nodes": [numbers[place] for place in group], "seconds": seconds[group], "is_slow": slow}
@@ -165,11 +166,18 @@ def _narrowed(
     }, told
 
 
-def _is_slow(group: Group, seconds: Dict[Group, float], share: float) -> bool:
-    """Compare a group with the faster half of all groups of its size that were measured so far."""
+def _is_slow(group: Group, seconds: Dict[Group, float], asked: Asked, device: torch.device) -> bool:
+    """Compare a group with what is known to be usual, or else with the others that were measured so far."""
+    if asked.slow_above:
+        return seconds[group] > asked.slow_above + _noise(device)
     like = sorted(taken for other, taken in seconds.items() if (len(other) > 1) == (len(group) > 1))
     usual = like[(len(like) - 1) // 4]  # the lower quartile: even where half of the pairs are slow it is a fast one's
-    return seconds[group] * share > usual
+    return seconds[group] * asked.slow_share > usual and seconds[group] > usual + _noise(device)
+
+
+def _noise(device: torch.device) -> float:
+    """Return what a measurement may be off by: on cores, a time slice that other work takes."""
+    return 0.0002 if device.type == "cuda" else 0.02
 
 
 def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequence[int]]) -> List[float]:

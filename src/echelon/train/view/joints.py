@@ -41,10 +41,13 @@ class Joints:
 
     def cut(self, whole: torch.Tensor, shard: int) -> torch.Tensor:
         """Return a leaf in place of a whole, for one shard; all shards ask in the same order."""
-        leaf = whole.detach().clone().requires_grad_()
         number = self._made.get(shard, 0)
         self._made[shard] = number + 1
-        self._cuts.setdefault(number, _Cut(whole, [], self._step)).leaves.append(leaf)
+        if number not in self._cuts:
+            gathered = whole.full_tensor() if hasattr(whole, "full_tensor") else whole  # of weights that are spread
+            self._cuts[number] = _Cut(gathered, [], self._step)
+        leaf = self._cuts[number].whole.detach().clone().requires_grad_()
+        self._cuts[number].leaves.append(leaf)
         return leaf
 
     def join(
@@ -64,18 +67,18 @@ class Joints:
         self._joins = [one for one in self._joins if one.step == self._step]
         self._step += 1
 
-    def backward(self, loss: Any, run: Callable[[torch.Tensor], None], parameters: Sequence[Any], world: Any) -> Any:
+    def backward(self, loss: Any, run: Callable[[torch.Tensor], None], weights: Any, world: Any) -> Any:
         """Compute all gradients of a loss, which is a whole or a list of the shards' parts; return its value."""
         if isinstance(loss, list):
-            value = self._of_shards(lambda place: run(loss[place]), parameters, world, [one.detach() for one in loss])
+            value = self._of_shards(lambda place: run(loss[place]), weights, world, [one.detach() for one in loss])
         else:
-            run(loss)
+            weights.pass_whole(lambda: run(loss))
             value = loss.detach()
-        while self._go_on(parameters, world):
+        while self._go_on(weights, world):
             pass
         return value
 
-    def _go_on(self, parameters: Sequence[Any], world: Any) -> bool:
+    def _go_on(self, weights: Any, world: Any) -> bool:
         """Take the gradients of wholes on into the shards that they were made of; say whether there were any."""
         wanted = [(one, one.whole.grad) for one in self._joins if one.whole.grad is not None]
         if not wanted:
@@ -91,37 +94,35 @@ class Joints:
                     raise
                 raise _second() from None
 
-        self._of_shards(run, parameters, world, None)
+        self._of_shards(run, weights, world, None)
         for one, _ in wanted:
             _take_no_more(one.whole)
         return True
 
-    def _of_shards(self, run: Callable[[int], None], parameters: Sequence[Any], world: Any, values: Any) -> Any:
+    def _of_shards(self, run: Callable[[int], None], weights: Any, world: Any, values: Any) -> Any:
         """Run one pass of each shard, add up by one tree, and go on into the wholes that were cut."""
-        before = [one.grad for one in parameters]
         cuts = dict(self._cuts)
-        likes = [*parameters, *(one.whole.detach() for one in cuts.values()), *(values[:1] if values else ())]
+        likes = [*weights.likes, *(one.whole.detach() for one in cuts.values()), *(values[:1] if values else ())]
         total = tree.Sum()
+        weights.set_aside()
         for place in range(world.hosted):
-            for parameter in parameters:
-                parameter.grad = None
             run(place)
-            leaves = [one.leaves[place] for one in cuts.values()]
-            total.add([*(one.grad for one in (*parameters, *leaves)), *([values[place].clone()] if values else ())])
+            of_cuts = [one.leaves[place].grad for one in cuts.values()]
+            total.add([*weights.take(), *of_cuts, *([values[place].clone()] if values else ())])
         found = tree.across(total.local, likes, world)
-        for parameter, old, new in zip(parameters, before, found):  # noqa: B905
-            parameter.grad = new if old is None else old if new is None else old.add_(new)
-        self._into_cuts(cuts, found[len(parameters) :])
+        weights.put(found)
+        self._into_cuts(cuts, found[len(weights.likes) :], weights)
         return found[-1] if values else None
 
-    def _into_cuts(self, cuts: Dict[int, _Cut], gradients: Sequence[Any]) -> None:
+    def _into_cuts(self, cuts: Dict[int, _Cut], gradients: Sequence[Any], weights: Any) -> None:
         reached = {number: gradient for number, gradient in zip(cuts, gradients) if gradient is not None}  # noqa: B905
         for number in reached:
             del self._cuts[number]
             for leaf in cuts[number].leaves:
                 _take_no_more(leaf)
         if reached:
-            torch.autograd.backward([cuts[number].whole for number in reached], list(reached.values()))
+            wholes = [cuts[number].whole for number in reached]
+            weights.pass_whole(lambda: torch.autograd.backward(wholes, list(reached.values())))
 
 
 def _take_no_more(leaf: Any) -> None:

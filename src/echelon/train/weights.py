@@ -1,0 +1,110 @@
+"""Weights whose gradients come from one virtual shard after the other, whole or spread over the ranks."""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
+from torch import nn
+
+from .shards import is_sharded, whole
+
+
+class Weights:
+    """Take the gradients of one pass out of the parameters, and put sums of them in."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], roots: Sequence[nn.Module] = ()) -> None:
+        self._parameters = parameters
+        self._spread = _unsharded(roots)
+        self._before: List[Optional[torch.Tensor]] = []
+        self.likes = [_like(one) for one in parameters]
+        """Tensors with the shapes and dtypes of whole gradients."""
+
+    def set_aside(self) -> None:
+        """Keep what passes before have left."""
+        self._before = [one.grad for one in self._parameters]
+        self.take()
+
+    def take(self) -> List[Optional[torch.Tensor]]:
+        """Return the gradients of a pass, and leave none."""
+        found = []
+        for parameter in self._parameters:
+            group = self._spread.get(id(parameter))
+            found.append(parameter.grad if group is None else _take_unsharded(group))
+            parameter.grad = None
+        return found
+
+    def pass_whole(self, run: Callable[[], None]) -> None:
+        """Run a pass that is the same on all ranks, and add what it leaves to what was there."""
+        self.set_aside()
+        run()
+        for parameter, old in zip(self._parameters, self._before):  # noqa: B905
+            new: Any = parameter.grad
+            if new is not None and is_sharded(new):  # PyTorch may have put it elsewhere than the parameter
+                new = new.redistribute(new.device_mesh, parameter.placements)  # type: ignore[attr-defined]
+            parameter.grad = new if old is None else old if new is None else old.add_(new)
+
+    def put(self, sums: Sequence[Optional[torch.Tensor]]) -> None:
+        """Add whole gradients to what was set aside."""
+        for parameter, old, new in zip(self._parameters, self._before, sums):  # noqa: B905
+            part = new if new is None or not is_sharded(parameter) else _own_part(new, parameter)
+            parameter.grad = part if old is None else old if part is None else old.add_(part)
+
+
+def _like(parameter: Any) -> torch.Tensor:
+    if not is_sharded(parameter):
+        return parameter.detach()  # type: ignore[no-any-return]
+    return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+
+
+def _unsharded(roots: Sequence[nn.Module]) -> Dict[int, Any]:
+    """Return fully_shard's own record of each weight, by the identity of the parameter that a rank keeps.
+
+    It is told not to reduce: then a pass leaves whole gradients there (FSDPParam.unsharded_accumulated_grad).
+    """
+    found = {}
+    for root in roots:
+        root.set_requires_gradient_sync(False)  # type: ignore[operator]
+        for module in root.modules():
+            get_state = getattr(module, "_get_fsdp_state", None)
+            group = get_state()._fsdp_param_group if get_state is not None else None
+            for one in group.fsdp_params if group is not None else ():
+                found[id(one.sharded_param)] = one
+    return found
+
+
+def _take_unsharded(one: Any) -> Optional[torch.Tensor]:
+    gradient = one.unsharded_accumulated_grad
+    if gradient is None and hasattr(one, "_unsharded_param"):
+        gradient = one._unsharded_param.grad
+        one._unsharded_param.grad = None
+    one.unsharded_accumulated_grad = None
+    return gradient  # type: ignore[no-any-return]
+
+
+def _own_part(gradient: torch.Tensor, parameter: Any) -> Any:
+    """Return of a whole gradient what this rank keeps of the parameter."""
+    from torch.distributed.tensor import DTensor
+
+    mesh = parameter.device_mesh
+    parts = gradient.chunk(mesh.size(), 0)  # as Shard(0) cuts; the last ranks may have nothing
+    rank = mesh.get_local_rank()
+    local = parts[rank].clone() if rank < len(parts) else gradient[:0].clone()
+    return DTensor.from_local(
+        local, mesh, parameter.placements, run_check=False, shape=gradient.shape, stride=gradient.stride()
+    )
+
+
+def clip_by_whole_norm(
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, **_foreach: Any
+) -> torch.Tensor:
+    """Clip as torch.nn.utils.clip_grad_norm_ does, by a norm that does not depend on how gradients are spread."""
+    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    gradients: List[Any] = [one.grad for one in given if one.grad is not None]
+    norms = [torch.linalg.vector_norm(whole(one), norm_type) for one in gradients]  # one whole at a time
+    total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.tensor(0.0)
+    if error_if_nonfinite and not bool(torch.isfinite(total)):
+        raise RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type)
+    factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+    for gradient in gradients:
+        local = gradient.to_local() if is_sharded(gradient) else gradient
+        local.mul_(factor.to(local.device))
+    return total
