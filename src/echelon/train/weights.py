@@ -1,6 +1,6 @@
 """Weights whose gradients come from one virtual shard after the other, whole or spread over the ranks."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ class Weights:
         self._parameters = parameters
         self._spread = _unsharded(roots)
         self._before: List[Optional[torch.Tensor]] = []
+        self._sparse: Set[int] = set()
         self.likes = [_like(one) for one in parameters]
         """Tensors with the shapes and dtypes of whole gradients."""
 
@@ -28,7 +29,11 @@ class Weights:
         found = []
         for parameter in self._parameters:
             group = self._spread.get(id(parameter))
-            found.append(parameter.grad if group is None else _take_unsharded(group))
+            gradient = parameter.grad if group is None else _take_unsharded(group)
+            if gradient is not None and gradient.is_sparse:
+                self._sparse.add(id(parameter))
+                gradient = gradient.to_dense()  # rows that several shards touch are added in the tree's order
+            found.append(gradient)
             parameter.grad = None
         return found
 
@@ -46,6 +51,8 @@ class Weights:
         """Add whole gradients to what was set aside."""
         for parameter, old, new in zip(self._parameters, self._before, sums):  # noqa: B905
             part = new if new is None or not is_sharded(parameter) else _own_part(new, parameter)
+            if part is not None and id(parameter) in self._sparse:
+                part = part.to_sparse(1)
             parameter.grad = part if old is None else old if part is None else old.add_(part)
 
 
