@@ -12,7 +12,7 @@ demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
 
 test: $(VENV)/.test check  ## install what the tests need, Slurm included, and run everything
 	@tools/install-slurm
-	$(BIN)/python -m pytest --durations=10
+	@tools/run-tests $(BIN)/python
 
 check: $(VENV)/.test  ## style, types and the rooms' borders
 	$(BIN)/ruff check .

@@ -35,6 +35,7 @@ MICROSECONDS = 1e3  # in a millisecond
 TOKENS = 16 * 1024  # of a step of programs/scale_gpt.py
 
 OF_DDP = at_most_of_theirs(1.02)  # at least 0.98 of its throughput
+OF_DDP_EXACT = at_most_of_theirs(1.10)
 OF_PLAIN = at_most_of_theirs(1.01)  # 1 % of a step; at least 0.99 of its throughput
 OF_PLAIN_SHARDED = at_most_of_theirs(1.02)
 
@@ -94,6 +95,20 @@ def compute(meter: Meter) -> Row:
 def wide(meter: Meter) -> Row:
     """Train wide layers on two ranks: 21 MB are exchanged in each step."""
     return _beside_ddp(meter, "wide", "2 ranks, much to exchange (21 MB of parameters)")
+
+
+def exact(meter: Meter) -> Row:
+    """Train with the same bits on any number of ranks, beside DDP that computes as many parts of a batch."""
+    ours, theirs = _in_turns(
+        meter,
+        partial(_run, meter, [*_echelon(2, "data"), "--exact", "4", program("scale_plain"), "compute"]),
+        partial(_run, meter, [*_echelon(2, "off"), program("scale_ddp"), "compute", "2"]),
+    )
+    figure = Figure(
+        what="one step, mean", unit="ms", ours=_means(ours), theirs=_means(theirs),
+        beside="DDP by hand, 2 micro-batches", target=OF_DDP_EXACT,
+    )  # fmt: skip
+    return Row(title="2 ranks with `--exact 4` (convolutions)", figures=(figure,), notes=(_throughput(ours, theirs),))
 
 
 def _beside_ddp(meter: Meter, task: str, title: str) -> Row:
@@ -157,7 +172,7 @@ def _gpt(meter: Meter, scale: str, title: str) -> Row:
 
 
 ROWS: dict[str, Callable[[Meter], Row]] = {
-    "compute": compute, "wide": wide, "hooks": hooks, "gpt": gpt, "fsdp": fsdp
+    "compute": compute, "wide": wide, "exact": exact, "hooks": hooks, "gpt": gpt, "fsdp": fsdp
 }  # fmt: skip
 
 
