@@ -1,0 +1,45 @@
+"""The scripts with `--exact 4`: the bits of one rank on four, or refused with the reason; ECHELON_ALL_RANKS=1: all."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from .runs import FOLDER, start
+
+REFUSED = {
+    "cnn_batchnorm": "changes its buffer",
+    "loss_in_model": "its mean leaves targets out",
+    "seq2seq": "through the whole of a batch, then through single samples",
+    "whole_batch_gradient": "torch.autograd.grad is called for what is the same for all samples",
+}
+SOME = ("critic_penalty", "gan", "graphs", "iterable_workers", "lbfgs", "simclr", "sparse_embedding", "transformer_lm")
+ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
+CHOSEN = [name for name in ALL if name not in REFUSED] if os.environ.get("ECHELON_ALL_RANKS") else SOME
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_same_bits(tmp_path: Path, name: str) -> None:
+    """All that is printed and saved is the same on one rank and on four."""
+    one, four = (start(FOLDER / f"{name}.py", num_ranks, tmp_path, "--exact", "4") for num_ranks in (1, 4))
+    assert len(one.losses()) >= 50
+    assert four.out == one.out
+    saved = [torch.load(done.folder / "model.pt", weights_only=False) for done in (one, four)]
+    assert _tensors(saved[0])
+    assert all(torch.equal(a, b) for a, b in zip(*map(_tensors, saved), strict=True))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path: Path, name: str) -> None:
+    """What cannot have the same bits stops at once."""
+    done = start(FOLDER / f"{name}.py", 2, tmp_path, "--exact", "4")
+    assert done.returncode == 1
+    assert REFUSED[name] in done.err
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for entry in entries for tensor in _tensors(entry)]
