@@ -11,6 +11,7 @@ COMMANDS = {
     "prove": "show that a script trains on several ranks as it does on one",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
+    "check": "what is wrong with this machine, or with the nodes of an allocation, before a run",
     "lint": "mistakes in batch scripts and training scripts, found by reading them",
     "machines": "what is known of the machines; learn a new one from its Slurm",
     "topology": "what this node is made of: cores, NUMA domains, devices, NICs",

@@ -39,7 +39,7 @@ def start(plan: Plan, host: Host) -> int:
         archive = directory.file("node.pyz")
         package.write(archive)
         secret = _secret(plan)
-        hosts = _own_addresses() if plan.where == "slurm" else [_local_address(listener)]
+        hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
         node_order.write(orders.order(plan, addresses, secret), directory.path)
         console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
@@ -99,7 +99,7 @@ def _local_address(listener: socket.socket) -> str:
     return "127.0.0.1" if address == "0.0.0.0" else address
 
 
-def _own_addresses() -> list[str]:
+def own_addresses() -> list[str]:
     """Return every name and address under which other nodes may reach this one, the likeliest first."""
     name = socket.gethostname()
     found = [name]

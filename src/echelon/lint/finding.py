@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-SEVERITIES = ("error", "warning", "note")
-"""Worst first: will fail or train something else; costs time or money, or fails elsewhere; worth knowing."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:

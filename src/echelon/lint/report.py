@@ -7,9 +7,10 @@ import textwrap
 from collections import Counter
 from dataclasses import asdict
 
-from echelon.lint.finding import SEVERITIES, Finding
+from echelon.lint.finding import Finding
 from echelon.lint.pages import Page
 from echelon.lint.run import Linted
+from echelon.spec.severity import SEVERITIES
 
 WIDTH = 110
 """Columns of the source line that are shown, and of folded text."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.lint import rules
-from echelon.lint.finding import SEVERITIES, Finding, Hit, Rule
+from echelon.lint.finding import Finding, Hit, Rule
 from echelon.lint.job import Job
 from echelon.lint.pages import all_pages
 from echelon.lint.program import Program
@@ -20,6 +20,7 @@ from echelon.lint.recognise import recognise
 from echelon.lint.rules.settings import Settings
 from echelon.lint.silence import is_silenced
 from echelon.script.source import parse
+from echelon.spec.severity import SEVERITIES
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine

@@ -1,4 +1,4 @@
-"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]`, `… exec PROGRAM [args…]` and `… topology`."""
+"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]`, `… exec PROGRAM [args…]`, `… survey DIRECTORY` and `… topology`."""
 
 import os
 import signal
@@ -14,6 +14,10 @@ def main(argv: List[str]) -> int:
         become.main(argv[1:], os.environ)
     if argv[:1] == ["agent"] and len(argv) in (2, 3):
         return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
+    if argv[:1] == ["survey"] and len(argv) == 2:
+        from .survey import visit
+
+        return visit.main(argv[1], os.environ)
     if argv == ["topology"]:
         from ..topology import describe
 
@@ -22,6 +26,7 @@ def main(argv: List[str]) -> int:
     sys.stderr.write(
         "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX]\n"
         "       python3 node.pyz exec PROGRAM …\n"
+        "       python3 node.pyz survey DIRECTORY\n"
         "       python3 node.pyz topology\n"
     )
     return 2

@@ -1,0 +1,1 @@
+"""What is wrong with nodes before a run begins: pure functions from surveys to findings."""

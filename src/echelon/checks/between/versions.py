@@ -1,0 +1,45 @@
+"""Have all nodes the same software?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from echelon.checks.between.majority import majority
+from echelon.checks.finding import Finding, Wanted
+from echelon.node.survey.nouns import Survey
+
+FIELDS = (
+    ("error", "python", "Python"),
+    ("warning", "driver", "the devices' driver"),
+    ("note", "kernel", "the kernel"),
+    ("error", "container", "the container"),
+)
+SERIOUS = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "deepspeed", "echelon")
+
+
+def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
+    """Report nodes with another version than most, or without the package."""
+    del wanted
+    for severity, name, title in FIELDS:
+        yield from _drift(surveys, severity, title, name, "")
+    names = sorted({name for survey in surveys for name in survey.software.packages})
+    for name in names:
+        yield from _drift(surveys, "error" if name in SERIOUS else "warning", name, "packages", name)
+
+
+def _drift(surveys: Sequence[Survey], severity: str, title: str, field: str, key: str) -> Iterator[Finding]:
+    def read(survey: Survey) -> str:
+        value = getattr(survey.software, field)
+        return str(value.get(key, "")) if key else str(value)
+
+    found = majority(surveys, "software", read)
+    for survey, value in found.others if found is not None else ():
+        usual = found.value if found is not None else ""
+        place = survey.software.places.get(key, "") if key else survey.software.interpreter
+        yield Finding(
+            node=survey.node,
+            severity=severity,
+            message=f"{title} is {value or 'missing'}, on most nodes {usual or 'there is none'}",
+            evidence=place,
+            remedy=f"install it where every node sees it, or leave the node out: --exclude={survey.node}",
+        )

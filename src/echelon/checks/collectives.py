@@ -1,0 +1,180 @@
+"""Are the collectives as fast as they should be, and do they go by the fast network?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.checks.nodelist import compress
+from echelon.node.survey.nouns import Survey
+
+NAME = "collectives"
+LEAST_SHARE = 0.8  # of the reference; LUMI's own acceptance test takes 0.95 of it on quiet nodes
+FAST = ("slingshot", "infiniband")
+MUCH_BYTES = 16 << 20
+
+
+def look(
+    result: Mapping[str, Any],
+    debug: Sequence[str],
+    surveys: Sequence[Survey],
+    wanted: Wanted,
+    *,
+    reference_bytes_per_second: float = 0.0,
+) -> list[Finding]:
+    """Return what a sweep shows; `debug` are the lines that NCCL or RCCL wrote."""
+    names = [survey.node for survey in surveys]
+    found = [
+        *_wrong(result),
+        *_slow_nodes(result, names),
+        *_slow(result, reference_bytes_per_second),
+        *_network(result, debug, surveys, wanted),
+    ]
+    return [replace(finding, check=NAME) for finding in found]
+
+
+def rows(result: Mapping[str, Any]) -> list[str]:
+    """Return the table of a sweep."""
+    where = f"{result['num_ranks']} ranks on {_count(len(result['nodes']), 'node')}"
+    return [
+        f"all-reduce of {where} ({result['backend']}, {result['device']}):",
+        f"{'SIZE':>9}  {'TIME':>10}  {'ALGORITHM':>12}  {'BUS':>12}",
+        *(
+            f"{_size(row['bytes']):>9}  {row['seconds'] * 1e3:>7.3f} ms  "
+            f"{_rate(row['algorithm_bytes_per_second']):>12}  {_rate(row['bus_bytes_per_second']):>12}"
+            for row in result["sweep"]
+        ),
+    ]
+
+
+def used(debug: Iterable[str]) -> list[str]:
+    """Return by what the library says that it goes: "OFI cxi", "IB", "Socket nmn0"; GDRDMA where it does.
+
+    nid005000:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi (found 4 nics)
+    nid005000:1:2 [0] NCCL INFO NET/Socket : Using [0]nmn0:10.120.0.1<0>
+    nid005000:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
+    """
+    found: list[str] = []
+    for line in debug:
+        if provider := re.search(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)", line):
+            found.append(f"OFI {provider[1]}")
+        elif interface := re.search(r"NET/(Socket|IB) : Using ((?:\[\d+\][\w.:/-]+\S* ?)+)", line):
+            first = re.search(r"\[\d+\]([\w.-]+)", interface[2])
+            found.append(f"{interface[1]} {first[1] if first else ''}".strip())
+        elif network := re.search(r"Using network (\w+)", line):
+            found.append(f"network {network[1]}")
+        if "/GDRDMA" in line:
+            found.append("GDRDMA")
+    return list(dict.fromkeys(found))
+
+
+def _wrong(result: Mapping[str, Any]) -> Iterator[Finding]:
+    sizes = [_size(row["bytes"]) for row in result["sweep"] if not row["is_right"]]
+    if sizes:
+        yield Finding(
+            severity="error",
+            message=f"the sum of all ranks is wrong for {', '.join(sizes)}",
+            evidence=f"{result['backend']} on {result['device']}",
+            remedy="use none of these nodes for results: echelon check --collectives   on halves of them finds the one",
+        )
+
+
+def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Finding]:
+    slow = result["slow"]
+    if not slow:
+        return
+    name_of = {
+        number: names[place] if place < len(names) else str(number) for place, number in enumerate(result["nodes"])
+    }
+    rounds = f"{_count(slow['num_rounds'], 'round')} of pairs of nodes"
+    for number in slow["bad"]:
+        yield Finding(
+            node=name_of[number], severity="error",
+            message="it is slow in every group: " + _times(result, number), evidence=rounds,
+            remedy=leave_out(name_of[number]),
+        )  # fmt: skip
+    for group in slow["between"]:
+        yield Finding(
+            severity="warning",
+            message=f"slow between {' and '.join(name_of[number] for number in group)}, each well with others",
+            evidence=rounds, remedy="tell the support: a link or a switch between them",
+        )  # fmt: skip
+    if slow["undecided"]:
+        listed = compress(name_of[number] for number in slow["undecided"])
+        yield Finding(
+            severity="warning", message=f"slow with every partner, none of which is well: {listed}", evidence=rounds,
+            remedy="check them beside nodes that are well: a larger allocation",
+        )  # fmt: skip
+
+
+def _times(result: Mapping[str, Any], number: int) -> str:
+    """Return how a node's groups did beside the others of its last round."""
+    groups = [group for each in result["rounds"] for group in each["groups"]]
+    own = [group["seconds"] for group in groups if number in group["nodes"] and group["is_slow"]]
+    others = sorted(group["seconds"] for group in groups if not group["is_slow"])
+    usual = others[len(others) // 2] if others else 0.0
+    return f"{own[-1] * 1e3:.1f} ms" + (f", where others take {usual * 1e3:.1f} ms" if usual else "")
+
+
+def _slow(result: Mapping[str, Any], reference: float) -> Iterator[Finding]:
+    best = max((row["bus_bytes_per_second"] for row in result["sweep"]), default=0.0)
+    if reference and best < LEAST_SHARE * reference:
+        yield Finding(
+            severity="warning",
+            message=f"bus bandwidth {_rate(best)}, {best / reference:.0%} of the reference {_rate(reference)}",
+            evidence=f"all-reduce of {_size(result['sweep'][-1]['bytes'])} on {result['num_ranks']} ranks",
+            remedy="the findings on network and plugin say why; else tell the support",
+            source="as asked: --reference",
+        )
+
+
+def _network(
+    result: Mapping[str, Any], debug: Sequence[str], surveys: Sequence[Survey], wanted: Wanted
+) -> Iterator[Finding]:
+    fast = {each.name for survey in surveys for each in survey.network.interfaces if each.kind in FAST and each.is_up}
+    if wanted.num_nodes < 2 or result["backend"] != "nccl" or not fast:
+        return
+    by = used(debug)
+    sockets = [word for word in by if word.startswith(("Socket", "network Socket", "OFI tcp", "OFI sockets"))]
+    if sockets and not any(word.startswith(("OFI cxi", "OFI verbs", "IB", "network IB", "network AWS")) for word in by):
+        paths = sorted({path for paths in result["libraries"].values() for path in paths})
+        yield Finding(
+            severity="error",
+            message=f"the collectives go by {sockets[0]}, not by the fast network ({', '.join(sorted(fast))})",
+            evidence=f"mapped: {', '.join(paths) or 'no plugin'}",
+            remedy=f"module load {(wanted.network.plugin if wanted.network else '') or 'aws-ofi-nccl'}   or take the "
+            "machine's container",
+            source="published by CSCS: 5.4 GB/s without the plugin, 123 with it",
+        )
+    elif by and "GDRDMA" not in by:
+        yield Finding(
+            severity="note", message="the bytes pass through the host's memory: RDMA into device memory is not used",
+            evidence=", ".join(by), remedy="export NCCL_NET_GDR_LEVEL=PHB", source="the LUMI slides on extreme scale",
+        )  # fmt: skip
+    moved = {name: count for counts in result["traffic"].values() for name, count in counts.items()}
+    slow = {name: count for name, count in moved.items() if name not in fast and name != "lo" and count > MUCH_BYTES}
+    if slow and not any(moved.get(name, 0) > MUCH_BYTES for name in fast):
+        name = max(slow, key=lambda each: slow[each])
+        yield Finding(
+            severity="warning", message=f"{_size(slow[name])} went over {name}, and nothing over the fast network",
+            evidence="counters of /sys/class/net and /sys/class/infiniband",
+            remedy=f"export NCCL_SOCKET_IFNAME={','.join(sorted(fast))}",
+        )  # fmt: skip
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.2f} GB/s"
+
+
+def _size(num_bytes: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.0f} {unit}"
+    return f"{num_bytes} B"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"

@@ -1,0 +1,89 @@
+"""Are all the devices there that the job was given, and that such a node has?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.node.survey.nouns import Survey
+from echelon.units import size
+
+_LEAST_SHARE = 0.9  # drivers keep some of a device's memory for themselves
+
+
+def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+    """Compare what is there with what was given, with the machine's facts, and the devices with each other."""
+    found = survey.devices.devices
+    allowed = [device for device in found if device.is_allowed]
+    given = wanted.devices_by_node.get(survey.node, 0)
+    kind = wanted.kind
+    documented = kind.num_devices if kind is not None and wanted.whole_nodes and kind.num_devices else 0
+    if given and not found:
+        yield Finding(
+            severity="warning",
+            message=f"none of the {given} devices that the job was given can be seen",
+            evidence="no device in /sys/class/kfd, /proc/driver/nvidia or /dev",
+            remedy="rocm-smi or nvidia-smi   shows whether the driver lives; a container needs --rocm or --nv",
+        )
+    elif given and len(allowed) < given:
+        yield Finding(
+            severity="error",
+            message=f"{len(allowed)} of the {given} devices that the job was given are there",
+            evidence=", ".join(device.pci for device in allowed) or "no device can be opened",
+            remedy=leave_out(survey.node),
+        )
+    elif documented and len(found) < documented:
+        yield Finding(
+            severity="error",
+            message=f"{len(found)} of {documented} devices",
+            evidence=", ".join(device.pci for device in found),
+            remedy=leave_out(survey.node),
+            source=kind.source if kind is not None else "",
+        )
+    hidden = len(allowed) - len(survey.devices.visible)
+    if survey.devices.visible and hidden > 0 and wanted.ranks_per_node > len(survey.devices.visible):
+        yield Finding(
+            severity="error",
+            message=f"{wanted.ranks_per_node} ranks, and {len(survey.devices.visible)} devices are visible of "
+            f"{len(allowed)}",
+            evidence="visible: " + ",".join(map(str, survey.devices.visible)),
+            remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES",
+        )
+    elif 0 < len(survey.devices.visible) < len(allowed):
+        yield Finding(
+            severity="note",
+            message=f"{len(survey.devices.visible)} of {len(allowed)} devices are visible",
+            evidence="visible: " + ",".join(map(str, survey.devices.visible)),
+            remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES   to use them all",
+        )
+    yield from _unlike(survey, wanted)
+
+
+def _unlike(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+    """Report devices of another kind, or with less memory than the others or than is documented."""
+    allowed = [device for device in survey.devices.devices if device.is_allowed]
+    seen = [device for device in allowed if device.memory_bytes > 0]
+    models = Counter(device.model for device in allowed if device.model)
+    if len(models) > 1:
+        listed = ", ".join(f"{count} × {model}" for model, count in models.most_common())
+        yield Finding(
+            severity="warning" if wanted.in_allocation else "note",
+            message=f"devices of several kinds: {listed}",
+            evidence=", ".join(f"{device.number}: {device.model}" for device in allowed),
+            remedy="each step waits for the slowest: make the others invisible, or ask for one kind",
+        )
+        return
+    most = max((device.memory_bytes for device in seen), default=0)
+    kind = wanted.kind
+    documented = kind.device_memory_bytes if kind is not None and kind.device_memory_bytes else 0
+    for device in seen:
+        wants = max(most, documented)
+        if device.memory_bytes < _LEAST_SHARE * wants:
+            yield Finding(
+                severity="error",
+                message=f"device {device.number} has {size(device.memory_bytes)} of {size(wants)}",
+                evidence=f"{device.pci} {device.model}",
+                remedy=leave_out(survey.node),
+                source=kind.source if kind is not None and documented >= most else "",
+            )

@@ -1,0 +1,53 @@
+"""Do the devices report errors, or are they held down?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.node.survey.nouns import Health, Survey
+
+MANY_CORRECTED = 1000  # since boot; single ones are what the correction is for
+
+
+def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+    """Report errors of device memory, throttling, repairs that wait, and a link that is narrower than it can be."""
+    del wanted
+    allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
+    for health in survey.healths.devices:
+        if health.pci in allowed:
+            yield from _of_one(health, allowed[health.pci], survey)
+
+
+def _of_one(health: Health, number: int, survey: Survey) -> Iterator[Finding]:
+    source = survey.healths.source
+    remedy = leave_out(survey.node)
+    if health.uncorrected > 0:
+        yield Finding(
+            severity="error",
+            message=f"device {number} has had errors of its memory that could not be corrected: {health.uncorrected}",
+            evidence=health.pci, remedy=remedy, source=source,
+        )  # fmt: skip
+    elif health.corrected >= MANY_CORRECTED:
+        yield Finding(
+            severity="note",
+            message=f"device {number} has corrected many errors of its memory: {health.corrected}",
+            evidence=health.pci, remedy="tell the support: it may fail soon", source=source,
+        )  # fmt: skip
+    if health.pending:
+        yield Finding(
+            severity="warning", message=f"device {number}: {health.pending}", evidence=health.pci,
+            remedy=remedy, source=source,
+        )  # fmt: skip
+    if health.throttled:
+        yield Finding(
+            severity="warning",
+            message=f"device {number} is held down: {', '.join(health.throttled)}",
+            evidence=health.pci, remedy=remedy, source=source,
+        )  # fmt: skip
+    if 0 < health.pcie_width < health.pcie_width_most and survey.healths.source.startswith("sysfs"):
+        yield Finding(
+            severity="warning",
+            message=f"device {number} has {health.pcie_width} of {health.pcie_width_most} PCIe lanes",
+            evidence=health.pci, remedy=remedy, source=source,
+        )  # fmt: skip

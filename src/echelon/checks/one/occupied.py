@@ -1,0 +1,39 @@
+"""Does somebody use the devices already?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.node.survey.nouns import Survey
+from echelon.units import GIB, size
+
+MUCH_BYTES = 2 * GIB  # a driver with its firmware holds some hundred megabytes of an idle device
+
+
+def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+    """Report processes on devices, and memory that nobody owns up to."""
+    del wanted
+    allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
+    for health in survey.healths.devices:
+        if health.pci not in allowed:
+            continue
+        number = allowed[health.pci]
+        if health.processes:
+            pids = " ".join(process.partition(" ")[0] for process in health.processes)
+            yield Finding(
+                severity="warning",
+                message=f"device {number} is in use by {', '.join(health.processes)}",
+                evidence=f"{size(max(0, health.used_bytes))} of its memory are taken",
+                remedy=f"kill {pids}   if they are yours; else leave the node out: --exclude={survey.node}",
+                source=survey.healths.source,
+            )
+        elif health.used_bytes > MUCH_BYTES:
+            yield Finding(
+                severity="warning",
+                message=f"device {number}: {size(health.used_bytes)} of its memory are taken, by no process that is "
+                "seen",
+                evidence=health.pci,
+                remedy=leave_out(survey.node),
+                source=survey.healths.source,
+            )

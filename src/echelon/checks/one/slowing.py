@@ -1,0 +1,57 @@
+"""Was something left switched on that slows every step?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from echelon.checks.finding import Finding, Wanted
+from echelon.node.survey.nouns import Survey
+
+
+def _on(value: str) -> bool:
+    return value.strip().lower() not in ("", "0", "off", "false", "no")
+
+
+def _at_least(level: int) -> Callable[[str], bool]:
+    return lambda value: value.strip().isdigit() and int(value) >= level
+
+
+SLOWS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
+    ("CUDA_LAUNCH_BLOCKING", _on, "each kernel is waited for", "CUDA programming guide"),
+    ("HIP_LAUNCH_BLOCKING", _on, "each kernel is waited for", "HIP documentation: debugging"),
+    ("AMD_SERIALIZE_KERNEL", _on, "each kernel is waited for", "HIP documentation: debugging"),
+    ("AMD_SERIALIZE_COPY", _on, "each copy is waited for", "HIP documentation: debugging"),
+    ("HSA_ENABLE_SDMA", lambda value: value == "0", "copies are made by kernels, not by the copy engines",
+     "ROCm documentation: environment variables"),
+    ("AMD_LOG_LEVEL", _at_least(3), "every call of HIP is written down", "HIP documentation: logging"),
+    ("MIOPEN_ENABLE_LOGGING", _on, "every call of MIOpen is written down", "MIOpen documentation: logging"),
+    ("MIOPEN_CHECK_NUMERICS", _on, "every tensor of MIOpen is searched for NaN", "MIOpen documentation"),
+    ("MIOPEN_DISABLE_CACHE", _on, "kernels are compiled anew in every run", "MIOpen documentation: cache"),
+    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "each collective is checked by another one",
+     "PyTorch documentation: distributed, debugging"),
+    ("TORCH_NCCL_BLOCKING_WAIT", _on, "each collective is waited for", "PyTorch documentation: NCCL variables"),
+    ("NCCL_DEBUG", lambda value: value.upper() == "TRACE", "NCCL writes a line for every call",
+     "NCCL documentation: environment variables"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", _on, "each tensor is allocated by the driver", "PyTorch documentation: CUDA"),
+    ("PYTHONMALLOC", lambda value: "debug" in value, "each allocation of Python is checked", "Python: -X dev"),
+    ("PYTHONTRACEMALLOC", _on, "each allocation of Python is traced", "Python documentation: tracemalloc"),
+    ("CUDA_CACHE_DISABLE", _on, "kernels are compiled anew in every run", "CUDA programming guide"),
+)  # fmt: skip
+SHARED_FILE = "NCCL_DEBUG_FILE"
+
+
+def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+    """Report switches for debugging, and a log into which all ranks write."""
+    variables = survey.settings.variables
+    for name, is_slow, effect, source in SLOWS:
+        if name in variables and is_slow(variables[name]):
+            yield Finding(
+                severity="warning", message=f"{name}={variables[name]}: {effect}", evidence="left from debugging?",
+                remedy=f"unset {name}", source=source,
+            )  # fmt: skip
+    path = variables.get(SHARED_FILE, "")
+    if path and "%p" not in path and wanted.ranks_on(survey) * wanted.num_nodes > 1:
+        yield Finding(
+            severity="warning", message=f"{SHARED_FILE}: all ranks write into one file", evidence=f"{path}",
+            remedy=f"export {SHARED_FILE}={path}.%h.%p", source="NCCL documentation: environment variables",
+        )  # fmt: skip

@@ -1,0 +1,150 @@
+"""`echelon check`: what is wrong with this machine, or with the nodes of an allocation, before a run finds out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from echelon.cli.options import Option, rows, scan
+from echelon.cli.resources import say
+from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.cli.nodes import Checked
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--fast",), help="only what is read within a second: no slow tools, no nodes that try each other"),
+    Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks each node will have (default: its devices)"),
+    Option(names=("--collectives",), help="measure all-reduce as well, and find the nodes that are slow in it"),
+    Option(names=("--reference",), value="GB/S", help="the bus bandwidth that --collectives should reach"),
+    Option(names=("--checkpoints",), value="DIR", help="where the run will write (default: this directory)"),
+    Option(names=("--machine",), value="NAME", help="compare with this machine's facts (default: where you stand)"),
+    Option(names=("--deadline",), value="SECONDS", help="what each part of a node may take (default: 15, --fast: 5)"),
+    Option(names=("--exclude-bad",), help="print --exclude=NODES alone, those to do without; the report is on stderr"),
+    Option(names=("--strict",), help="exit code 1 for warnings too"),
+    Option(names=("--json",), help="the findings and all that was read, as JSON"),
+    Option(names=("--list",), help="every check in one line"),
+    Option(names=("-h", "--help"), help="show this"),
+)  # fmt: skip
+LONGEST_SECONDS = 3600
+
+
+def main(arguments: list[str]) -> int:
+    """Check where one stands; repair nothing."""
+    scanned = scan(arguments, OPTIONS, command="check")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print(help_text(), end="")
+        return 0
+    if scanned.rest or scanned.is_program:
+        given = scanned.rest[0] if scanned.rest else "--"
+        raise UsageError(f"echelon check takes no {given}: it looks at nodes", hint=f"echelon lint {given}")
+    if "list" in values:
+        print("\n".join(listing()))
+        return 0
+    if "json" in values and "exclude_bad" in values:
+        raise UsageError("--json and --exclude-bad both want the output", hint='--json   has the nodes in "exclude"')
+    from echelon.cli import nodes
+    from echelon.host import Host
+
+    question = nodes.Question(
+        level="fast" if "fast" in values else "full",
+        ranks_per_node=_whole("-n", values["nproc_per_node"], 4096) if "nproc_per_node" in values else 0,
+        checkpoints=_folder(values.get("checkpoints", os.getcwd())),
+        machine=_name(values),
+        measures="collectives" in values,
+        reference_bytes_per_second=_reference(values),
+        part_seconds=float(_whole("--deadline", values["deadline"], LONGEST_SECONDS)) if "deadline" in values else 0.0,
+    )
+    checked = nodes.check(question, Host())
+    _print(checked, values)
+    failing = ("error", "warning") if "strict" in values else ("error",)
+    return 1 if any(finding.severity in failing for finding in checked.findings) else 0
+
+
+def _print(checked: Checked, values: dict[str, str]) -> None:
+    from echelon.checks import collectives, report
+    from echelon.checks.nodelist import compress
+
+    if "json" in values:
+        more: dict[str, Any] = {"collectives": dict(checked.sweep)} if checked.sweep else {}
+        text = report.as_json(
+            checked.surveys, checked.findings, exclude=checked.bad_nodes, seconds=checked.seconds, more=more
+        )
+        print(text)
+        return
+    stream = sys.stderr if "exclude_bad" in values else sys.stdout
+    with_colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    text = report.text(checked.surveys, checked.findings, seconds=checked.seconds, with_colour=with_colour)
+    print(text, end="", file=stream)
+    if checked.sweep:
+        print("", *collectives.rows(checked.sweep), sep="\n", file=stream)
+    if "exclude_bad" in values and checked.bad_nodes:
+        print(f"--exclude={compress(checked.bad_nodes)}")
+    elif checked.bad_nodes:
+        say(f"to do without: --exclude={compress(checked.bad_nodes)}")
+
+
+def listing() -> list[str]:
+    """Return one line for each check: its name, and what its file says that it is about."""
+    from importlib import import_module
+
+    from echelon.checks import collectives
+    from echelon.checks.between import COMPARISONS
+    from echelon.checks.one import CHECKS
+
+    named = [(check.name, check.look.__module__) for check in CHECKS]
+    named += [(each.name, each.look.__module__) for each in COMPARISONS]
+    named.append((collectives.NAME, collectives.__name__))
+    return [f"{name:<14} {(import_module(module).__doc__ or '').strip()}" for name, module in named]
+
+
+def _whole(option: str, text: str, most: int) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= most:
+        raise UsageError(f"{option} {text or repr('')}: a whole number from 1 to {most} is wanted", hint=f"{option} 8")
+    return int(text)
+
+
+def _reference(values: dict[str, str]) -> float:
+    if "reference" not in values:
+        return 0.0
+    text = values["reference"]
+    if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or float(text) <= 0:
+        raise UsageError(f"--reference {text or repr('')}: a number of GB/s is wanted", hint="--reference 85")
+    if "collectives" not in values:
+        raise UsageError("--reference is for what is measured", hint=f"--collectives --reference {text}")
+    return float(text) * 1e9
+
+
+def _folder(path: str) -> str:
+    if not path or (os.path.exists(path) and not os.path.isdir(path)):
+        raise UsageError(f"--checkpoints {path or repr('')}: a folder is wanted", hint="--checkpoints checkpoints/")
+    return path
+
+
+def _name(values: dict[str, str]) -> str:
+    if values.get("machine") == "":
+        raise UsageError("--machine '': a name is wanted", hint="echelon machines   lists them")
+    return values.get("machine", "")
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    return "\n".join(
+        [
+            "usage: echelon check [options]",
+            "",
+            "Look at this machine, or inside of a Slurm allocation at all its nodes through one step: devices, cores,",
+            "memory, network, limits, software, caches. Nothing is repaired.",
+            "Exit code 0: no error; 1: an error was found; 2: an option is wrong.",
+            "",
+            "options:",
+            *rows(OPTIONS),
+            "",
+            "example:",
+            "  salloc --nodes=4 --gpus-per-node=8 echelon check",
+            "",
+        ]
+    )

@@ -1,0 +1,219 @@
+"""Survey the nodes where one stands, and say what they are for: what `echelon check` and the start of a run share."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from echelon.checks.examine import bad_nodes, examine, in_order
+from echelon.checks.finding import Finding, Wanted
+from echelon.host import Host
+from echelon.node.survey import take
+from echelon.node.survey.nouns import Survey
+
+if TYPE_CHECKING:
+    from echelon.machines.machine import Machine, NodeType
+    from echelon.slurm.allocation import Allocation
+
+PART_SECONDS = {"fast": 5.0, "full": 15.0}
+MEASURE_SECONDS = 300.0
+HERE_RANKS = 2  # where there are no devices and nobody has said how many ranks
+GATHER_SECONDS = {"fast": 30.0, "full": 90.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be checked."""
+
+    level: str = "full"
+    """"fast": what is read in a second; "full": slow tools as well, and whether nodes reach each other."""
+    ranks_per_node: int = 0
+    checkpoints: str = ""
+    machine: str = ""
+    measures: bool = False
+    """Whether the collectives are measured."""
+    reference_bytes_per_second: float = 0.0
+    """The bus bandwidth that these nodes should reach; 0: not known."""
+    part_seconds: float = 0.0
+    """What each part of a node may take; 0: by the level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The nodes, and what was found."""
+
+    surveys: list[Survey]
+    findings: list[Finding]
+    seconds: float
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured; empty: nothing."""
+
+    @property
+    def bad_nodes(self) -> list[str]:
+        return bad_nodes(self.surveys, self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeRun:
+    """What the start of a run is told."""
+
+    line: str
+    """The worst finding in one line; empty: nothing to say."""
+    is_refused: bool
+    """Whether an error is left, with which the run would fail."""
+    left_out: tuple[str, ...]
+    """Nodes that the run shall do without."""
+    seconds: float
+
+
+def check(question: Question, host: Host) -> Checked:
+    """Survey this machine, or all nodes of the allocation through one step, and judge what they say."""
+    began = time.monotonic()
+    allocation = _allocation(host)
+    machine = _machine(question.machine, host, is_job=allocation is not None)
+    wanted = _wanted(question, machine, allocation, host)
+    asked = take.Asked(
+        is_full=question.level == "full",
+        search_path=_search_path(),
+        checkpoints=os.path.abspath(question.checkpoints or os.getcwd()),
+        binds=wanted.binds,
+        part_seconds=question.part_seconds or PART_SECONDS[question.level],
+    )
+    if allocation is None:
+        surveys = [take.survey(asked, host.environ)]
+    else:
+        surveys = _of_allocation(allocation, asked, question, host)
+    findings = examine(surveys, wanted)
+    result: Mapping[str, Any] = {}
+    if question.measures:
+        result, more = _measure(question, wanted, surveys, host)
+        findings = in_order([*findings, *more], surveys)
+    return Checked(surveys=surveys, findings=findings, seconds=time.monotonic() - began, sweep=result)
+
+
+def _measure(
+    question: Question, wanted: Wanted, surveys: list[Survey], host: Host
+) -> tuple[Mapping[str, Any], list[Finding]]:
+    """Measure the collectives in a run of their own, and judge them."""
+    from echelon.checks import collectives
+    from echelon.launch import sweep
+
+    has_devices = any(survey.devices.visible for survey in surveys)
+    per_node = question.ranks_per_node or (0 if has_devices else HERE_RANKS if len(surveys) == 1 else 1)
+    swept = sweep.sweep(
+        ranks_per_node=per_node,
+        has_devices=has_devices,
+        reference_bytes_per_second=question.reference_bytes_per_second,
+        timeout_seconds=MEASURE_SECONDS,
+        host=host,
+    )
+    more = collectives.look(
+        swept.result, swept.debug, surveys, wanted,
+        reference_bytes_per_second=question.reference_bytes_per_second,
+    )  # fmt: skip
+    return swept.result, more
+
+
+def _allocation(host: Host) -> Allocation | None:
+    """Return the allocation whose nodes are ours to survey; None at home, and within a task of a step."""
+    from echelon.slurm import allocation, gres
+
+    found = allocation.read(host.environ, partial(gres.ask, host))
+    return found if found is not None and not found.is_task else None
+
+
+def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
+    from echelon.launch import visit
+    from echelon.slurm.step import step_command
+
+    step = step_command(
+        num_nodes=len(allocation.nodes), tasks_per_node=1, devices_per_node=min(allocation.devices, default=0)
+    )
+    asked_round = visit.Round(
+        nodes=allocation.nodes,
+        step=step,
+        asked=asked,
+        meets=question.level == "full",
+        gather_seconds=GATHER_SECONDS[question.level],
+    )
+    return visit.survey_nodes(asked_round, host)
+
+
+def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
+    """Return the machine that was named, or the one that one stands on; outside of a job nobody asks its scheduler."""
+    from echelon.machines import load
+    from echelon.machines.detect import detect
+
+    if name:
+        return load.find(name, host.environ)
+    if not is_job and not host.environ.get("ECHELON_MACHINE"):
+        return None
+    found = detect(host.environ, host, socket.gethostname())
+    return load.find(found.machine_name, host.environ) if found is not None else None
+
+
+def _wanted(question: Question, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:
+    from echelon.lint.toml import words
+
+    table = words()["variables"]
+    nodes = allocation.nodes if allocation is not None else ()
+    counts = allocation.devices if allocation is not None else ()
+    plain = Wanted(
+        num_nodes=max(1, len(nodes)),
+        ranks_per_node=question.ranks_per_node,
+        in_allocation=allocation is not None,
+        devices_by_node=dict(zip(nodes, counts, strict=True)) if counts else {},
+        known_variables=tuple(table["known"]),
+        renamed_variables=dict(table["renamed"]),
+        now=host.now(),
+    )
+    if machine is None:
+        return plain
+    kind, is_whole = _kind(machine, allocation.partition if allocation is not None else "")
+    return replace(
+        plain,
+        machine=machine.name,
+        kind=kind,
+        whole_nodes=is_whole,
+        network=machine.networks[0] if machine.networks else None,
+        provided=frozenset(row.name for row in machine.settings),
+        binds=tuple(dict.fromkeys(_source(bind) for row in machine.containers for bind in row.binds)),
+    )
+
+
+def _kind(machine: Machine, partition: str) -> tuple[NodeType | None, bool]:
+    found = next((row for row in machine.partitions if row.name == partition), None)
+    if found is not None:
+        return machine.node_type(found), found.whole_nodes
+    with_devices = [kind for kind in machine.node_types if kind.num_devices]
+    return (with_devices[0] if len(with_devices) == 1 else None), False
+
+
+def _source(bind: str) -> str:
+    return bind.partition(":")[0]
+
+
+def _search_path() -> tuple[str, ...]:
+    """Return the folders in which Python looks for packages, after its own library."""
+    return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
+
+
+def before_run(*, level: str, ranks_per_node: int, exclude_bad: bool, host: Host) -> BeforeRun:
+    """Check the nodes before a run begins: what `echelon run --check fast|full [--exclude-bad]` calls."""
+    from echelon.checks.report import in_one_line
+
+    checked = check(Question(level=level, ranks_per_node=ranks_per_node), host)
+    left_out = tuple(checked.bad_nodes) if exclude_bad else ()
+    left = [finding for finding in checked.findings if finding.node not in left_out]
+    return BeforeRun(
+        line=in_one_line(left),
+        is_refused=any(finding.severity == "error" for finding in left),
+        left_out=left_out,
+        seconds=checked.seconds,
+    )

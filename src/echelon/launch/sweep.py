@@ -1,0 +1,94 @@
+"""Measure the collectives of all nodes in a run of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from echelon.errors import RunError, UsageError
+from echelon.host import Host
+
+PROGRAM = "echelon.train.sweep"
+ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)
+"""Bytes; the last is what centres publish their bus bandwidth for."""
+ON_CORES = (4 << 10, 256 << 10, 4 << 20)
+SECONDS = 0.5
+SLOW_SHARE = {True: 0.7, False: 0.4}
+"""Of what the faster pairs of nodes reach: with devices, and on cores, which other work disturbs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What was measured, and what the collectives' library has written down."""
+
+    result: dict[str, Any]
+    debug: tuple[str, ...]
+
+
+def sweep(
+    *, ranks_per_node: int, has_devices: bool, reference_bytes_per_second: float, timeout_seconds: float, host: Host
+) -> Swept:
+    """Measure all-reduce on all ranks and among pairs of nodes.
+
+    Raises UsageError where there is no PyTorch, and RunError when the run fails or takes too long.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("there is no PyTorch beside echelon, which measures with it", hint="pip install torch")
+    sizes = ON_DEVICES if has_devices else ON_CORES
+    share = SLOW_SHARE[has_devices]
+    slow_above = sizes[-1] / (share * reference_bytes_per_second) if reference_bytes_per_second else 0.0
+    with _folder() as folder:
+        out = os.path.join(folder, "sweep.json")
+        command = [
+            sys.executable, "-m", "echelon", "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
+            "--show", "none", "--timeout", f"{timeout_seconds:g}", "--env", "NCCL_DEBUG=INFO",
+            "--env", "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH", "--env", f"NCCL_DEBUG_FILE={folder}/nccl.%h.%p",
+            *(("-n", str(ranks_per_node), "--share-devices") if ranks_per_node else ()),
+            "-m", PROGRAM, out, ",".join(map(str, sizes)), f"{SECONDS:g}", f"{share:g}",
+            f"{slow_above:g}",
+        ]  # fmt: skip
+        done = host.ask(command, timeout_seconds=timeout_seconds + 60)
+        if done.exit_code != 0:
+            raise RunError(f"the measurement of the collectives failed:\n{done.stderr.strip()}")
+        with open(out, encoding="utf-8") as file:
+            result: dict[str, Any] = json.load(file)
+        return Swept(result=result, debug=tuple(_debug_lines(folder)))
+
+
+def _debug_lines(folder: str) -> Iterator[str]:
+    for name in sorted(os.listdir(folder)):
+        if name.startswith("nccl."):
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                yield from (line.rstrip("\n") for line in file)
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder that all nodes of a job see; remove it however this ends."""
+    try:
+        folder = tempfile.mkdtemp(prefix=".echelon-check-", dir=os.getcwd())
+    except OSError as error:
+        raise UsageError(
+            f"{os.getcwd()} cannot be written, and the results are left there: {error.strerror}",
+            hint="cd to a folder of your own that every node sees",
+        ) from None
+    old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,262 @@
+"""Survey every node of an allocation through one step, and let the nodes try each other."""
+
+from __future__ import annotations
+
+import os
+import resource
+import selectors
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from echelon.errors import RunError, UsageError
+from echelon.host import Host
+from echelon.launch import package
+from echelon.launch.crew import Crew, Member, listen
+from echelon.launch.start import own_addresses
+from echelon.node.channel import Message
+from echelon.node.survey import meet, visit
+from echelon.node.survey.nouns import Survey, rebuild
+from echelon.node.survey.take import Asked
+
+if TYPE_CHECKING:
+    import subprocess
+
+GATHER_SECONDS = 60.0
+LATE_SECONDS = 5.0  # beside a part's deadline: so much longer have the others once half of the nodes have answered
+MEET_SECONDS = 8.0
+END_SECONDS = 10.0
+HUNG_SECONDS = 2.0  # for the step's end, where nodes are missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Which nodes are surveyed, and how one gets to them."""
+
+    nodes: tuple[str, ...]
+    step: tuple[str, ...]
+    """srun and its options."""
+    asked: Asked
+    meets: bool
+    """Whether nodes try to reach each other."""
+    gather_seconds: float = GATHER_SECONDS
+
+
+def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
+    """Return one survey for each node, in their order; one that did not answer is silent.
+
+    Raises RunError when no node answered, and UsageError when the folder that they share cannot be written.
+    """
+    with _folder() as directory:
+        archive = os.path.join(directory, "node.pyz")
+        package.write(archive)
+        listener = listen("")
+        port = listener.getsockname()[1]
+        order = visit.Order(
+            addresses=[(name, port) for name in own_addresses()],
+            asked=asked_round.asked._asdict(),
+            connect_seconds=20.0,
+            word=os.urandom(8).hex(),
+        )
+        secret = os.urandom(32)
+        visit.write(directory, order, secret)
+        command = (*asked_round.step, sys.executable, "-I", "-S", archive, "survey", directory)
+        from echelon.slurm.step import step_environment
+
+        gathering = Gathering(asked_round, listener, secret)
+        process = host.start(command, environ=step_environment(host.environ))
+        try:
+            _allow_many_files()
+            gathering.follow(process)
+            gathering.run()
+        finally:
+            gathering.close()
+            _end(process, seconds=END_SECONDS if gathering.is_complete else HUNG_SECONDS)
+    return gathering.surveys()
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder that all nodes of a job see, unlike /tmp; remove it however this ends."""
+    try:
+        folder = tempfile.mkdtemp(prefix=".echelon-check-", dir=os.getcwd())
+    except OSError as error:
+        raise UsageError(
+            f"{os.getcwd()} cannot be written, and the nodes find what they are to do there: {error.strerror}",
+            hint="cd to a folder of your own that every node sees",
+        ) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _allow_many_files() -> None:
+    """Raise the limit for a thousand nodes, after the step was started with the user's own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
+
+
+def _end(process: subprocess.Popen[bytes], *, seconds: float) -> None:
+    """Wait for the end of the step, or make it end: a node that hangs would keep it for ever."""
+    for stop in (None, process.terminate, process.kill):
+        if stop is not None:
+            stop()
+        deadline = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            break
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What one node said."""
+
+    index: int
+    survey: Survey
+    port: int
+    unreached: dict[str, str] = field(default_factory=dict)
+    has_visited: bool = False
+
+
+class Gathering:
+    """Takes the answers of the nodes."""
+
+    def __init__(self, asked_round: Round, listener: socket.socket, secret: bytes) -> None:
+        self._round = asked_round
+        self._answers: dict[str, _Answer] = {}
+        self._refusals: list[str] = []
+        self._said = bytearray()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_over = False
+        self._is_meeting = False
+        self._deadline = time.monotonic() + asked_round.gather_seconds
+        self._selector = selectors.DefaultSelector()
+        self._crew = Crew(
+            listener,
+            secret,
+            self._selector,
+            on_join=lambda _member: None,
+            on_message=self._hear,
+            on_loss=self._lose,
+            on_refusal=self._refusals.append,
+        )
+
+    def follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Notice the end of the step, and what it says."""
+        self._process = process
+        if process.stdout is not None:
+            os.set_blocking(process.stdout.fileno(), False)
+            self._selector.register(process.stdout, selectors.EVENT_READ, self._hear_step)
+
+    def run(self) -> None:
+        """Take answers until all have come, or the time is over."""
+        while not self._is_over:
+            wait = self._deadline - time.monotonic()
+            for key, _ in self._selector.select(max(0.0, min(wait, 1.0))):
+                if key.fd in self._selector.get_map():
+                    key.data()
+            if time.monotonic() >= self._deadline:
+                self._advance(is_late=True)
+
+    def close(self) -> None:
+        """Dismiss the nodes."""
+        self._crew.tell_all("end")
+        self._crew.flush(seconds=2.0)
+        self._crew.close()
+        self._selector.close()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node has answered."""
+        return all(name in self._answers for name in self._round.nodes)
+
+    def surveys(self) -> list[Survey]:
+        """Return what is known of each node that was asked, and of any other that came."""
+        if not self._answers:
+            said = bytes(self._said).decode("utf-8", "replace").strip() or "; ".join(self._refusals)
+            raise RunError("no node answered" + (f": {said}" if said else " in time"), hint=_hint(said))
+        names = list(dict.fromkeys([*self._round.nodes, *self._answers]))
+        return [self._survey(name) for name in names]
+
+    def _survey(self, name: str) -> Survey:
+        answer = self._answers.get(name)
+        if answer is None:
+            return Survey(name, silent={"node": "did not answer"})
+        return answer.survey._replace(unreached=answer.unreached)
+
+    def _hear(self, member: Member, message: Message) -> None:
+        if message["kind"] == "survey":
+            try:
+                survey: Survey = rebuild(Survey, message["survey"])
+            except ValueError as error:
+                survey = Survey(member.seat.node, silent={"node": f"answered something else: {error}"})
+            found = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
+            self._answers[member.seat.node] = _Answer(member.seat.agent_index, found, int(message["port"]))
+            if len(self._answers) * 2 >= len(self._round.nodes):
+                late_seconds = self._round.asked.part_seconds + LATE_SECONDS
+                self._deadline = min(self._deadline, time.monotonic() + late_seconds)
+        elif message["kind"] == "visited" and member.seat.node in self._answers:
+            answer = self._answers[member.seat.node]
+            answer.unreached, answer.has_visited = dict(message["unreached"]), True
+        self._advance(is_late=False)
+
+    def _advance(self, *, is_late: bool) -> None:
+        """Go on to the meeting once all have answered, and to the end once all have met."""
+        if self._is_meeting:
+            self._is_over = is_late or all(answer.has_visited for answer in self._answers.values())
+        elif is_late or len(self._answers) >= len(self._round.nodes):
+            self._is_over = not self._round.meets or len(self._answers) < 2
+            if not self._is_over:
+                self._meet()
+
+    def _meet(self) -> None:
+        """Let each node that has answered try some others, by name."""
+        self._is_meeting = True
+        self._deadline = time.monotonic() + MEET_SECONDS
+        ordered = sorted(self._answers.items(), key=lambda item: item[1].index)
+        nodes = [(name, name, answer.port) for name, answer in ordered]
+        place = {name: index for index, (name, _) in enumerate(ordered)}
+        for member in self._crew:
+            if member.seat.node in place:
+                doors = meet.doors_of(nodes, place[member.seat.node])
+                self._crew.tell(member, "visit", doors=doors, seconds=meet.CONNECT_SECONDS)
+
+    def _lose(self, member: Member, _why: str) -> None:
+        answer = self._answers.get(member.seat.node)
+        if answer is not None:
+            answer.has_visited = True
+        if not self._crew.members and self._has_ended():
+            self._is_over = True
+        else:
+            self._advance(is_late=False)
+
+    def _hear_step(self) -> None:
+        stream = self._process.stdout if self._process is not None else None
+        data = stream.read() if stream is not None else b""
+        if data:
+            self._said += data
+            del self._said[: -(1 << 16)]
+        elif data == b"" and stream is not None:
+            self._selector.unregister(stream)
+            self._is_over = not self._crew.members
+            self._deadline = min(self._deadline, time.monotonic() + 1.0)
+
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+
+def _hint(said: str) -> str:
+    if "can't open file" in said or "No such file" in said:
+        return "cd to a folder that every node sees: the nodes find what they are to do there"
+    return ""

@@ -1,0 +1,47 @@
+"""The devices, what the visibility filters leave of them, and how far the allowed cores are."""
+
+from typing import Mapping
+
+from ...environment import devices
+from ...topology import visible
+from ...topology.near import distance, nearest_nic
+from ...topology.node import Device as Found
+from ...topology.node import Node
+from .nouns import Device, Devices
+
+
+def read(node: Node, environ: Mapping[str, str]) -> Devices:
+    """Return the devices of a node as a process with this environment has them."""
+    seen = [device.number for device in visible.visible(node, environ)]
+    claimed = 0 if node.devices else len(devices.visible(environ))  # a container may hide the files
+    found = tuple(_device(node, device, device.number in seen) for device in node.devices)
+    return Devices(devices=found, visible=tuple(seen), num_claimed=claimed)
+
+
+def _device(node: Node, device: Found, is_visible: bool) -> Device:
+    nic = nearest_nic(node, device)
+    return Device(
+        number=device.number,
+        vendor=device.vendor,
+        model=device.model,
+        pci=device.pci,
+        uuid=device.uuid,
+        numa=device.numa,
+        memory_bytes=device.memory_bytes,
+        chip=device.chip,
+        is_allowed=device.is_allowed,
+        is_visible=is_visible,
+        distance=_nearest(node, device),
+        nic=nic.name if nic else "",
+    )
+
+
+def _nearest(node: Node, device: Found) -> int:
+    """Return how far the nearest allowed core is; 0: not known. One core of each NUMA domain tells."""
+    domain_of = {cpu.number: cpu.numa for cpu in node.cpus}
+    if device.numa < 0:  # only local_cpus may be known, which tells core by core
+        each = list(node.allowed)
+    else:
+        each = list({domain_of.get(number, -1): number for number in node.allowed}.values())
+    found = [distance(node, (number,), device) for number in each]
+    return min((one for one in found if one > 0), default=0)

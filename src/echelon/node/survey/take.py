@@ -1,0 +1,164 @@
+"""Take a survey in a child that can be killed: what blocks for ever costs one deadline, and the rest still comes."""
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ...topology import discover
+from ...topology.node import Node
+from . import cores, devices, folders, health, limits, network, settings, software
+from .nouns import Survey, plain, rebuild
+
+PART_SECONDS = 10.0
+TOPOLOGY = "topology"
+_CHUNK = 1 << 16
+
+
+class Asked(NamedTuple):
+    """What a survey is to look at, beside the node itself."""
+
+    root: str = "/"
+    is_full: bool = False  # whether slow tools are asked as well
+    search_path: Sequence[str] = ()  # where the ranks' Python looks for packages
+    checkpoints: str = ""
+    binds: Sequence[str] = ()  # paths that a container should show
+    node: str = ""  # what the node is called by whoever asks; empty: its own name
+    part_seconds: float = PART_SECONDS
+
+
+class Part(NamedTuple):
+    """One part of a survey, and the part without which it cannot be read."""
+
+    name: str
+    read: Callable[[], Any]
+    needs: str = ""
+
+
+def survey(asked: Asked, environ: Mapping[str, str]) -> Survey:
+    """Return everything about this node that came in time."""
+    began = time.monotonic()
+    found, silent = gather(parts(asked, environ), seconds=asked.part_seconds)
+    answers = {name: value for name, value in found.items() if value is not None and name != TOPOLOGY}
+    name = asked.node or _hostname(asked.root)
+    rebuilt = rebuild(Survey, {**answers, "node": name, "answered": sorted(answers), "silent": silent})
+    taken: Survey = rebuilt._replace(seconds=time.monotonic() - began, time=time.time())
+    return taken
+
+
+def _hostname(root: str) -> str:
+    if os.path.realpath(root) == "/":
+        return socket.gethostname()
+    try:
+        with open(os.path.join(root, "proc/sys/kernel/hostname"), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
+    """Return the parts with the functions that read them, those that cannot block first."""
+    seen: Dict[str, Node] = {}
+
+    def node() -> Node:
+        if "node" not in seen:
+            seen["node"] = discover.read(asked.root, environ)
+        return seen["node"]
+
+    def read_health() -> Any:
+        is_fast = bool(node().devices) and node().devices[0].vendor == "amd"
+        return health.read(asked.root, node()) if asked.is_full or is_fast else None
+
+    def read_folders() -> Any:
+        return folders.read(asked.root, environ, checkpoints=asked.checkpoints)
+
+    def read_software() -> Any:
+        return software.read(asked.root, environ, search_path=asked.search_path, binds=asked.binds)
+
+    return [
+        Part("settings", lambda: settings.read(environ)),
+        Part("limits", lambda: limits.read(asked.root)),
+        Part("software", read_software),
+        Part("folders", read_folders),
+        Part(TOPOLOGY, lambda: bool(node())),
+        Part("cores", lambda: cores.read(asked.root, node()), TOPOLOGY),
+        Part("devices", lambda: devices.read(node(), environ), TOPOLOGY),
+        Part("network", lambda: network.read(asked.root, node(), environ), TOPOLOGY),
+        Part("healths", read_health, TOPOLOGY),
+    ]
+
+
+def gather(wanted: List[Part], *, seconds: float) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Return what each part read, and why parts are missing: each has so much time in a child that is then killed."""
+    found: Dict[str, Any] = {}
+    silent: Dict[str, str] = {}
+    rest = wanted
+    while rest:
+        for name, answer in _in_child(rest, seconds):
+            if "value" in answer:
+                found[name] = answer["value"]
+            else:
+                silent[name] = answer["why"]
+        missing = [part for part in rest if part.name not in found and part.name not in silent]
+        if missing:  # the child has stopped at the first of these
+            silent[missing[0].name] = "did not answer within %g s" % seconds
+        rest = [part for part in missing[1:] if part.needs not in silent]
+    return found, silent
+
+
+def _in_child(wanted: List[Part], seconds: float) -> List[Tuple[str, Dict[str, Any]]]:
+    """Read the parts in a child, one after the other; return what came before one took too long."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _be_child(wanted, reading, writing)
+    os.close(writing)
+    answers: List[Tuple[str, Dict[str, Any]]] = []
+    unread = b""
+    deadline = time.monotonic() + seconds
+    try:
+        while (data := _read(reading, deadline)) is not None:
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                name, answer = json.loads(line)
+                answers.append((name, answer))
+                deadline = time.monotonic() + seconds
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        _reap(child)
+    return answers
+
+
+def _read(pipe: int, deadline: float) -> Optional[bytes]:
+    ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+    return (os.read(pipe, _CHUNK) or None) if ready else None
+
+
+def _reap(child: int) -> None:
+    """Wait a moment for the child's end; one that hangs in the kernel cannot be waited for."""
+    for _ in range(50):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.002)
+
+
+def _be_child(wanted: List[Part], reading: int, writing: int) -> None:
+    """Read and tell, then end without any of the parent's clean-up."""
+    try:
+        os.close(reading)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        for name, read, _needs in wanted:
+            try:
+                answer = {"value": plain(read())}
+            except Exception as error:  # noqa: BLE001  a part that fails is reported, with the others
+                answer = {"why": "failed: %s: %s" % (type(error).__name__, error)}
+            data = json.dumps([name, answer]).encode() + b"\n"
+            while data:
+                data = data[os.write(writing, data) :]
+    finally:
+        os._exit(0)

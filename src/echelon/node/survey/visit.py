@@ -1,0 +1,103 @@
+"""`python3 node.pyz survey DIRECTORY`: survey this node, tell the one who asked, and try the other nodes' doors."""
+
+import json
+import os
+import select
+import sys
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from ...environment.slurm_agent import agent_task
+from ..channel import Channel, Closed, Message
+from ..connect import ConnectError, connect
+from . import meet, take
+from .nouns import plain
+
+ORDER, SECRET = "survey.json", "secret"
+PATIENCE_SECONDS = 120.0
+
+
+class Order(NamedTuple):
+    """What survey.json holds."""
+
+    addresses: List[Tuple[str, int]]  # where the answers are taken
+    asked: Dict[str, Any]
+    connect_seconds: float
+    word: str  # by which doors are known
+
+
+def write(directory: str, order: Order, secret: bytes) -> None:
+    """Write the order and the secret, the secret readable by the user alone."""
+    with open(os.path.join(directory, ORDER), "w", encoding="utf-8") as file:
+        json.dump(order._asdict(), file)
+    descriptor = os.open(os.path.join(directory, SECRET), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret.hex())
+
+
+def read(directory: str) -> Tuple[Order, bytes]:
+    """Read both."""
+    with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
+        fields = json.load(file)
+    with open(os.path.join(directory, SECRET), encoding="utf-8") as file:
+        secret = bytes.fromhex(file.read())
+    fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
+    return Order(**fields), secret
+
+
+def main(directory: str, environ: Mapping[str, str]) -> int:
+    """Survey this node and answer until the one who asked has heard enough."""
+    order, secret = read(directory)
+    task = agent_task(environ)
+    asked = take.Asked(**order.asked)._replace(node=task.node if task else "")
+    door = meet.Door(order.word)
+    index = task.agent_index if task else 0
+    found = take.survey(asked, environ)
+    hello = facts(index, found.node)
+    try:
+        channel = connect(order.addresses, secret, hello, seconds=order.connect_seconds)
+    except ConnectError as error:
+        sys.stderr.write("echelon: survey of %s: %s\n" % (found.node, error))
+        return 1
+    channel.send("survey", survey=plain(found), port=door.port)
+    try:
+        _serve(channel, door, order.word)
+    except Closed:
+        return 0
+    return 0
+
+
+def facts(index: int, node: str) -> Dict[str, Any]:
+    """Return what every agent says of itself when it comes."""
+    return {
+        "agent_index": index,
+        "node_rank": index,
+        "node": node,
+        "first_local_rank": 0,
+        "num_ranks": 0,
+        "local_world_size": 0,
+        "num_cores": 0,
+        "num_devices": 0,
+        "agent_pid": os.getpid(),
+    }
+
+
+def _serve(channel: Channel, door: meet.Door, word: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        channel.flush()
+        writing = [channel.fileno()] if channel.has_unsent else []
+        ready, _, _ = select.select([channel.fileno(), door.socket.fileno()], writing, [], 1.0)
+        if door.socket.fileno() in ready:
+            door.answer()
+        for message in channel.receive() if channel.fileno() in ready else ():
+            if message["kind"] == "end":
+                return
+            _obey(channel, door, word, message)
+
+
+def _obey(channel: Channel, door: meet.Door, word: str, message: Message) -> None:
+    if message["kind"] == "visit":
+        doors = {node: (host, port) for node, (host, port) in message["doors"].items()}
+        unreached = meet.visit(doors, word, own=door, seconds=message["seconds"])
+        channel.send("visited", unreached=unreached)
