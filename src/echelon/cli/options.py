@@ -43,6 +43,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks"),
     Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger"),
     Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt"),
+    Option(names=("--check",), value="HOW", help="look at the nodes first: fast, full or off (default: fast on a machine with devices)"),
     Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
     Option(names=("--global-batch",), value="N", help="divide N samples: ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
     Option(names=("--container",), value="IMAGE", help="run the ranks in this Singularity or Apptainer image"),

@@ -6,10 +6,14 @@ import json
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
+
+if TYPE_CHECKING:
+    from echelon.host import Host
 
 MAX_RANKS = 1 << 20
 
@@ -42,7 +46,28 @@ def main(arguments: list[str]) -> int:
     from echelon.host import Host
     from echelon.launch.start import start
 
-    return start(plan, Host())
+    host = Host()
+    _check_nodes(scanned, plan, host)
+    return start(plan, host)
+
+
+def _check_nodes(scanned: Scanned, plan: Plan, host: Host) -> None:
+    """Say the worst that is wrong with the nodes; raise UsageError for what the run would fail with."""
+    by_default = "fast" if plan.where == "here" and plan.devices_per_node else "off"
+    given = scanned.values.get("check", [by_default])[-1]
+    level = _one_of("--check", given, ("fast", "full", "off"))
+    if level == "off":
+        return
+    from echelon.cli.nodes import before_run
+
+    found = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=False, host=host)
+    if found.is_refused:
+        raise UsageError(
+            found.line.removeprefix("error").lstrip(": "),
+            hint="echelon check shows all that was found; echelon run --check off … starts anyway",
+        )
+    if found.line:
+        sys.stderr.write(f"echelon: {found.line}\n")
 
 
 def read_job(scanned: Scanned) -> Job:
