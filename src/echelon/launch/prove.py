@@ -104,12 +104,19 @@ class _Prover:
     def own(self) -> list[dict[str, Any]]:
         """Compare a script that distributes itself with one process that has the batches of all its ranks."""
         observed = {"ECHELON_SCALE": "observe"}
-        several = self._several(OFF, False, observed)
+        try:
+            several = self._several(OFF, False, observed)
+        except RunError:
+            found = self._alone(f"several-{OFF}")
+            if not found:
+                raise
+            return [found]
         like = {**observed, "ECHELON_RECORD_LIKE": os.path.join(several, "about.json")}
         oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", variables=like))
         for note in _read_about(oracle)["notes"]:
             self._say(f"note: {note}")
-        again = self._reordered(OFF, like, has_loader=_read_about(oracle)["num_batches"] > 0)
+        about = _read_about(oracle)
+        again = self._reordered(OFF, like, has_loader=about["num_batches"] > 0 and not about.get("draws"))
         return [self._compared(oracle, again, several, "own")]
 
     def refuse_what_cannot_run(self, scale: str) -> None:
@@ -172,21 +179,22 @@ class _Prover:
     def _script(self) -> list[str]:
         return [*(["-m"] if self._asked.is_module else []), self._asked.script, *self._asked.arguments]
 
-    def _compared(self, oracle: str, again: str, other: str, kind: str) -> dict[str, Any]:
-        command = [
-            sys.executable,
-            "-m",
-            "echelon.train.proof.compare",
-            oracle,
-            again,
-            other,
-            str(self._asked.num_ranks),
-            kind,
-        ]
+    def _alone(self, name: str) -> dict[str, Any]:
+        """Return what the record of a run that failed shows by itself; empty where it shows nothing."""
+        record = os.path.join(self._folder, name)
+        told = self._ask(["--alone", record, str(self._asked.num_ranks)])
+        return {**told, "is_wrong": True, "steps": [], "tensors": []} if told else {}
+
+    def _ask(self, words: list[str]) -> dict[str, Any]:
+        command = [sys.executable, "-m", "echelon.train.proof.compare", *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
             raise RunError(f"the records could not be compared:\n{done.stderr}")
         result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def _compared(self, oracle: str, again: str, other: str, kind: str) -> dict[str, Any]:
+        result = self._ask([oracle, again, other, str(self._asked.num_ranks), kind])
         if result["is_unknown"]:
             raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
         return {**result, "had": _read_about(other)}

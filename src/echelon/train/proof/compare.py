@@ -5,81 +5,66 @@ far it strays is what rounding does to this script, and the bound for the third.
 """
 
 import json
-import os
 import statistics
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from . import factors
-from .record import DIGESTS
+from . import causes, findings, forward
+from .case import HAS_SHAPE, NOT_THERE, Case, Row, Wrong, relative, times
+from .evidence import Recorded, Tensors
 
 EQUAL, WITHIN, WRONG = "equal to the bit", "equal within rounding", "WRONG"
 UNKNOWN = "cannot be compared"
 MOST_STRAY = 1e-3  # in the first loss, before anything was trained; half precision strays this far
 SLACK = 16.0  # times what rounding did to the oracle; several ranks sum in more than one other order
 FLOOR = 2e-6  # relative: some ulps of float32, where another order happened to change nothing
+HALF = 1e-4  # a dtype whose last bit is more than this is of half precision
 NEGLIGIBLE = 1e-7  # of the whole gradient, an ulp of float32
 TELLING = 0.1  # a bound that is wider than this lets anything pass
 QUANTITIES = ("learning_rate", "loss", "gradient_norm")
-KINDS = ("start", "gradients", "states", "parameters")  # in the order in which they go wrong
-NOT_THERE, HAS_SHAPE = "is not there", "has the shape "
-Row = Dict[str, Any]
-
-
-class Wrong(NamedTuple):
-    """The first place where two trainings differ by more than rounding."""
-
-    step: int
-    tensor: str  # its label; empty where it is a number of the whole step
-    factor: float  # 0: it is no multiple
-    why: str
-
-
-class Trail(NamedTuple):
-    """What was recorded of the oracle, of the oracle in another order, and of the other training."""
-
-    folders: Tuple[str, str, str]
-    rows: Tuple[List[Row], List[Row], List[Row]]
-    num_ranks: int
-    is_own: bool  # the script distributes itself
 
 
 def main(argv: List[str]) -> int:
-    """Print the verdict of three records."""
-    folders = (argv[0], argv[1], argv[2])
-    rows = (_rows(argv[0]), _rows(argv[1]), _rows(argv[2]))
-    result = verdict(Trail(folders, rows, int(argv[3]), argv[4:] == ["own"]))
+    """Print the verdict of three records; of one, where the others could not be made, only what it shows by itself."""
+    if argv[0] == "--alone":
+        alone = findings.alone(Recorded(argv[1], int(argv[2])))
+        sys.stdout.write(json.dumps(_told(alone) if alone else {}) + "\n")
+        return 0
+    one, again, ours = Recorded(argv[0], 1), Recorded(argv[1], 1), Recorded(argv[2], int(argv[3]))
+    ours.align(one.tensors(1, "start")[0])
+    result = verdict(Case(one, again, ours, int(argv[3]), argv[4:] == ["own"]))
     result["is_wrong"] = result["verdict"] == WRONG
     result["is_unknown"] = result["verdict"] == UNKNOWN
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
 
 
-def verdict(trail: Trail) -> Dict[str, Any]:
+def verdict(case: Case) -> Dict[str, Any]:
     """Return the verdict, every step's figures, and where it first went wrong."""
-    one, again, ours = trail.rows
+    one, again, ours = case.one.rows, case.again.rows, case.ours.rows
     result: Dict[str, Any] = {"verdict": UNKNOWN, "why": "", "hint": "", "meaning": "", "steps": [], "tensors": []}
-    stray = _relative(one[0]["loss"], again[0]["loss"])
+    stray = relative(one[0]["loss"], again[0]["loss"])
     if not stray <= MOST_STRAY:
         result["why"] = (
             "two runs on one rank differ by %.2g in their first loss: the script draws data of its own" % stray
         )
         result["hint"] = "seed it: torch.manual_seed(0) at its top"
         return result
-    why_not = _same_samples(trail) or _other_samples(trail)
+    alone = findings.alone(case.ours) if case.is_own else None
+    why_not = {} if alone else findings.same_samples(case) or findings.other_samples(case)
     if why_not:
         return {**result, **why_not}
-    result["steps"], wrong = _steps(trail)
-    result["tensors"] = tensors = list(_tensors(trail))
+    result["steps"], wrong = _steps(case)
+    result["tensors"] = tensors = list(_tensors(case))
     wrong = _first(wrong, next((_of_tensor(row) for row in tensors if not row["difference"] <= row["bound"]), None))
     if wrong is None and len(ours) != len(one):
         why = "one device makes %d steps, and this %d" % (len(one), len(ours))
         wrong = Wrong(min(len(one), len(ours)) + 1, "", 0.0, why)
-    if wrong is not None:
-        return {**result, "verdict": WRONG, "first_step": wrong.step, "tensor": wrong.tensor, "factor": wrong.factor,
-                "why": wrong.why, "meaning": _meaning(wrong, trail)}  # fmt: skip
+    found = alone if alone and (wrong is None or alone.step <= wrong.step) else _explained(wrong, case)
+    if found is not None:
+        return {**result, **_told(found)}
     is_equal = all(row["difference"] == 0.0 for row in tensors) and all(
         row[name]["difference"] == 0.0 for row in result["steps"] for name in QUANTITIES
     )
@@ -87,71 +72,50 @@ def verdict(trail: Trail) -> Dict[str, Any]:
     return {**result, "verdict": EQUAL if is_equal else WITHIN, "num_telling": len(telling)}
 
 
-def _rows(folder: str) -> List[Row]:
-    with open(os.path.join(folder, "steps.jsonl")) as file:
-        return [json.loads(line) for line in file]
+def _told(wrong: Wrong) -> Dict[str, Any]:
+    return {"verdict": WRONG, "first_step": wrong.step, "tensor": wrong.tensor, "factor": wrong.factor,
+            "why": wrong.why, "meaning": wrong.meaning}  # fmt: skip
 
 
-def _samples(row: Row) -> int:
-    """Return how many samples a step has, those that every rank has counted once; 0: they were not seen."""
-    ranks = row["ranks"]
-    if len({rank["digest"] for rank in ranks}) == 1:
-        return int(ranks[0]["samples"])
-    return sum(int(rank["samples"]) for rank in ranks)
+def _explained(wrong: Optional[Wrong], case: Case) -> Optional[Wrong]:
+    """Return what is wrong with its cause: where the forward pass shows it, there; where no number does, by itself."""
+    if wrong is None:
+        return findings.of_words(case) if case.is_own else None
+    if case.is_own and wrong.step == 1 and not wrong.tensor.startswith(("initial ", "learning rate", "buffer ")):
+        wrong = forward.first_apart(case) or wrong
+    return wrong if wrong.meaning else wrong._replace(meaning=causes.of(wrong, case))
 
 
-def _same_samples(trail: Trail) -> Dict[str, str]:
-    """Say where whole copies of the model are all trained on the same samples: N ranks then do the work of one."""
-    seen = [row["ranks"] for row in trail.rows[2] if row["ranks"][0]["samples"]]
-    if not trail.is_own or not seen or any(len({rank["digest"] for rank in ranks}) > 1 for ranks in seen):
-        return {}
-    with open(os.path.join(trail.folders[2], "about.json")) as file:
-        if json.load(file)["num_sharded"]:
-            return {}  # ranks that share a layer share its samples
-    why = "all %d ranks train on the same samples, so together they do the work of one" % trail.num_ranks
-    hint = "deal the samples out: DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
-    return {"why": why, "hint": hint}
-
-
-def _other_samples(trail: Trail) -> Dict[str, str]:
-    """Say where a step of several ranks has more samples than one of a single process: these are two trainings."""
-    for one, ours in zip(trail.rows[0], trail.rows[2]):  # noqa: B905
-        single, several = _samples(one), _samples(ours)
-        if single and several and single != several:
-            why = "a step of one process has %d samples, and a step of %d ranks together %d" % (
-                single, trail.num_ranks, several,
-            )  # fmt: skip
-            if several == single * trail.num_ranks:
-                why += ": the script's batch is that of a rank, so more ranks train with a larger batch"
-            hint = (
-                "give each rank its part of one global batch, where the script takes its batch size as an argument: "
-                "echelon prove --global-batch %d … train.py --batch-size {batch_per_rank}" % several
-            )
-            return {"why": why, "hint": hint} if one["step"] == 1 else {}
-    return {}
-
-
-def _steps(trail: Trail) -> Tuple[List[Row], Optional[Wrong]]:
+def _steps(case: Case) -> Tuple[List[Row], Optional[Wrong]]:
     """Compare what there is of every step: the three numbers, and the norm of each gradient."""
     steps: List[Row] = []
     wrong: Optional[Wrong] = None
     strays = dict.fromkeys(QUANTITIES, 0.0)
     of_norms: Dict[str, float] = {}
-    for one, again, ours in zip(*trail.rows):  # noqa: B905
-        norms = [_relative(norm, again["norms"].get(name)) for name, norm in one["norms"].items()]
+    floor = _floor(case, FLOOR)
+    for one, again, ours in zip(case.one.rows, case.again.rows, case.ours.rows):  # noqa: B905
+        norms = [relative(norm, again["norms"].get(name)) for name, norm in one["norms"].items()]
         common = statistics.median(norms) if norms else 0.0
         figures: Row = {"step": one["step"]}
         for name in QUANTITIES:
             shared = 0.0 if name == "learning_rate" else min(common, 1.0)
-            strays[name] = max(strays[name], _relative(one[name], again[name]), shared)
-            difference, limit = _relative(one[name], ours[name]), FLOOR + SLACK * strays[name]
+            strays[name] = max(strays[name], relative(one[name], again[name]), shared)
+            least = FLOOR if name == "learning_rate" else floor
+            difference, limit = relative(one[name], ours[name]), least + SLACK * strays[name]
             figures[name] = {"one": one[name], "other": ours[name], "difference": difference, "bound": limit}
             if wrong is None and not difference <= limit:
                 wrong = _of_number(name, one, ours)
         steps.append(figures)
+        wrong = wrong or _of_rates(one, ours)
         if wrong is None or wrong.step == one["step"]:
-            wrong = _of_norms(one, again, ours, of_norms, common) or wrong
+            wrong = _of_norms(one, again, ours, of_norms, common, _floor(case, 10 * FLOOR)) or wrong
     return steps, wrong
+
+
+def _floor(case: Case, floor: float) -> float:
+    """Return the least bound: where something was computed in half precision, what that rounds each rank's sums by."""
+    eps = max(float(of.facts[0].get("eps", 0.0)) for of in (case.one, case.ours))
+    return floor if eps < HALF else max(floor, 2 * eps)
 
 
 def _of_number(name: str, one: Row, ours: Row) -> Wrong:
@@ -163,53 +127,99 @@ def _of_number(name: str, one: Row, ours: Row) -> Wrong:
     return Wrong(one["step"], what, ratio, why)
 
 
-def _of_norms(one: Row, again: Row, ours: Row, strays: Dict[str, float], common: float) -> Optional[Wrong]:
-    """Return the first gradient whose norm differs, where not all of it was kept."""
-    for name, norm in one["norms"].items():
-        strays[name] = max(strays.get(name, 0.0), _relative(norm, again["norms"].get(name)), common)
-        if name not in ours["norms"]:
-            continue  # it is said of the tensors
-        other = ours["norms"][name]
-        apart = abs((other or 0.0) - (norm or 0.0))
-        if not apart <= _negligible(one, common) and not _relative(norm, other) <= (10 * FLOOR + SLACK * strays[name]):
-            factor = other / norm if other and norm else 0.0
-            why = "the norm of the gradient of %s is %s times as large" % (name, times(factor))
-            return Wrong(one["step"], "gradient of " + name, factor, why)
+def _of_rates(one: Row, ours: Row) -> Optional[Wrong]:
+    """Return the first learning rate that differs, of whatever group and rank."""
+    for rank, row in enumerate(ours["ranks"]):
+        for group, (wanted, rate) in enumerate(zip(one["learning_rates"], row["learning_rates"])):  # noqa: B905
+            if relative(wanted, rate) > FLOOR:
+                where = " of group %d" % group if group else ""
+                why = "the learning rate%s is %.7g on rank %d, and on one device %.7g" % (where, rate, rank, wanted)
+                return Wrong(one["step"], "learning rate", rate / wanted if wanted else 0.0, why)
     return None
 
 
-def _tensors(trail: Trail) -> Iterator[Row]:
+def _of_norms(
+    one: Row, again: Row, ours: Row, strays: Dict[str, float], common: float, floor: float
+) -> Optional[Wrong]:
+    """Return the first gradient whose norm differs, on whatever rank, where not all of it was kept."""
+    for name, norm in one["norms"].items():
+        strays[name] = max(strays.get(name, 0.0), relative(norm, again["norms"].get(name)), common)
+        for rank, other in [(-1, ours["norms"].get(name)), *ours["of_ranks"].get(name, [])]:
+            if other is None:
+                continue  # it is said of the tensors
+            apart = abs(other - (norm or 0.0))
+            limit = floor + SLACK * strays[name]
+            if not apart <= _negligible(one, common) and not relative(norm, other) <= limit:
+                factor = other / norm if other and norm else 0.0
+                where = " on rank %d" % rank if rank > 0 else ""
+                why = "the norm of the gradient of %s is %s times as large%s" % (name, times(factor), where)
+                return Wrong(one["step"], "gradient of " + name, factor, why)
+    return None
+
+
+def _tensors(case: Case) -> Iterator[Row]:
     """Compare all tensors at the steps that were kept."""
-    oracle, reordered, other = trail.folders
     strays: Dict[str, float] = {}
-    for step, kind in _kept(oracle):
-        name = "step-%d-%s.pt" % (step, kind)
-        if not all(os.path.exists(os.path.join(folder, name)) for folder in (reordered, other)):
+    floor = _floor(case, 10 * FLOOR)
+    for step, kind in case.one.kept():
+        one, again, ours = (of.tensors(step, kind) for of in (case.one, case.again, case.ours))
+        if kind == "others":
+            _add_held(case, step, (one[0], again[0]), ours)
+        if (one[0] and not again[0]) or not any(ours):
             continue
-        one, again, ours = (
-            torch.load(os.path.join(folder, name), weights_only=True) for folder in (oracle, reordered, other)
-        )
-        found = {label: _apart(tensor, again.get(label)) for label, tensor in one.items()}
+        found = {label: _apart(tensor, again[0].get(label)) for label, tensor in one[0].items()}
         common = statistics.median(min(value, 1.0) for value in found.values()) if found else 0.0
-        negligible = _negligible(trail.rows[0][step - 1], common) if kind == "gradients" else 0.0
-        for label, tensor in one.items():
+        negligible = _negligible(case.one.rows[step - 1], common) if kind == "gradients" else 0.0
+        for label, tensor in one[0].items():
             strays[label] = max(strays.get(label, 0.0), found[label], common)
-            row = {"step": step, "kind": kind, "tensor": label, **_compared(tensor, ours.get(label), negligible)}
-            yield {**row, "bound": 10 * FLOOR + SLACK * strays[label]}
-        for label in ours.keys() - one.keys():
-            if kind != "gradients" or ours[label].any():
-                yield {"step": step, "kind": kind, "tensor": label, "difference": float("inf"), "bound": 0.0,
-                       "factor": 0.0, "how": "is here, and on one device it " + NOT_THERE}  # fmt: skip
+            bound = floor + SLACK * strays[label]
+            whole = case.ours.whole(label, ours)
+            if kind == "others":
+                whole = [(rank, other) for rank, other in whole if other.shape == tensor.shape]
+                if not whole:
+                    continue
+            yield {"step": step, "kind": kind, "tensor": label, **_worst(tensor, whole, negligible, bound)}
+        yield from _surplus(step, kind, one[0], ours)
+
+
+def _add_held(case: Case, step: int, whole: Tuple[Tensors, Tensors], ours: List[Tensors]) -> None:
+    """Add what ranks use, and leave to others to update, as one device has it; drop what they only hold."""
+    for mine, calls in zip(ours, case.ours.trail()):  # noqa: B905
+        used = {call["module"] for call in calls}
+        for label in [label for label in mine if label not in whole[0] and label.startswith("parameter ")]:
+            if label[len("parameter ") :].rpartition(".")[0] not in used:
+                del mine[label]
+    wanted = {label for mine in ours for label in mine}
+    for of, tensors in zip((case.one, case.again), whole):  # noqa: B905
+        held = of.tensors(step - 1, "parameters")[0]
+        tensors.update((label, held[label]) for label in held if label in wanted)
+
+
+def _surplus(step: int, kind: str, one: Dict[str, torch.Tensor], ours: List[Dict[str, torch.Tensor]]) -> Iterator[Row]:
+    """Yield what is there on several ranks alone."""
+    for label in dict.fromkeys(label for mine in ours for label in mine if label not in one):
+        if kind != "others" and (kind != "gradients" or any(mine[label].any() for mine in ours if label in mine)):
+            yield {"step": step, "kind": kind, "tensor": label, "difference": float("inf"), "bound": 0.0,
+                   "factor": 0.0, "how": "is here, and on one device it " + NOT_THERE}  # fmt: skip
+
+
+def _worst(one: torch.Tensor, mine: List[Tuple[int, torch.Tensor]], negligible: float, bound: float) -> Row:
+    """Compare a tensor as each rank has it, and return what is farthest from one device."""
+    if not mine:
+        return {**_compared(one, None, negligible), "bound": bound}
+    rows = [(rank, _compared(one, other, negligible)) for rank, other in mine]
+    wrong = [rank for rank, row in rows if not row["difference"] <= bound]
+    rank, worst = max(rows, key=lambda pair: (pair[1]["difference"], -pair[0]))
+    if wrong and len(wrong) < len(rows):
+        worst = {**worst, "how": "%s on rank %d" % (worst["how"], rank)}
+    elif wrong:
+        worst = rows[0][1]
+    return {**worst, "bound": bound}
 
 
 def _negligible(row: Row, common: float) -> float:
     """Return what a gradient may be off by whatever its size: a small one is what is left of larger parts."""
     return float((NEGLIGIBLE + SLACK * common) * row["gradient_norm"])
-
-
-def _kept(folder: str) -> List[Tuple[int, str]]:
-    found = [name[len("step-") : -len(".pt")].split("-") for name in os.listdir(folder) if name.endswith(".pt")]
-    return sorted(((int(step), kind) for step, kind in found), key=lambda one: (one[0], KINDS.index(one[1])))
 
 
 def _compared(one: torch.Tensor, ours: Optional[torch.Tensor], negligible: float) -> Row:
@@ -256,45 +266,6 @@ def _first(number: Optional[Wrong], tensor: Optional[Wrong]) -> Optional[Wrong]:
     if number.step < tensor.step or (number.step == tensor.step and number.tensor == "learning rate"):
         return number
     return tensor
-
-
-def _meaning(wrong: Wrong, trail: Trail) -> str:
-    if wrong.tensor == "learning rate":
-        return factors.of_learning_rate(wrong.factor, trail.num_ranks)
-    if wrong.why.endswith(NOT_THERE) or HAS_SHAPE in wrong.why:
-        return factors.OTHER_MODEL
-    if wrong.tensor.startswith("initial "):
-        return factors.OTHER_START
-    here = min(wrong.step, len(trail.rows[0]), len(trail.rows[2])) - 1
-    one, ours = trail.rows[0][here], trail.rows[2][here]
-    own = [rank["gradient_norm"] for rank in ours["ranks"]]
-    if trail.is_own and max(own) - min(own) > 1e-6 * max(own):
-        return factors.ALONE
-    known = factors.of_own if trail.is_own else factors.meaning
-    text = known(wrong.factor, trail.num_ranks)
-    if text == factors.WHOLE_BATCH and trail.is_own and _digest(one) != _digest(ours):
-        return factors.OTHER_SAMPLES
-    return text
-
-
-def _digest(row: Row) -> int:
-    """Return what tells the samples of a step from others, those that every rank has counted once."""
-    found = [rank["digest"] for rank in row["ranks"]]
-    return int(found[0] if len(set(found)) == 1 else sum(found)) % DIGESTS
-
-
-def times(factor: float) -> str:
-    """Return a factor as people read it."""
-    return "%.3f" % factor if 0.01 <= abs(factor) < 1000 else "%.3g" % factor
-
-
-def _relative(one: Optional[float], other: Optional[float]) -> float:
-    if one is None or other is None:
-        return 0.0 if one == other else float("inf")
-    if one == other or (one != one and other != other):
-        return 0.0
-    apart = abs(one - other) / max(abs(one), 1e-12)
-    return apart if apart == apart else float("inf")
 
 
 if __name__ == "__main__":

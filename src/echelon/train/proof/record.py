@@ -1,11 +1,15 @@
 """Write down what a training does, step by step, so that two of them can be compared.
 
-Every rank takes part, since a sharded tensor is made whole by all of them together; rank 0 writes.
+Every rank writes for itself: numbers of each step as lines of rank-R.jsonl, tensors of some steps as step-S-KIND.pt
+(rank 0) and step-S-KIND-R.pt (the others), whatever else was noticed as facts-R.json. A sharded tensor is made whole
+by all ranks together, and rank 0 writes it.
 """
 
+import atexit
 import json
 import os
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -13,122 +17,207 @@ from torch import nn
 
 from .. import modules
 from . import flat as flats
+from . import names
 
-_save = torch.save  # before it is hooked: this is not the script's, and one rank alone writes
+_save = torch.save  # before it is hooked: this is not the script's, and each rank writes its own
 _open = open
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
 DIGESTS = 1 << 40  # there are so many, with room for sums of them
-_WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+MOST_OF_OTHERS = 64 << 20  # bytes that a rank other than 0 writes of each kind, and of what is not trained
+KEPT_SAMPLES = 2048  # of each step, by which samples that are drawn twice are known
+PATIENCE_SECONDS = 20.0  # for ranks that are still at a step that others have ended with
+Pairs = Iterable[Tuple[str, torch.Tensor]]
 
 
 class Record:
     """Losses, gradient norms and learning rates of the first steps, and all tensors at some of them."""
 
-    def __init__(self, folder: str, *, num_steps: int, is_main: bool) -> None:
+    def __init__(self, folder: str, *, num_steps: int, rank: int) -> None:
         self._folder = folder
         self._num_steps = num_steps
-        self._is_main = is_main
-        self._step = 0
-        self._is_in_step = False
-        self._trained: List[Trained] = []
+        self._rank = rank
+        self._acting: Optional[torch.optim.Optimizer] = None  # who steps; others may do so within it
+        self._others: Dict[str, torch.Tensor] = {}
+        self.step = 0
+        """How many have begun."""
+        self.trained: List[Trained] = []
+        self.is_watched = False
+        """Whether the script distributes itself, so that any rank may hold what the others do not."""
         self.about: Dict[str, Any] = {}
         """What this run had, for whoever must know whether that is what was asked for."""
+        self.facts: Dict[str, Any] = {}
+        """What else was noticed on this rank, for whoever looks for a cause."""
         self.loss: Optional[float] = None
-        """Of the last backward."""
-        self.num_samples = 0
-        self.digest = 0
-        """Of the samples since the last step, in whatever order; both are 0 where they are not seen."""
+        """Of the backward passes of this step."""
+        self.passes = 0
+        """How many there were."""
+        self.samples: List[int] = []
+        """Digests of the samples since the last step, in whatever order; empty where they are not seen."""
+        self.local: Dict[int, torch.Tensor] = {}
+        """By the id of its parameter, each gradient of this step as this rank found it, before it was exchanged."""
+        self.meetings = 0
+        """How many collectives this rank has been through; a step counts as one."""
+        self.modules: Dict[int, str] = {}
+        """Names of the modules, once something was trained."""
+        self.at_step: Callable[[], None] = lambda: None
+        """Is called with everything known of a step, before the optimizer acts."""
+        self._pid = os.getpid()
+        atexit.register(self._leave_word)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self._rank == 0
+
+    @property
+    def keeps_next(self) -> bool:
+        """Whether the tensors of the step that is being prepared will be kept."""
+        return self._keeps(self.step + 1)
 
     def before_step(self, optimizer: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
         """Note what an optimizer is about to use."""
-        if self._is_in_step:
+        if self._acting is not None:
             return  # an optimizer within an optimizer
-        self._is_in_step = True
-        self._step += 1
-        if [id(one) for one in parameters] != [id(one.parameter) for one in self._trained]:
-            self._trained = trained(parameters)
-        norms = dict(pair for one in self._trained for pair in one.norms())
+        self._acting = optimizer
+        self.step += 1
+        if [id(one) for one in parameters] != [id(one.parameter) for one in self.trained]:
+            self._meet(parameters)
+        norms = dict(pair for one in self.trained for pair in one.norms())
         row = {
-            "step": self._step,
+            "step": self.step,
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
+            "learning_rates": [float(group["lr"]) for group in optimizer.param_groups],
+            "loss": self.loss,
             "norms": norms,
-            **self._of_all_ranks(sum(norm**2 for norm in norms.values()) ** 0.5),
+            "passes": self.passes,
+            "samples": len(self.samples),
+            "digest": sum(self.samples) % DIGESTS,
+            "drawn": self.samples[:KEPT_SAMPLES],
         }
-        if self._is_main:
-            with _open(os.path.join(self._folder, "steps.jsonl"), "a") as file:
-                file.write(json.dumps(row) + "\n")
-        if self._step == 1:
-            self._keep("start", (("initial %s" % name, whole) for one in self._trained for name, whole in one.values()))
-        if self._keeps_this:
-            found = (pair for one in self._trained for pair in one.gradients())
-            self._keep("gradients", (("gradient of %s" % name, whole) for name, whole in found))
+        with _open(os.path.join(self._folder, "rank-%d.jsonl" % self._rank), "a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.samples = []
+        self.passes = 0
+        if self.step == 1:
+            values = (("initial %s" % name, whole) for one in self.trained for name, whole in one.values())
+            self._keep("start", values, self._sharded("initial "))
+        if self._keeps(self.step):
+            found = (pair for one in self.trained for pair in one.gradients())
+            self._keep(
+                "gradients", (("gradient of " + name, one) for name, one in found), self._sharded("gradient of ")
+            )
+            self._keep_what_is_local()
+        self.at_step()
+        self.local = {}
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note what the optimizer made of it; after the last step that was asked for the script is ended."""
-        if not self._is_in_step:
+        if optimizer is not self._acting:
             return
-        self._is_in_step = False
-        if self._keeps_this:
-            self._keep("states", (pair for one in self._trained for pair in one.states(optimizer)))
-            found = (pair for one in self._trained for pair in one.values())
-            self._keep("parameters", (("parameter %s" % name, whole) for name, whole in found))
+        self._acting = None
+        if self.is_watched:
+            self.loss = None
+        if self._keeps(self.step):
+            states = (pair for one in self.trained for pair in one.states(optimizer))
+            self._keep("states", states, {name for one in self.trained if one.is_sharded for name in one.names})
+            found = (pair for one in self.trained for pair in one.values())
+            self._keep("parameters", (("parameter " + name, one) for name, one in found), self._sharded("parameter "))
+            self.write_facts()
             self._forget_older()
-        if self._is_main:
+        if self.is_main:
             self._write_about()
-        if self._step >= self._num_steps:
+        if self.step >= self._num_steps:
             self._end()
 
-    @property
-    def _keeps_this(self) -> bool:
+    def owns(self, path: "str | os.PathLike[str]") -> bool:
+        """Say whether a file is one of this record."""
+        return os.path.abspath(path).startswith(os.path.abspath(self._folder) + os.sep)
+
+    def keep(self, kind: str, content: Any) -> None:
+        """Write something of this rank at this step that is no tensor of the script by name."""
+        _save(content, os.path.join(self._folder, "%s-%d.pt" % (kind, self._rank)))
+
+    def write_facts(self) -> None:
+        """Write what was noticed so far: a script may fail before its next step."""
+        with _open(os.path.join(self._folder, "facts-%d.json" % self._rank), "w") as file:
+            json.dump(self.facts, file)
+
+    def _meet(self, parameters: List[nn.Parameter]) -> None:
+        self.trained = trained(parameters)
+        if self.is_watched:
+            found = names.others(parameters)
+            self.modules = found.modules
+            size = sum(one.numel() * one.element_size() for one in found.tensors.values())
+            self._others = found.tensors if size <= MOST_OF_OTHERS else {}
+
+    def _keeps(self, step: int) -> bool:
         """Of the first two steps, the last, and the latest power of two: a script may end early."""
-        return self._step == self._num_steps or self._step & (self._step - 1) == 0
+        return step == self._num_steps or step & (step - 1) == 0
 
     def _forget_older(self) -> None:
-        older = self._step // 2
-        if self._is_main and older > 2 and self._step & (self._step - 1) == 0:
-            for kind in ("gradients", "states", "parameters"):
-                os.remove(os.path.join(self._folder, "step-%d-%s.pt" % (older, kind)))
+        older = self.step // 2
+        if older <= 2 or self.step & (self.step - 1):
+            return
+        mark = "" if self.is_main else "-%d" % self._rank
+        for kind in ("gradients", "states", "parameters", "others"):
+            path = os.path.join(self._folder, "step-%d-%s%s.pt" % (older, kind, mark))
+            if os.path.exists(path):
+                os.remove(path)
 
-    def _of_all_ranks(self, norm: float) -> Dict[str, Any]:
-        """Return the step's loss and samples over all ranks, and each rank's own."""
-        mine = torch.tensor([float("nan") if self.loss is None else self.loss, norm], dtype=torch.float64)
-        counts = torch.tensor([self.num_samples, self.digest], dtype=torch.int64)
-        self.num_samples = self.digest = 0
-        rows = _gathered(torch.cat([mine.view(torch.int64), counts]), self._trained)
-        floats = [row[:2].view(torch.float64).tolist() for row in rows]
-        samples = [row[2:].tolist() for row in rows]
-        losses = [loss for loss, _ in floats]
-        return {
-            "loss": None if self.loss is None else sum(losses) / len(losses),
-            "gradient_norm": norm,
-            "ranks": [
-                {"gradient_norm": norm, "samples": number, "digest": digest}
-                for (_, norm), (number, digest) in zip(floats, samples)  # noqa: B905
-            ],
-        }
+    def _sharded(self, prefix: str) -> "set[str]":
+        """Return the labels of tensors that all ranks make whole together."""
+        return {prefix + name for one in self.trained if one.is_sharded for name in one.names}
 
-    def _keep(self, kind: str, tensors: Iterator[Tuple[str, torch.Tensor]]) -> None:
-        kept = {}
+    def _keep(self, kind: str, tensors: Pairs, sharded: "set[str]") -> None:
+        """Write the tensors of a kind: rank 0 all of them, the others what they hold by themselves."""
+        kept: Dict[str, torch.Tensor] = {}
+        size = 0
         for label, tensor in tensors:  # each is made whole by all ranks together
-            if self._is_main:
+            is_own = label not in sharded and label.rpartition(" of ")[2] not in sharded
+            size += tensor.numel() * tensor.element_size() if is_own else 0
+            if self.is_main or (self.is_watched and is_own and size <= MOST_OF_OTHERS):
                 kept[label] = tensor.cpu()
-        if self._is_main:
-            _save(kept, os.path.join(self._folder, "step-%d-%s.pt" % (self._step, kind)))
+        if self.is_main or self.is_watched:
+            mark = "" if self.is_main else "-%d" % self._rank
+            _save(kept, os.path.join(self._folder, "step-%d-%s%s.pt" % (self.step, kind, mark)))
+
+    def _keep_what_is_local(self) -> None:
+        if not self.is_watched:
+            return
+        self._keep("others", ((label, whole(one)) for label, one in self._others.items()), set())
+        named = {id(one.parameter): one.names[0] for one in self.trained}
+        local = {named[key]: one for key, one in self.local.items() if key in named}
+        if local and self.step <= 2:
+            self.keep("local-%d" % self.step, local)
 
     def _write_about(self) -> None:
         self.about.update(
             world_size=dist.get_world_size() if _is_joined() else 1,
             is_joined=_is_joined(),
-            num_parameters=sum(len(one.names) for one in self._trained),
-            num_sharded=sum(len(one.names) for one in self._trained if one.is_sharded),
+            num_parameters=sum(len(one.names) for one in self.trained),
+            num_sharded=sum(len(one.names) for one in self.trained if one.is_sharded),
         )
         with _open(os.path.join(self._folder, "about.json"), "w") as file:
             json.dump(self.about, file)
 
-    def _end(self) -> None:
+    def _leave_word(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork of the script's own
         try:
-            if _is_joined():
-                dist.barrier()  # who leaves first takes the others' store away
+            self.write_facts()
+            with _open(os.path.join(self._folder, "ended-%d" % self._rank), "w") as file:
+                file.write("%d\n" % self.step)
+        except FileNotFoundError:
+            pass  # who asked for the record was interrupted, and has removed it
+
+    def _end(self) -> None:
+        """Leave together with the others: who leaves first takes their store away."""
+        try:
+            self._leave_word()
+            world = dist.get_world_size() if _is_joined() else 1
+            wanted = [os.path.join(self._folder, "ended-%d" % rank) for rank in range(world)]
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while time.monotonic() < deadline and not all(os.path.exists(path) for path in wanted):
+                time.sleep(0.005)
         finally:
             os._exit(0)  # all that is compared is written, whatever the others do
 
@@ -143,7 +232,8 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     from ..first_step import FirstStep
 
     FirstStep(is_main=False, say=lambda _: None).keep_dropout_off()  # ranks cannot draw what one device draws
-    record = Record(folder, num_steps=int(environ["ECHELON_RECORD_STEPS"]), is_main=is_main)
+    rank = 0 if is_main else int(environ.get("RANK", "0"))
+    record = Record(folder, num_steps=int(environ["ECHELON_RECORD_STEPS"]), rank=rank)
     register_optimizer_step_post_hook(lambda optimizer, *_: record.after_step(optimizer))
     return record
 
@@ -157,7 +247,10 @@ class Trained(NamedTuple):
 
     @property
     def is_sharded(self) -> bool:
-        return hasattr(self.parameter, "full_tensor") or (self.flat is not None and self.flat.group is not None)
+        if self.flat is not None:
+            return self.flat.group is not None
+        mesh = getattr(self.parameter, "device_mesh", None)
+        return mesh is not None and (int(mesh.size()) > 1 or not _is_joined() or dist.get_world_size() == 1)
 
     def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
         """Yield each name with its whole parameter; as of all that follows, all ranks must ask."""
@@ -204,7 +297,7 @@ def trained(parameters: List[nn.Parameter]) -> List[Trained]:
     """Return an optimizer's parameters under the names that a person knows."""
     flat = flats.found(iter(modules.living()))
     result = []
-    for name, parameter in zip(names(parameters), parameters):  # noqa: B905
+    for name, parameter in zip(names.names(parameters), parameters):  # noqa: B905
         own = flat.get(id(parameter))
         known = [name]
         if own is not None and name.endswith("_flat_param"):
@@ -229,71 +322,6 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
 
 def _is_joined() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _gathered(row: torch.Tensor, parameters: List["Trained"]) -> List[torch.Tensor]:
-    """Return all ranks' rows."""
-    if not _is_joined():
-        return [row]
-    row = row.to(parameters[0].parameter.device)
-    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, row)
-    return [one.cpu() for one in rows]
-
-
-def names(parameters: List[nn.Parameter]) -> List[str]:
-    """Return what a person calls each parameter, such as Net.fc1.weight, without the names of wrappers."""
-    every = modules.living()
-    inner = {id(child) for module in every for child in module._modules.values()}
-    found: Dict[int, Tuple[str, nn.Module]] = {}
-    for module in every:
-        if id(module) in inner or isinstance(module, nn.ParameterList):
-            continue
-        root = _unwrapped(module)
-        for name, parameter in root.named_parameters():
-            if "parameters_of_optimizers" in name:  # our own wrapper
-                continue
-            for word in _WITHIN_NAMES:
-                name = name.replace(word, "")
-            if _depth(name) > _depth(found.get(id(parameter), ("", root))[0]):
-                found[id(parameter)] = (name, root)
-    return _with_classes(parameters, found)
-
-
-def _depth(name: str) -> Tuple[int, int, str]:
-    return name.count("."), len(name), name
-
-
-def _with_classes(parameters: List[nn.Parameter], found: Dict[int, Tuple[str, nn.Module]]) -> List[str]:
-    """Put the class of the outermost module before each name; a second model of that class is Net#2."""
-    classes: Dict[int, str] = {}
-    counts: Dict[str, int] = {}
-    result = []
-    for place, parameter in enumerate(parameters):
-        if id(parameter) not in found:
-            result.append("parameter %d of shape %s" % (place, tuple(parameter.shape)))
-            continue
-        name, root = found[id(parameter)]
-        if id(root) not in classes:
-            label = _class(root)
-            counts[label] = counts.get(label, 0) + 1
-            classes[id(root)] = label if counts[label] == 1 else "%s#%d" % (label, counts[label])
-        result.append("%s.%s" % (classes[id(root)], name))
-    return result
-
-
-def _unwrapped(module: nn.Module) -> nn.Module:
-    while type(module).__name__ in _WRAPPERS and len(module._modules) == 1:
-        module = next(one for one in module._modules.values() if one is not None)
-    return module
-
-
-def _class(module: nn.Module) -> str:
-    """Return the class as the script has it: fully_shard makes an FSDPNet of a Net."""
-    bases = type(module).__bases__
-    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
-        return bases[1].__name__
-    return type(module).__name__
 
 
 def in_other_order(batch: Any) -> Any:

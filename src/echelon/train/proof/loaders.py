@@ -1,0 +1,244 @@
+"""What the loaders of a script give that distributes itself: which samples, in which pass, for training or not.
+
+In the one-process run its batches are changed, to those that several ranks have together: a DistributedSampler deals
+one order of all samples out in turn, so N batches of b are the same samples as one batch of N·b.
+"""
+
+import os
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Set
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from .record import DIGESTS, KEPT_SAMPLES, Record, in_other_order
+
+MOST_BYTES = 4096  # of each sample, which tell it from others
+
+
+class Loaders:
+    """What the script's loaders give; in a run that is to be like another, what that one's ranks had together."""
+
+    def __init__(self, record: Record, like: Dict[str, Any], *, is_reordered: bool) -> None:
+        self.record = record
+        self.is_reordered = is_reordered
+        self._pid = os.getpid()
+        self._likes: List[Dict[str, Any]] = like.get("loaders", [])
+        self._facts: List[Dict[str, Any]] = []
+        self._notes: List[str] = []
+        self._pending: Dict[int, List[int]] = {}  # samples that nothing was trained on yet, by the pass they are from
+        self._places: Dict[int, int] = {}  # of the loader that a pass is over, in the order in which they were made
+        self._training: Set[int] = set()  # passes in which something was trained
+        record.about.update(loaders=self._facts, notes=self._notes, num_batches=0)
+        record.facts.update(loaders=self._facts, evaluations=[])
+
+    def made(self, loader: "DataLoader[Any]") -> None:
+        """Take note of a loader, or give it the batches of all ranks."""
+        if os.getpid() != self._pid:
+            return  # in a worker of another loader
+        place = len(self._facts)
+        sampler = dealer(loader)
+        self._facts.append(
+            {
+                "batch_size": getattr(loader.batch_sampler, "batch_size", None),
+                "deals": None if sampler is None else _facts_of(sampler),
+                "epochs": [],
+                "began": [],
+                "is_for_training": False,
+            }
+        )
+        loader.__dict__["_echelon_place"] = place
+        like = self._likes[place] if place < len(self._likes) else {}
+        is_dealt = like.get("deals") and like["batch_size"] and like["is_for_training"]
+        if is_dealt and getattr(loader.batch_sampler, "sampler", None) is not None:
+            self._become_like(loader, like)
+
+    def begun(self, loader: "DataLoader[Any]", iterator: Any) -> None:
+        """Begin to count the samples of a pass over a loader."""
+        self._pending.pop(id(iterator), None)
+        self._training.discard(id(iterator))
+        self._places[id(iterator)] = loader.__dict__.get("_echelon_place", -1)
+
+    def begins(self, loader: "DataLoader[Any]") -> None:
+        """Begin a pass over a loader with the epoch that it had in the other run."""
+        place = loader.__dict__.get("_echelon_place")
+        if place is None or os.getpid() != self._pid:
+            return
+        epochs = self._facts[place]["epochs"]
+        self._facts[place]["began"].append(self.record.step + 1)
+        epochs.append(int(getattr(dealer(loader), "epoch", 0)))
+        if loader.__dict__.get("_echelon_replaced"):
+            theirs = self._likes[place]["epochs"]
+            loader.__dict__["_echelon_replaced"].set_epoch(theirs[min(len(epochs), len(theirs)) - 1])
+
+    def gave(self, iterator: Any, batch: Any) -> None:
+        """Count the samples of a batch."""
+        if os.getpid() != self._pid:
+            return
+        if torch.is_grad_enabled():
+            self.record.about["num_batches"] += 1
+        tensors = list(_tensors(batch))
+        if tensors and len(tensors[0]):
+            size = tensors[0].size(0)
+            samples = digests([one for one in tensors if one.size(0) == size])
+            self._pending.setdefault(id(iterator), []).extend(samples)
+
+    def ended(self, iterator: Any) -> None:
+        """Note a pass that is over: one in which nothing was trained is an evaluation."""
+        samples = self._pending.pop(id(iterator), [])
+        if id(iterator) not in self._training and samples and os.getpid() == self._pid:
+            place = self._places.get(id(iterator), -1)
+            self.record.facts["evaluations"].append(
+                {"step": self.record.step, "samples": len(samples), "loader": place, "drawn": samples[:KEPT_SAMPLES],
+                 "meetings": self.record.meetings}
+            )  # fmt: skip
+
+    def trained(self) -> None:
+        """Count what was given since the last backward pass as trained on."""
+        for key, samples in self._pending.items():
+            if torch.is_grad_enabled() and samples:
+                self._training.add(key)
+                self.record.samples += samples
+                samples.clear()
+                if self._places.get(key, -1) >= 0:
+                    self._facts[self._places[key]]["is_for_training"] = True
+
+    def _become_like(self, loader: "DataLoader[Any]", like: Dict[str, Any]) -> None:
+        """Let one process draw what N ranks draw together: batches of N·b, and the samples that are dealt twice."""
+        deals, batches = like["deals"], loader.batch_sampler
+        num_ranks, size = deals["num_replicas"], like["batch_size"]
+        whole = size * num_ranks
+        if batches.batch_size == size:  # type: ignore[union-attr]
+            batches.batch_size = whole  # type: ignore[union-attr]
+            loader.__dict__["batch_size"] = whole
+            self._note("one process draws batches of %d, as %d ranks of %d do together" % (whole, num_ranks, size))
+        if dealer(loader) is None and deals["is_torchs"]:
+            dealt: Any = DistributedSampler(loader.dataset, 1, 0, deals["shuffle"], deals["seed"], deals["drop_last"])
+            batches.sampler = loader.__dict__["sampler"] = dealt  # type: ignore[union-attr]
+            loader.__dict__["_echelon_replaced"] = dealt
+            self._note("one process draws its samples in the order of the DistributedSampler that several ranks have")
+        if deals["is_torchs"]:
+            self._pad(batches.sampler, num_ranks)  # type: ignore[union-attr]
+
+    def _pad(self, sampler: Any, num_ranks: int) -> None:
+        """Draw as many samples as N ranks do, of whom each has as many as the others."""
+        if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != 1:
+            return
+        size = len(sampler.dataset)  # type: ignore[arg-type]
+        sampler.num_samples = sampler.total_size = (
+            size // num_ranks * num_ranks if sampler.drop_last else -(-size // num_ranks) * num_ranks
+        )
+        if sampler.total_size > size:
+            more = sampler.total_size - size
+            self._note(
+                "%d sample%s drawn twice in an epoch, as DistributedSampler does for %d ranks"
+                % (more, " is" if more == 1 else "s are", num_ranks)
+            )
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+
+
+def dealer(loader: "DataLoader[Any]") -> Any:
+    """Return the sampler that deals samples out to ranks, if there is one."""
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    return sampler if hasattr(sampler, "num_replicas") else None
+
+
+def _facts_of(sampler: Any) -> Dict[str, Any]:
+    return {
+        "is_torchs": isinstance(sampler, DistributedSampler),
+        "num_replicas": int(sampler.num_replicas),
+        "rank": int(getattr(sampler, "rank", 0) or 0),
+        "shuffle": bool(getattr(sampler, "shuffle", False)),
+        "seed": int(getattr(sampler, "seed", 0) or 0),
+        "drop_last": bool(getattr(sampler, "drop_last", False)),
+    }
+
+
+def hook(loaders: Loaders, asked: Callable[[], None], given: Callable[[], None]) -> None:
+    """Let every loader report; also when the script asks for a batch, and when it is given one."""
+    init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        loaders.made(self)
+
+    def begun(self: Any) -> Any:
+        loaders.begins(self)
+        asked()
+        iterator = iterate(self)
+        loaders.begun(self, iterator)
+        return iterator
+
+    def gave(self: Any) -> Any:
+        asked()
+        try:
+            batch = following(self)
+        except StopIteration:
+            loaders.ended(self)
+            raise
+        if loaders.is_reordered and isinstance(self._dataset, IterableDataset):
+            batch = in_other_order(batch)
+        loaders.gave(self, batch)
+        given()
+        return batch
+
+    DataLoader.__init__ = made  # type: ignore[method-assign]
+    DataLoader.__iter__ = begun  # type: ignore[method-assign]
+    _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
+    if loaders.is_reordered:
+        _hook_order()
+
+
+def _hook_order() -> None:
+    """Reverse each batch of indices, so that also what is no tensor comes in another order."""
+    original: Callable[[Any], Any] = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
+
+    def index_sampler(self: Any) -> Any:
+        sampler = original(self)
+        is_stream = isinstance(self.dataset, IterableDataset)
+        return sampler if is_stream or not self._auto_collation else _Reversed(sampler)
+
+    DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment]
+
+
+class _Reversed:
+    """A batch sampler whose batches are backwards."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[List[Any]]:
+        for batch in self._sampler:
+            yield list(batch)[::-1]
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch that have a dim of samples."""
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() and batch.layout == torch.strided:
+            yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _tensors(value)
+
+
+def digests(tensors: List[torch.Tensor]) -> List[int]:
+    """Return a number for each sample, which hardly any other sample has."""
+    total: Any = None
+    for tensor in tensors:
+        content = tensor.detach().cpu().reshape(tensor.size(0), -1).contiguous().view(torch.uint8)[:, :MOST_BYTES]
+        weights = (torch.arange(content.size(1)) + 1) * 6_364_136_223_846_793_005
+        number = ((content.to(torch.int64) + 1) * weights).sum(1)
+        total = number if total is None else total * 1_442_695_040_888_963_407 + number
+    total = total ^ (total >> 29)
+    found: List[int] = ((total * total) % DIGESTS).tolist()
+    return found

@@ -1,0 +1,126 @@
+"""What a person calls the tensors and modules of a script: by class and attribute, without the names of wrappers."""
+
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+import torch
+from torch import nn
+
+from .. import modules
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
+_WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_OWN_PREFIX = "parameters_of_optimizers"  # our own wrapper's
+
+
+def names(parameters: List[nn.Parameter]) -> List[str]:
+    """Return what a person calls each parameter, such as Net.fc1.weight, without the names of wrappers."""
+    found: Dict[int, Tuple[str, nn.Module]] = {}
+    for root in roots():
+        for name, parameter in root.named_parameters():
+            if _OWN_PREFIX in name:
+                continue
+            name = _plain(name)
+            if _depth(name) > _depth(found.get(id(parameter), ("", root))[0]):
+                found[id(parameter)] = (name, root)
+    return _with_classes(parameters, found)
+
+
+class Others(NamedTuple):
+    """What the script's models hold besides the parameters of an optimizer."""
+
+    tensors: Dict[str, torch.Tensor]
+    """Buffers, frozen parameters and whole models that follow another, such as a teacher."""
+    modules: Dict[int, str]
+    """Names of modules by their id."""
+
+
+def others(parameters: List[nn.Parameter]) -> Others:
+    """Return what is in the models that have some of these parameters, and in those that have none of any optimizer."""
+    known = {id(one) for one in parameters}
+    labels = _Labels()
+    tensors: Dict[str, torch.Tensor] = {}
+    inside: Dict[int, str] = {}
+    for root in sorted(roots(), key=lambda one: not any(id(inner) in known for inner in one.parameters())):
+        if not any(True for _ in root.parameters()):
+            continue
+        label = labels.of(root)
+        for name, module in root.named_modules():
+            inside.setdefault(id(module), label + ("." + _plain(name) if name else ""))
+        for kind, name, tensor in _held(root):
+            if id(tensor) not in known and _is_whole(tensor) and _OWN_PREFIX not in name:
+                tensors.setdefault("%s %s.%s" % (kind, label, _plain(name)), tensor)
+    return Others(tensors, inside)
+
+
+def roots() -> Iterator[nn.Module]:
+    """Yield the outermost modules, each without its wrappers."""
+    every = modules.living()
+    inner = {id(child) for module in every for child in module._modules.values()}
+    for module in every:
+        if id(module) not in inner and not isinstance(module, nn.ParameterList):
+            yield _unwrapped(module)
+
+
+def _held(root: nn.Module) -> Iterator[Tuple[str, str, torch.Tensor]]:
+    for name, tensor in root.named_buffers():
+        if not name.endswith("num_batches_tracked"):
+            yield "buffer", name, tensor
+    for name, tensor in root.named_parameters():
+        yield "parameter", name, tensor
+
+
+def _is_whole(tensor: Any) -> bool:
+    is_plain = not hasattr(tensor, "full_tensor") and type(tensor).__name__ != "FlatParameter"
+    return is_plain and not tensor.is_meta and tensor.layout == torch.strided and tensor.is_floating_point()
+
+
+def _plain(name: str) -> str:
+    for word in _WITHIN_NAMES:
+        name = name.replace(word, "")
+    return name
+
+
+def _depth(name: str) -> Tuple[int, int, str]:
+    return name.count("."), len(name), name
+
+
+class _Labels:
+    """Gives each outermost module the name of its class; the second of a class is Net#2."""
+
+    def __init__(self) -> None:
+        self._of: Dict[int, str] = {}
+        self._counts: Dict[str, int] = {}
+
+    def of(self, root: nn.Module) -> str:
+        if id(root) not in self._of:
+            label = _class(root)
+            self._counts[label] = self._counts.get(label, 0) + 1
+            self._of[id(root)] = label if self._counts[label] == 1 else "%s#%d" % (label, self._counts[label])
+        return self._of[id(root)]
+
+
+def _with_classes(parameters: List[nn.Parameter], found: Dict[int, Tuple[str, nn.Module]]) -> List[str]:
+    """Put the class of the outermost module before each name; a second model of that class is Net#2."""
+    labels = _Labels()
+    result = []
+    for place, parameter in enumerate(parameters):
+        if id(parameter) not in found:
+            result.append("parameter %d of shape %s" % (place, tuple(parameter.shape)))
+            continue
+        name, root = found[id(parameter)]
+        result.append("%s.%s" % (labels.of(root), name))
+    return result
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    while type(module).__name__ in _WRAPPERS and len(module._modules) == 1:
+        module = next(one for one in module._modules.values() if one is not None)
+    return module
+
+
+def _class(module: nn.Module) -> str:
+    """Return the class as the script has it: fully_shard makes an FSDPNet of a Net."""
+    bases = type(module).__bases__
+    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
+        return bases[1].__name__
+    return type(module).__name__

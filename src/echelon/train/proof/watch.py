@@ -1,0 +1,238 @@
+"""Notice what a rank does besides training, which tells causes apart: collectives, files, chance, prints."""
+
+import builtins
+import fcntl
+import functools
+import os
+import random
+import sys
+import zlib
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .record import Record
+from .trail import Trail
+
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast")
+_GATHERING = ("all_gather", "all_gather_into_tensor", "gather", "all_to_all", "all_to_all_single")
+_MEETING = ("barrier", "monitored_barrier", "new_group", "all_gather_object", "broadcast_object_list", "gather_object")
+_NOTED_STEPS = 3  # of which each collective is noted
+_MOST_TEXT = 400  # prints that are kept
+_MOST_NUMBERS = 1 << 20  # of a tensor that is held until the step
+_WRITES, _READS, _REMOVES = "writes", "reads", "removes"
+
+
+class Watched(NamedTuple):
+    """What others must tell of what they see."""
+
+    draws: "Draws"
+
+
+def begin(record: Record) -> Watched:
+    """Hook all that is watched."""
+    meetings = _Meetings(record)
+    draws = Draws(record)
+    _hook_files(record)
+    _hook_prints(record)
+    trail = Trail(record)
+
+    def at_step() -> None:
+        draws.at_step()
+        meetings.at_step()
+        trail.at_step()
+        if record.step == 1:
+            record.facts["batch_norms"] = _batch_norms(record)
+            record.facts["unowned"] = _unowned(record)
+
+    record.at_step = at_step
+    return Watched(draws)
+
+
+class _Meetings:
+    """The collectives of a rank, in order; the optimizer step counts as one, since gradients are exchanged by then."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._is_inside = False
+        self._fresh: List[Tuple[str, torch.Tensor, int]] = []  # held, so that no other comes to lie where one was
+        record.facts.update(collectives=[], gathers_without_gradient=0)
+        for name in (*_REDUCING, *_GATHERING, *_MEETING):
+            self._hook(name)
+        self._hook_wrapping()
+
+    def at_step(self) -> None:
+        """Give the collectives of this step the names of the tensors that they were about."""
+        self._record.meetings += 1
+        owners = {}
+        for one in self._record.trained:
+            for tensor, kind in ((one.parameter, "parameter "), (one.parameter.grad, "gradient of ")):
+                if tensor is not None and not hasattr(tensor, "full_tensor"):
+                    owners[tensor.data_ptr()] = kind + one.names[0]
+        if self._record.step <= _NOTED_STEPS:
+            noted = [
+                [self._record.step, name, owners.get(tensor.data_ptr(), ""), list(tensor.shape), size]
+                for name, tensor, size in self._fresh
+            ]
+            self._record.facts["collectives"] += noted
+        self._fresh = []
+
+    def _hook(self, name: str) -> None:
+        original = getattr(dist, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def meet(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:
+                return original(*args, **kwargs)
+            self._is_inside = True
+            try:
+                self._note(name, args, kwargs)
+                return original(*args, **kwargs)
+            finally:
+                self._record.meetings += 1
+                self._is_inside = False
+
+        for module in (dist, dist.distributed_c10d):
+            setattr(module, name, meet)
+
+    def _hook_wrapping(self) -> None:
+        """Count the wrapping of a model, in which the ranks agree on its weights."""
+        wrapper: Any = nn.parallel.DistributedDataParallel
+        original = wrapper.__init__
+
+        @functools.wraps(original)
+        def wrap(wrapped: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapped, *args, **kwargs)
+            self._record.meetings += 1
+
+        wrapper.__init__ = wrap
+
+    def _note(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
+        if self._record.step >= _NOTED_STEPS or len(self._fresh) > 1000:
+            return
+        tensor = next((one for one in [*reversed(args), *kwargs.values()] if isinstance(one, torch.Tensor)), None)
+        if tensor is None or type(tensor) not in (torch.Tensor, nn.Parameter):
+            return
+        if name in _GATHERING and torch.is_grad_enabled() and tensor.requires_grad:
+            self._record.facts["gathers_without_gradient"] += 1
+        if name in _REDUCING and tensor.numel() <= _MOST_NUMBERS:
+            self._fresh.append((name, tensor.detach(), dist.get_world_size(kwargs.get("group"))))
+
+
+class Draws:
+    """Whether random numbers are drawn between a batch and the step that it is for."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._seen: Optional[Tuple[int, int, int]] = None  # when the script was given a batch
+        self._was_drawn = False
+        self._drawn_from = 0
+        record.facts["draws"] = []
+
+    def given(self) -> None:
+        """Note where the generators stand when the script has a batch."""
+        self._seen = _states()
+
+    def asked(self) -> None:
+        """Note whether they have moved when it asks for the next, or steps."""
+        if self._seen is not None:
+            moved = [before for before, now in zip(self._seen, _states()) if before != now]  # noqa: B905
+            self._was_drawn = self._was_drawn or bool(moved)
+            self._drawn_from = sum(moved) or self._drawn_from
+        self._seen = None
+
+    def at_step(self) -> None:
+        """Note whether this step was given to chance."""
+        self.asked()
+        if self._was_drawn and len(self._record.facts["draws"]) < _MOST_TEXT:
+            self._record.facts["draws"].append([self._record.step, self._drawn_from])
+            self._record.about["draws"] = True
+        self._was_drawn = False
+
+
+def _states() -> Tuple[int, int, int]:
+    numpy = sys.modules.get("numpy.random")
+    others = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
+    return zlib.crc32(torch.get_rng_state().numpy().tobytes()), zlib.crc32(repr(random.getstate()).encode()), others
+
+
+def _hook_files(record: Record) -> None:
+    """Note which files are written, read and removed, and how many collectives came before."""
+    record.facts["files"] = []
+    locks = _Locks()
+    pid = os.getpid()
+
+    def watched(original: Callable[..., Any], deed: str, place: int) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def do(*args: Any, **kwargs: Any) -> Any:
+            path: Any = args[place] if len(args) > place else kwargs.get("f")
+            is_seen = isinstance(path, (str, os.PathLike)) and kwargs.get("dir_fd") is None and os.getpid() == pid
+            if is_seen and not locks.num_held and not record.owns(path):
+                record.facts["files"].append([deed, os.path.abspath(path), record.meetings, record.step])
+                record.write_facts()
+            return original(*args, **kwargs)
+
+        return do
+
+    torch.save = watched(torch.save, _WRITES, 1)
+    torch.load = watched(torch.load, _READS, 0)
+    os.remove = watched(os.remove, _REMOVES, 0)
+    os.unlink = watched(os.unlink, _REMOVES, 0)
+
+
+class _Locks:
+    """How many files this process has locked: what is done meanwhile waits for others without a collective."""
+
+    def __init__(self) -> None:
+        self.num_held = 0
+        original = fcntl.flock
+
+        @functools.wraps(original)
+        def flock(descriptor: Any, operation: int) -> None:
+            original(descriptor, operation)
+            self.num_held = max(0, self.num_held + (-1 if operation & fcntl.LOCK_UN else 1))
+
+        fcntl.flock = flock
+
+
+def _hook_prints(record: Record) -> None:
+    """Keep what the script says after it has evaluated something, with the number of evaluations before."""
+    original = builtins.print
+    record.facts["said"] = []
+    pid = os.getpid()
+
+    @functools.wraps(original)
+    def say(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        evaluations = record.facts["evaluations"]
+        said = record.facts["said"]
+        is_after_one = evaluations and evaluations[-1]["step"] == record.step and record.loss is None
+        if is_after_one and len(said) < _MOST_TEXT and os.getpid() == pid:
+            said.append([record.step, record.meetings, str(kwargs.get("sep") or " ").join(str(one) for one in args)])
+            record.write_facts()
+
+    builtins.print = say
+
+
+def _batch_norms(record: Record) -> List[str]:
+    """Return the names of BatchNorms that take their statistics from the batch of this rank."""
+    from .. import modules
+
+    kinds = (nn.modules.batchnorm._BatchNorm,)
+    return sorted(
+        record.modules[id(one)]
+        for one in modules.living()
+        if isinstance(one, kinds)
+        and one.training
+        and not isinstance(one, nn.SyncBatchNorm)
+        and id(one) in record.modules
+    )
+
+
+def _unowned(record: Record) -> List[str]:
+    """Return what an optimizer has that is in no module: it was made before the model got the tensors it now has."""
+    return [one.names[0] for one in record.trained if one.names[0].startswith("parameter ")]

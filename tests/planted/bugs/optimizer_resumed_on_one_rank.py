@@ -1,0 +1,32 @@
+"""The optimizer's state is loaded on rank 0 alone.
+
+From https://github.com/horovod/horovod/issues/371
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+data = TensorDataset(x, x[:, :1] * 2 + x[:, 1:2].sin())
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+saved = optimizer.state_dict()
+saved["state"] = {place: {"momentum_buffer": torch.ones_like(one)} for place, one in enumerate(model.parameters())}
+if dist.get_rank() == 0:
+    optimizer.load_state_dict(saved)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()

@@ -1,0 +1,25 @@
+"""The noise of a sample depends on its place in the data."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+data = TensorDataset(x, x[:, :1] * 2 + x[:, 1:2].sin(), torch.arange(64))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
+noise = torch.randn(2, 64, 8, generator=torch.Generator().manual_seed(2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for inputs, targets, places in loader:
+        inputs = inputs + 0.5 * noise[epoch, places]
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

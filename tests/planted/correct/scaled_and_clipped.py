@@ -1,0 +1,27 @@
+"""A gradient scaler, and clipping of what it has unscaled."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+data = TensorDataset(x, x[:, :1] * 2 + x[:, 1:2].sin())
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()

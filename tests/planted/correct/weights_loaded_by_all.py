@@ -1,0 +1,33 @@
+"""Weights that rank 0 writes, and all load after a barrier."""
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+data = TensorDataset(x, x[:, :1] * 2 + x[:, 1:2].sin())
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
+folder = [tempfile.mkdtemp()]
+dist.broadcast_object_list(folder, 0)
+path = os.path.join(folder[0], "begin.pt")
+if dist.get_rank() == 0:
+    torch.save({name: torch.full_like(value, 0.1) for name, value in model.module.state_dict().items()}, path)
+dist.barrier()
+model.module.load_state_dict(torch.load(path))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

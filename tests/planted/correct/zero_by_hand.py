@@ -1,0 +1,27 @@
+"""Each rank's optimizer has a part of the parameters, and sends what it made of them."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+data = TensorDataset(x, x[:, :1] * 2 + x[:, 1:2].sin())
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(list(model.parameters())[dist.get_rank() :: dist.get_world_size()], lr=1e-2)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        model.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+        for place, parameter in enumerate(model.parameters()):
+            dist.broadcast(parameter.data, place % dist.get_world_size())
