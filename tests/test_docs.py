@@ -4,8 +4,8 @@ A fenced block is run when its first line is `$ echelon …`, or `$ salloc …`,
 private cluster, as do `echelon plan` and `echelon submit` that name no --machine: there the cluster is known as
 "testcluster". Where --container stands, image.sif is an image of the stand-in for Singularity. A fence with a file
 name, as in ```python train.py, is a file that all commands of its page find in their folder, beside examples/. A line
-of one … stands for any lines. `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the pages: read
-the difference as you would read code.
+of one … stands for any lines. `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the pages:
+read the difference as you would read code.
 """
 
 import importlib

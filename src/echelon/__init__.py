@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from echelon.train.parallel.strategy import Strategy as Strategy
     from echelon.train.run import Run
 
 __version__ = "0.1.0"
@@ -15,3 +16,12 @@ def start() -> Run:
     from echelon.train import start as train_start
 
     return train_start.start()
+
+
+def __getattr__(name: str) -> Any:
+    """Give Strategy to whom asks for it; nothing of training is imported before."""
+    if name == "Strategy":
+        import importlib
+
+        return importlib.import_module("echelon.train.parallel.strategy").Strategy  # the command line never asks
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,7 +35,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         OUT_OF_MEMORY,
         r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|MemoryError|DefaultCPUAllocator: can't allocate",
     ),
-    (REFUSED, r"^(\[rank\d+\]: )?echelon\.Refusal: "),
+    (REFUSED, r"^(\[rank\d+\]: )?echelon\.(Refusal|StrategyError): "),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
     (

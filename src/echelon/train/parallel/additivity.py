@@ -1,0 +1,54 @@
+"""See that a loss is the mean that its parts are put together by: rows, tokens, or what `count` says.
+
+A loss that leaves other targets out, weighs classes, or compares samples of the batch with each other is another one
+when ranks compute parts of the batch. No message is sent for this: each rank halves its own rows.
+"""
+
+from typing import Any, Callable
+
+import torch
+
+from .batches import each, tuple_of
+from .strategy import Strategy, StrategyError
+
+NUM_STEPS = 10
+"""Steps that are looked at: a first batch may have nothing to leave out."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
+
+
+def matters(strategy: Strategy) -> bool:
+    """Say whether a batch is computed in parts at all."""
+    return strategy.num_data * strategy.accumulation * strategy.context > 1
+
+
+@torch.no_grad()
+def check(
+    loss: Callable[..., Any], count: Callable[[Any], int], outputs: Any, targets: Any, whole: Any, strategy: Strategy
+) -> None:
+    """Compare the loss of some rows with those of their halves."""
+    rows = tuple_of(targets)[0].size(0)
+    if rows < 2 or not all(isinstance(one, torch.Tensor) and one.size(0) == rows for one in tuple_of(outputs)):
+        return
+    total, counted = 0.0, 0
+    for first, end in ((0, rows // 2), (rows // 2, rows)):
+        given, wanted = (each(_rows(first, end), two) for two in (outputs, targets))
+        number = count(wanted)
+        if number:
+            total += number * float(_plain(loss(given, wanted)))
+            counted += number
+    expected = float(_plain(whole)) * counted
+    if counted and abs(total - expected) > TOLERANCE[strategy.precision] * max(abs(total), abs(expected), 1e-6):
+        raise StrategyError(
+            "the loss of %d rows is %.6g, and that of their halves together %.6g: it is no mean over %d targets, "
+            "so that no rank could compute its part" % (rows, expected / counted, total / counted, counted),
+            hint="say over how much it is a mean: run.parallelize(…, count=lambda targets: (targets != 0).sum()); "
+            "a loss that compares samples with each other needs the whole batch on one rank",
+        )
+
+
+def _rows(first: int, end: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor.detach()[first:end]
+
+
+def _plain(loss: Any) -> Any:
+    return loss.full_tensor() if hasattr(loss, "full_tensor") else loss

@@ -1,0 +1,151 @@
+"""Apply a strategy to an unchanged model, in one order: tensor → checkpointing → compile → shard or replicate."""
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+import torch
+from torch import nn
+
+from . import blocks, checkpointing, context, meta, precision, safetensors, spreading, stages, states, tensor_plans
+from .axes import Axes
+from .batches import in_parts, own_rows, tuple_of
+from .strategy import Strategy, StrategyError
+
+if TYPE_CHECKING:
+    from ..run import Run
+    from .training import Parallel
+
+State = Union[str, Mapping[str, torch.Tensor]]
+
+
+class Wishes(NamedTuple):
+    """What a strategy may need to know of a model."""
+
+    blocks: Sequence[str] = ()
+    plan: Mapping[str, Any] = {}
+    sample: Any = None
+    state: Optional[State] = None
+    initialize: Optional[Callable[[nn.Module], Any]] = None
+
+
+def parallelize(
+    run: "Run",
+    model: nn.Module,
+    strategy: Strategy,
+    *,
+    loss: Optional[Callable[..., torch.Tensor]] = None,
+    count: Optional[Callable[[Any], int]] = None,
+    **wishes: Any,
+) -> "Parallel":
+    """Apply a strategy, and return what trains with it."""
+    from .training import Parallel
+
+    if getattr(run.world, "is_exact", False):
+        raise StrategyError(
+            "--exact computes virtual shards, each on one rank, and a strategy spreads what a rank computes",
+            hint="echelon run -n %d … without --exact" % strategy.num_ranks,
+        )
+    strategy.check_ranks(run.world.size)
+    precision.check(strategy, run.world.device)
+    _refuse_batch_norm(model, strategy)
+    run.prepare()
+    run.first_step.is_due = False  # its oracle would be a fork among ranks that speak with each other
+    wanted = Wishes(**wishes)
+    axes = Axes(strategy, run.world)
+    order = [name for name, one in model.state_dict(keep_vars=True).items() if isinstance(one, torch.Tensor)]
+    trained = [name for name, one in model.named_parameters() if one.requires_grad]
+    parts = _apply(model, axes, wanted)
+    return Parallel(run, parts, axes, order=order, trained=trained, loss=loss, count=count)
+
+
+def _apply(model: nn.Module, axes: Axes, wishes: Wishes) -> Dict[int, nn.Module]:
+    """Cut, checkpoint, compile and spread; return this rank's stages, of which there is one without a pipeline."""
+    strategy, device = axes.strategy, axes.world.device
+    skeleton = meta.skeleton_of(model) if meta.is_meta(model) else None
+    if skeleton is None:
+        model.to(device)
+        axes.broadcast_first([*model.parameters(), *model.buffers()])
+    found = _blocks(model, strategy, wishes)
+    parts = {0: model}
+    if strategy.pipeline > 1:
+        begin = stages.begins(model, found, strategy)
+        parts = stages.split(model, found, begin, _sample(wishes, axes), axes)
+    done: Dict[int, nn.Module] = {}
+    for number, part in parts.items():
+        own = stages.own_blocks(part, found)
+        if strategy.tensor > 1:
+            tensor_plans.apply(part, own, axes, wishes.plan)
+        if strategy.context > 1:
+            context.apply(part, axes)
+        if strategy.checkpointing != "none":
+            checkpointing.apply(part, own, strategy.checkpointing)
+        if strategy.compile:
+            for block in own.values() or [part]:
+                block.compile()
+        if skeleton is not None and not strategy.is_fully_sharded:
+            meta.materialize([part], device)
+        done[number] = spreading.apply(part, own, axes)
+    _fill(list(done.values()), skeleton, axes, wishes)
+    return done
+
+
+def _blocks(model: nn.Module, strategy: Strategy, wishes: Wishes) -> Dict[str, nn.Module]:
+    """Return the blocks, which some strategies cannot do without."""
+    reasons = {
+        "checkpointing": strategy.checkpointing != "none",
+        'shard with reshard="always"': strategy.shard > 1 and strategy.reshard == "always",
+        "compile": strategy.compile,
+        "pipeline": strategy.pipeline > 1,
+        "tensor": strategy.tensor > 1 and not (wishes.plan or getattr(model, "_tp_plan", None)),
+    }
+    for wish, needs in reasons.items():
+        if needs:
+            return blocks.need(model, wishes.blocks, wish)
+    return blocks.find(model, wishes.blocks)
+
+
+def _sample(wishes: Wishes, axes: Axes) -> List[torch.Tensor]:
+    """Return the inputs of one micro-batch."""
+    if wishes.sample is None:
+        raise StrategyError(
+            "a pipeline is cut along what the model computes, and no batch was given to see that",
+            hint="run.parallelize(model, strategy, sample=inputs)",
+        )
+    rows = own_rows(wishes.sample, axes)
+    part = in_parts(rows, axes.strategy.accumulation, is_even=True)[0]
+    return [one.to(axes.world.device) for one in tuple_of(part)]
+
+
+def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, wishes: Wishes) -> None:
+    """Give weights that were made on the meta device their numbers, and put a given state into any."""
+    given = read(wishes.state) if wishes.state is not None else {}
+    if skeleton is not None:
+        device = axes.world.device
+        if axes.strategy.is_fully_sharded:
+            meta.materialize(parts, torch.device("cpu") if axes.strategy.offload else device)
+        meta.draw(parts, skeleton, device, wishes.initialize, given=given)
+    if given:
+        states.fill(states.named(parts), given, list(given))
+
+
+def read(state: State) -> Mapping[str, torch.Tensor]:
+    """Return a state by name: given, or in a file of PyTorch or safetensors; mapped, so that parts are read alone."""
+    if not isinstance(state, (str, os.PathLike)):
+        return state
+    path = os.fspath(state)
+    if os.path.isdir(path) or path.endswith(".safetensors"):
+        return safetensors.read(path)
+    found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return found.get("model", found)  # type: ignore[no-any-return]
+
+
+def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:
+    """Refuse what depends on the batch as a whole, where no rank computes the whole."""
+    if strategy.num_data * strategy.accumulation == 1:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            raise StrategyError(
+                "%s is a BatchNorm, whose statistics are those of the whole batch, which no rank computes" % name,
+                hint="GroupNorm; or run.model() and echelon run --sync-bn",
+            )

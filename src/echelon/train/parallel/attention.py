@@ -1,0 +1,175 @@
+"""Attention over sequences that are cut by position: keys and values come together, or go round in a ring.
+
+PyTorch's own (torch.distributed.tensor.experimental.context_parallel) needs CUDA's kernels, and positions as arguments.
+"""
+
+import math
+from typing import Any, List, Tuple
+
+import torch
+import torch.distributed as dist
+
+from .strategy import StrategyError
+
+Pair = Tuple[torch.Tensor, torch.Tensor]
+
+
+def make(original: Any, mesh: Any, kind: str) -> Any:
+    """Return attention that takes DTensors cut along positions, and everything else as PyTorch's does."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if not isinstance(query, DTensor) or not query.placements[0].is_shard(query.dim() - 2):
+            extra = {"enable_gqa": True} if enable_gqa else {}
+            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
+        if kind == "ring":
+            if attn_mask is not None or dropout_p:
+                raise StrategyError(
+                    'attention="ring" knows causal attention and none, and the model gives %s'
+                    % ("a mask" if attn_mask is not None else "dropout"),
+                    hint='attention="all-gather"',
+                )
+            scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+            groups = query.size(1) // key.size(1) if enable_gqa else 1
+            keys, values = (one.to_local().repeat_interleave(groups, 1) for one in (key, value))
+            result = _ring(query.to_local(), keys, values, mesh.get_group(), is_causal, scale)
+        else:
+            options = {"dropout_p": dropout_p, "scale": scale, **({"enable_gqa": True} if enable_gqa else {})}
+            result = _with_all(original, query, key, value, attn_mask, is_causal, options)
+        return DTensor.from_local(result, query.device_mesh, [Shard(query.dim() - 2)], run_check=False)
+
+    attend.is_for_context = True  # type: ignore[attr-defined]
+    return attend
+
+
+def _with_all(
+    original: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, options: Any
+) -> torch.Tensor:
+    """Bring all keys and values here, and let this rank's queries look at those that they may see."""
+    from torch.distributed.tensor import Partial, Replicate
+
+    own = _plain(query.to_local())
+    end = query.size(-2)
+    first = query.device_mesh.get_local_rank() * own.size(-2)
+    keys, values = (
+        _plain(one.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])) for one in (key, value)
+    )
+    if is_causal:
+        end = first + own.size(-2)
+        rows = torch.arange(first, end, device=own.device)[:, None]
+        mask = rows >= torch.arange(end, device=own.device)
+    elif mask is not None:
+        mask = mask.full_tensor() if hasattr(mask, "full_tensor") else mask
+        mask = mask[..., first : first + own.size(-2), :] if mask.size(-2) == end else mask
+    result: torch.Tensor = original(own, keys[..., :end, :], values[..., :end, :], mask, **options)
+    return result
+
+
+class _Plain(torch.autograd.Function):
+    """A tensor whose gradient is contiguous: a DTensor's views go by the strides that the whole would have."""
+
+    @staticmethod
+    def forward(_context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(_context: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0].contiguous()
+
+
+class _Ring(torch.autograd.Function):
+    """Attention whose keys and values travel once round all ranks, forward and backward."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        group: Any,
+        causal: bool,
+        scale: float,
+    ) -> torch.Tensor:
+        place, number = dist.get_rank(group), dist.get_world_size(group)
+        out = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
+        weight = torch.full((*query.shape[:-1], 1), -math.inf, device=query.device)
+        pair = [key.contiguous(), value.contiguous()]
+        for step in range(number):
+            source = (place - step) % number
+            following = _Passing(pair, group) if step + 1 < number else None
+            if not causal or source <= place:
+                scores = _scores(query, pair[0], scale, is_own=causal and source == place)
+                theirs = scores.logsumexp(-1, keepdim=True)
+                both = torch.logaddexp(weight, theirs)
+                out = out * (weight - both).exp() + (scores - both).exp() @ pair[1].float()
+                weight = both
+            pair = following.wait() if following is not None else pair
+        context.save_for_backward(query, key, value, out, weight)
+        context.group, context.causal, context.scale = group, causal, scale
+        return out.to(query.dtype)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        query, key, value, out, weight = context.saved_tensors
+        place, number = dist.get_rank(context.group), dist.get_world_size(context.group)
+        given = gradients[0].float()
+        inner = (given * out).sum(-1, keepdim=True)
+        of_query = torch.zeros_like(out)
+        travelling = [key.contiguous(), value.contiguous(), torch.zeros(key.shape), torch.zeros(value.shape)]
+        travelling = [one.to(query.device) for one in travelling]
+        for step in range(number):
+            source = (place - step) % number
+            if not context.causal or source <= place:
+                keys, values, of_keys, of_values = travelling
+                scores = _scores(query, keys, context.scale, is_own=context.causal and source == place)
+                chances = (scores - weight).exp()
+                of_scores = chances * (given @ values.float().mT - inner) * context.scale
+                of_query += of_scores @ keys.float()
+                of_keys += of_scores.mT @ query.float()
+                of_values += chances.mT @ given
+            if step + 1 == number:
+                travelling = travelling[2:]  # gradients alone go on, to whom they belong
+            travelling = _Passing(travelling, context.group).wait()
+        of_keys, of_values = travelling
+        return of_query.to(query.dtype), of_keys.to(key.dtype), of_values.to(value.dtype), None, None, None
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, scale: float, *, is_own: bool) -> torch.Tensor:
+    scores = query.float() @ key.float().mT * scale
+    if is_own:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores
+
+
+class _Passing:
+    """Tensors on their way to the next rank of the ring, and those of the rank before on theirs to this one."""
+
+    def __init__(self, tensors: List[torch.Tensor], group: Any) -> None:
+        place, number = dist.get_rank(group), dist.get_world_size(group)
+        after = dist.get_global_rank(group, (place + 1) % number)
+        before = dist.get_global_rank(group, (place - 1) % number)
+        self._received = [torch.empty_like(one) for one in tensors]
+        self._sent = tensors  # kept until they are sent
+        sends = [dist.P2POp(dist.isend, one, after, group) for one in tensors]
+        receives = [dist.P2POp(dist.irecv, one, before, group) for one in self._received]
+        self._works = dist.batch_isend_irecv(sends + receives)
+
+    def wait(self) -> List[torch.Tensor]:
+        """Return what came."""
+        for work in self._works:
+            work.wait()
+        return self._received
+
+
+_ring: Any = _Ring.apply
+_plain: Any = _Plain.apply

@@ -1,0 +1,98 @@
+"""Where this rank stands on every axis of a strategy."""
+
+from typing import Any, Callable, List
+
+import torch
+import torch.distributed as dist
+
+from ..world import World
+from .strategy import Strategy
+
+ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
+"""From the outermost to the innermost: neighbours, with the fastest links, cut the same layer."""
+
+
+class Axes:
+    """The mesh of all ranks, and this rank's place in it."""
+
+    def __init__(self, strategy: Strategy, world: World) -> None:
+        self.strategy = strategy
+        self.world = world
+        self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
+        self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
+        self._mesh: Any = self._make_mesh() if world.size > 1 or strategy.is_fully_sharded else None
+
+    def _spreads(self, name: str) -> bool:
+        return name == "shard" and self.strategy.is_fully_sharded  # also over one rank
+
+    def _make_mesh(self) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        return init_device_mesh(
+            self.world.device.type,
+            tuple(self.sizes[name] for name in self._names),
+            mesh_dim_names=tuple(self._names),
+        )
+
+    def place(self, name: str) -> int:
+        """Return this rank's place on an axis."""
+        rank = self.world.rank
+        for other in reversed(ORDER):
+            rank, place = divmod(rank, self.sizes[other])
+            if other == name:
+                return place
+        raise KeyError(name)
+
+    @property
+    def data_place(self) -> int:
+        """Which part of a batch's rows this rank has."""
+        return self.place("replicate") * self.sizes["shard"] + self.place("shard")
+
+    @property
+    def counts(self) -> bool:
+        """Whether what this rank computes of a loss counts, rather than repeats what another says too."""
+        return self.place("tensor") == 0 and self.place("pipeline") == self._last_stage_rank()
+
+    def _last_stage_rank(self) -> int:
+        from .strategy import SHAPED_LIKE_V
+
+        is_v = self.strategy.schedule in SHAPED_LIKE_V
+        return 0 if is_v else self.sizes["pipeline"] - 1  # a V ends where it begins
+
+    def mesh(self, name: str) -> Any:
+        """Return the mesh along one axis."""
+        return self._mesh[name]
+
+    def mesh_of_weights(self) -> Any:
+        """Return the mesh over which fully_shard spreads weights, and replicates them where that was asked for."""
+        return self._mesh[("replicate", "shard")] if self.sizes["replicate"] > 1 else self._mesh["shard"]
+
+    def group(self, name: str) -> Any:
+        """Return the process group along one axis."""
+        return self._mesh.get_group(name) if self._mesh is not None else None
+
+    def rank_at_stage(self, place: int) -> int:
+        """Return the first rank that stands at a place of the pipeline."""
+        return place * (self.world.size // self.sizes["pipeline"])
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a number over all ranks."""
+        return self.begin_sum(value)()
+
+    def begin_sum(self, value: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin a sum over all ranks; what is returned waits for it."""
+        total = value.detach().double()
+        work = dist.all_reduce(total, async_op=True) if self.world.size > 1 else None
+
+        def wait() -> torch.Tensor:
+            if work is not None:
+                work.wait()
+            return total
+
+        return wait
+
+    def broadcast_first(self, tensors: List[torch.Tensor]) -> None:
+        """Give all ranks rank 0's values."""
+        if self.world.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)

@@ -1,0 +1,80 @@
+"""The repeated blocks of a model: what is checkpointed, compiled and spread one by one, and laid on stages."""
+
+from typing import Dict, List, Sequence, Tuple
+
+from torch import nn
+
+from .strategy import StrategyError
+
+STAGE = "echelon_stage."
+WRAPPERS = (STAGE, "module.", "_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+def find(model: nn.Module, given: Sequence[str] = ()) -> Dict[str, nn.Module]:
+    """Return the blocks by name, in the model's order: those named, or what stands in lists and repeats."""
+    if given:
+        return {name: _named(model, name) for name in given}
+    found: Dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if any(name.startswith(known + ".") for known in found):
+            continue  # inside of a block
+        for child_name, child in _repeated(module):
+            found["%s.%s" % (name, child_name) if name else child_name] = child
+    return found
+
+
+def need(model: nn.Module, given: Sequence[str], wish: str) -> Dict[str, nn.Module]:
+    """Return the blocks; refuse a model that has none that repeat."""
+    found = find(model, given)
+    if not found:
+        children = [name for name, child in model.named_children() if any(True for _ in child.parameters())]
+        raise StrategyError(
+            "%s works block by block, and %s has no blocks that repeat: nothing of one kind stands twice in a "
+            "ModuleList or Sequential" % (wish, type(model).__name__),
+            hint="name them: run.parallelize(model, strategy, blocks=%r)" % (children,),
+        )
+    return found
+
+
+def tied(model: nn.Module) -> "Dict[int, Tuple[str, ...]]":
+    """Return the weights that have several names, by identity."""
+    names: Dict[int, Tuple[str, ...]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[id(parameter)] = (*names.get(id(parameter), ()), plain_name(name))
+    return {key: ones for key, ones in names.items() if len(ones) > 1}
+
+
+def plain_name(name: str) -> str:
+    """Return a weight's name in the model as it was written."""
+    for wrapper in WRAPPERS:
+        name = name.replace("." + wrapper, ".")
+        while name.startswith(wrapper):
+            name = name[len(wrapper) :]
+    return name
+
+
+def replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put another module in a module's place."""
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, module)
+
+
+def _repeated(module: nn.Module) -> List[Tuple[str, nn.Module]]:
+    """Return the children of a list, or of a sequence of composed modules, if one kind stands there twice."""
+    if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
+        return []
+    children = [(name, one) for name, one in module.named_children() if any(True for _ in one.parameters())]
+    if isinstance(module, nn.Sequential):
+        children = [(name, one) for name, one in children if any(True for _ in one.children())]
+    kinds = [type(one) for _, one in children]
+    return children if len(kinds) > len(set(kinds)) else []
+
+
+def _named(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        names = [one for one, _ in model.named_modules() if one and one.count(".") < 2]
+        raise StrategyError(
+            "%s has no module %r" % (type(model).__name__, name), hint="one of %s" % ", ".join(names[:20])
+        ) from None

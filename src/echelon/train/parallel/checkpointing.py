@@ -1,0 +1,44 @@
+"""Compute activations again in backward, block by block, instead of keeping them."""
+
+from functools import partial
+from typing import Any, Dict
+
+import torch
+from torch import nn
+
+from . import blocks
+
+
+def apply(model: nn.Module, found: Dict[str, nn.Module], kind: str) -> None:
+    """Wrap each block: "full" keeps its input alone, "selective" also what matrix products and attention gave."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    settings: Dict[str, Any] = {}
+    if kind == "selective":
+        from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+        settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    for name, block in found.items():
+        blocks.replace(model, name, checkpoint_wrapper(block, **settings))
+
+
+def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """Keep what is dear to compute again: products and attention."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    return CheckpointPolicy.MUST_SAVE if operation in _dear() else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _dear() -> "set[Any]":
+    aten = torch.ops.aten
+    names = (
+        "mm",
+        "addmm",
+        "bmm",
+        "convolution",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+    )
+    return {getattr(aten, name).default for name in names if hasattr(aten, name)}

@@ -1,0 +1,107 @@
+"""Models that were made on the meta device: each rank makes the numbers of its own part alone.
+
+Initial weights are drawn module by module, by all ranks alike, and each keeps its part: so they are the same under
+every strategy, and no rank ever has more than one module whole.
+"""
+
+import copy
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+import torch
+from torch import nn
+
+from . import blocks, states
+from .strategy import StrategyError
+
+Initialize = Callable[[nn.Module], Any]
+
+
+def is_meta(model: nn.Module) -> bool:
+    """Say whether a model has shapes and no numbers yet."""
+    return any(one.is_meta for one in model.parameters())
+
+
+def skeleton_of(model: nn.Module) -> nn.Module:
+    """Return a model with the same modules, to draw initial weights from."""
+    return copy.deepcopy(model)
+
+
+def materialize(parts: List[nn.Module], device: torch.device) -> None:
+    """Give what this rank has memory on its device; what was tied stays tied."""
+    for part in parts:
+        ties = [names for names in _names_of_weights(part).values() if len(names) > 1]
+        part.to_empty(device=device)
+        for first, *others in ties:
+            parameter = part.get_parameter(first)
+            for name in others:
+                blocks.replace(part, name, parameter)  # type: ignore[arg-type]
+
+
+def _names_of_weights(part: nn.Module) -> Dict[int, List[str]]:
+    names: Dict[int, List[str]] = {}
+    for name, parameter in part.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+def draw(
+    parts: List[nn.Module],
+    skeleton: nn.Module,
+    device: torch.device,
+    initialize: Optional[Initialize],
+    *,
+    given: Mapping[str, torch.Tensor],
+) -> None:
+    """Fill in the initial numbers of what is not in a given state."""
+    local = _everything(parts)
+    for path, module in skeleton.named_modules():
+        own = _own(module)
+        names = ["%s.%s" % (path, name) if path else name for name in own]
+        if not own or all(name in given for name in names):
+            continue
+        init = initialize or _initializer_of(skeleton, module)
+        if init is None:
+            raise StrategyError(
+                "%s was made on the meta device, and %s has nothing that gives it numbers"
+                % (", ".join(names), type(module).__name__),
+                hint="a method reset_parameters() there, or run.parallelize(…, initialize=function_of_a_module)",
+            )
+        module.to_empty(device=device, recurse=False)
+        with torch.no_grad():
+            init(module)
+            for name, value in zip(names, _own(module).values()):  # noqa: B905
+                if name in local and name not in given:
+                    target = local[name]
+                    holder = target._local_tensor if hasattr(target, "placements") else target
+                    holder.detach().copy_(states.part_of(value.detach(), target))
+        module.to_empty(device="meta", recurse=False)
+
+
+def _everything(parts: List[nn.Module]) -> Dict[str, Any]:
+    """Return weights and all buffers, those too that are not saved."""
+    found: Dict[str, Any] = {}
+    for part in parts:
+        found.update({blocks.plain_name(name): one for name, one in part.named_parameters(remove_duplicate=False)})
+        found.update({blocks.plain_name(name): one for name, one in part.named_buffers(remove_duplicate=False)})
+    return found
+
+
+def _own(module: nn.Module) -> Dict[str, torch.Tensor]:
+    return {
+        **dict(module.named_parameters(recurse=False, remove_duplicate=False)),
+        **dict(module.named_buffers(recurse=False, remove_duplicate=False)),
+    }
+
+
+def _initializer_of(root: nn.Module, module: nn.Module) -> Optional[Initialize]:
+    """Return what gives a module its first numbers: the model's own rule, or the module's."""
+    rule: Any = getattr(root, "_init_weights", None)  # Hugging Face's name, and nanoGPT's
+    if callable(rule):
+        if any(True for _ in module.buffers(recurse=False)) and not hasattr(module, "reset_parameters"):
+            return None
+        return rule  # type: ignore[no-any-return]
+    for name in ("reset_parameters", "_reset_parameters"):
+        method = getattr(module, name, None)
+        if callable(method):
+            return lambda _module: method()
+    return None

@@ -1,0 +1,186 @@
+"""An optimizer over weights that are cut in several ways, and its states as one device would save them."""
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+from torch import nn
+
+from . import spreading, states
+from .axes import Axes
+from .strategy import StrategyError
+
+OURS = ("echelon_group", "params")
+Chooser = Callable[[str, nn.Parameter], Dict[str, Any]]
+
+
+class Optimizing:
+    """An optimizer, and the names of what it changes."""
+
+    def __init__(
+        self,
+        kind: Any,
+        parameters: Mapping[str, nn.Parameter],
+        axes: Axes,
+        *,
+        groups: Optional[Chooser] = None,
+        settings: Dict[str, Any],
+    ) -> None:
+        if kind is torch.optim.LBFGS and (axes.strategy.is_fully_sharded or axes.strategy.num_data < axes.world.size):
+            raise StrategyError("LBFGS computes with all weights as one vector", hint="torch.optim.AdamW")
+        self._axes = axes
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self.optimizer = spreading.make_optimizer(kind, _grouped(parameters, groups, axes), axes, settings)
+
+    def state(self, order: Sequence[str]) -> Dict[str, Any]:
+        """Return states and groups as torch.optim saves them on one device; on the main rank alone."""
+        if self._axes.strategy.spreads_states_only:
+            return self._state_of_zero()
+        tensors, numbers = {}, {}
+        for parameter, values in self.optimizer.state.items():
+            name = self._names[id(parameter)]
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    tensors["%s\n%s" % (name, key)] = value
+                else:
+                    numbers["%s\n%s" % (name, key)] = value
+        found: Dict[str, Any] = dict(states.gather(tensors, self._axes, ()))
+        members, kept = self._members(), {}
+        for other in self._of_all_stages((numbers, members, self._settings())):
+            found.update(other[0])
+            members.update(other[1])
+            kept.update(other[2])
+        return {} if self._axes.world.rank else _as_one_device(found, members, kept, order)
+
+    def _groups(self) -> List[Dict[str, Any]]:
+        groups: List[Dict[str, Any]] = self.optimizer.param_groups
+        return groups
+
+    def _of_all_stages(self, mine: Any) -> List[Any]:
+        if self._axes.sizes["pipeline"] == 1:
+            return [mine]
+        every: List[Any] = [None] * self._axes.world.size
+        torch.distributed.all_gather_object(every, mine)
+        return every
+
+    def _members(self) -> Dict[str, int]:
+        """Return in which group of one device each weight is."""
+        return {self._names[id(one)]: group["echelon_group"] for group in self._groups() for one in group["params"]}
+
+    def _settings(self) -> Dict[int, Dict[str, Any]]:
+        return {
+            group["echelon_group"]: {key: value for key, value in group.items() if key not in OURS}
+            for group in self._groups()
+        }
+
+    def _state_of_zero(self) -> Dict[str, Any]:
+        axes = self._axes
+        if axes.place("replicate"):
+            return {}  # the first copy tells for all
+        self.optimizer.consolidate_state_dict(to=0)
+        if axes.world.rank:
+            return {}
+        found = self.optimizer.state_dict()
+        groups = [{key: value for key, value in one.items() if key != "echelon_group"} for one in found["param_groups"]]
+        return {"state": found["state"], "param_groups": groups}
+
+    def load(self, given: Mapping[str, Any], order: Sequence[str]) -> None:
+        """Take states that one device, or any strategy, has saved; every rank must have the whole."""
+        if self._axes.strategy.spreads_states_only:
+            groups = [{**one, "echelon_group": number} for number, one in enumerate(given["param_groups"])]
+            self.optimizer.load_state_dict({"state": given["state"], "param_groups": groups})
+            return
+        names = self._names_of(given, order)
+        for group in self._groups():
+            saved = given["param_groups"][group["echelon_group"]]
+            group.update({key: value for key, value in saved.items() if key not in OURS})
+            for parameter in group["params"]:
+                values = given["state"].get(names[self._names[id(parameter)]], {})
+                self.optimizer.state[parameter] = {key: _part(value, parameter) for key, value in values.items()}
+
+    def _names_of(self, given: Mapping[str, Any], order: Sequence[str]) -> Dict[str, int]:
+        """Return the number that each weight has in what was saved."""
+        members: Dict[str, int] = {}
+        for others in self._of_all_stages(self._members()):
+            members.update(others)
+        names = _in_order(members, order)
+        numbers = [number for group in given["param_groups"] for number in group["params"]]
+        if len(numbers) != len(names):
+            raise StrategyError(
+                "the optimizer's state has %d weights, and the model has %d" % (len(numbers), len(names)),
+                hint="load the state of an optimizer of the same model",
+            )
+        return dict(zip(names, numbers))  # noqa: B905
+
+
+def _part(value: Any, parameter: Any) -> Any:
+    """Return what this rank holds of one state, spread as its weight is."""
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return value.clone() if isinstance(value, torch.Tensor) else value
+    if not hasattr(parameter, "placements"):
+        return value.to(parameter.device).clone()
+    from torch.distributed.tensor import DTensor
+
+    local = states.part_of(value, parameter).to(parameter.to_local().device).clone()
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def _in_order(members: Mapping[str, int], order: Sequence[str]) -> List[str]:
+    """Return weights in the order in which one device numbers them: group by group, in the model's order."""
+    known = {name: place for place, name in enumerate(order)}
+    return sorted(members, key=lambda name: (members[name], known.get(name, len(known))))
+
+
+def _as_one_device(
+    found: Dict[str, Any], members: Dict[str, int], settings: Dict[int, Dict[str, Any]], order: Sequence[str]
+) -> Dict[str, Any]:
+    names = _in_order(members, order)
+    numbers = {name: number for number, name in enumerate(names)}
+    state: Dict[int, Dict[str, Any]] = {}
+    for both, value in sorted(found.items()):
+        name, _, key = both.partition("\n")
+        state.setdefault(numbers[name], {})[key] = value
+    groups = [
+        {**settings[number], "params": [numbers[name] for name in names if members[name] == number]}
+        for number in sorted(settings)
+    ]
+    return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+
+def _grouped(parameters: Mapping[str, nn.Parameter], choose: Optional[Chooser], axes: Axes) -> List[Dict[str, Any]]:
+    """Return groups of equal settings, each of weights that are cut in one way: PyTorch steps over those together."""
+    wanted = {
+        name: choose(name, parameter) if choose is not None else {}
+        for name, parameter in parameters.items()
+        if parameter.requires_grad
+    }
+    settings = _all_settings(list(wanted.values()), axes)
+    found: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    for name, own in wanted.items():
+        number = settings.index(own)
+        key = (number, _how_cut(parameters[name]))
+        found.setdefault(key, {**own, "params": [], "echelon_group": number})["params"].append(parameters[name])
+    return [found[key] for key in sorted(found)]
+
+
+def _all_settings(mine: List[Dict[str, Any]], axes: Axes) -> List[Dict[str, Any]]:
+    """Return the different settings, in one order on all stages of a pipeline."""
+    every = [mine]
+    if axes.sizes["pipeline"] > 1:
+        every = [[]] * axes.world.size
+        torch.distributed.all_gather_object(every, mine)
+    found: List[Dict[str, Any]] = []
+    for one in [one for part in every for one in part]:
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _how_cut(parameter: Any) -> str:
+    return str(parameter.device_mesh) if hasattr(parameter, "placements") else ""

@@ -1,0 +1,50 @@
+"""Sixteen bits: where autocast does it, what a device can, and the scale of an fp16 loss."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from .spreading import DTYPES
+from .strategy import Strategy, StrategyError
+
+GROWTH_STEPS = 2000  # as torch.amp.GradScaler
+FIRST_SCALE = 2.0**16
+
+
+def check(strategy: Strategy, device: torch.device) -> None:
+    """Refuse 16 bits on a device that has none."""
+    if strategy.precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+        raise StrategyError(
+            "precision is bf16, and %s computes in fp16 and fp32 alone" % torch.cuda.get_device_name(device),
+            hint='precision="fp16"',
+        )
+
+
+def autocast(strategy: Strategy, device: torch.device) -> Any:
+    """Return what a forward stands in: autocast, where fully_shard does not cast."""
+    if strategy.precision == "fp32" or strategy.is_fully_sharded:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=DTYPES[strategy.precision])
+
+
+class LossScale:
+    """The factor that keeps fp16 gradients from vanishing. The norm of the whole gradient says whether a step is lost;
+    torch.amp.GradScaler asks each rank for its own part alone, and ranks would come to differ."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.value = FIRST_SCALE if is_on else 1.0
+        self._is_on = is_on
+        self._num_good = 0
+
+    def is_lost(self, norm: torch.Tensor) -> bool:
+        """Say whether a step has to be left out, and learn from it."""
+        if not self._is_on:
+            return False
+        if not bool(torch.isfinite(norm)):
+            self.value, self._num_good = self.value / 2, 0
+            return True
+        self._num_good += 1
+        if self._num_good == GROWTH_STEPS:
+            self.value, self._num_good = self.value * 2, 0
+        return False

@@ -1,0 +1,80 @@
+"""The outermost step: replicate a model's weights, or spread them, with PyTorch's own parts."""
+
+from typing import Any, Dict, Iterable, List
+
+import torch
+from torch import nn
+
+from . import blocks
+from .axes import Axes
+from .strategy import Strategy
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def apply(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> nn.Module:
+    """Spread or replicate; return what is called from now on."""
+    if axes.strategy.is_fully_sharded:
+        _shard(model, found, axes)
+    elif axes.strategy.num_data > 1:
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return model
+
+
+def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
+    """Spread a model block by block, so that one block at a time is whole."""
+    from torch.distributed.fsdp import fully_shard
+
+    strategy = axes.strategy
+    settings: Dict[str, Any] = {
+        "mesh": axes.mesh_of_weights(),
+        "mp_policy": _precision(strategy, is_root=False),
+        "reshard_after_forward": strategy.reshard == "always" and strategy.shard > 1,
+        **_offload(strategy, axes.world.device),
+    }
+    tied = blocks.tied(model)
+    for name in found:
+        block = model.get_submodule(name)
+        if not any(id(parameter) in tied for parameter in block.parameters()):  # what is tied stays with the root
+            fully_shard(block, **settings)
+    settings["mp_policy"] = _precision(strategy, is_root=True)
+    settings["reshard_after_forward"] = False  # the root's own weights are needed first in backward
+    fully_shard(model, **settings)
+
+
+def _precision(strategy: Strategy, *, is_root: bool) -> Any:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    if strategy.precision == "fp32":
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(
+        param_dtype=DTYPES[strategy.precision],
+        reduce_dtype=torch.float32,
+        output_dtype=torch.float32 if is_root else None,
+    )
+
+
+def _offload(strategy: Strategy, device: torch.device) -> Dict[str, Any]:
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    return {"offload_policy": CPUOffloadPolicy(pin_memory=device.type != "cpu")} if strategy.offload else {}
+
+
+def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
+    """Let fully_shard exchange gradients in the last backward of a step alone."""
+    for module in modules:
+        spread: Any = module
+        if hasattr(spread, "set_requires_gradient_sync"):
+            spread.set_requires_gradient_sync(is_last)
+            spread.set_is_last_backward(is_last)
+
+
+def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
+    """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some."""
+    if not axes.strategy.spreads_states_only:
+        return kind(groups, **settings)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(groups, optimizer_class=kind, process_group=axes.group("shard"), **settings)

@@ -1,0 +1,152 @@
+"""Lay an unchanged model on the stages of a pipeline, and compute micro-batches in PyTorch's orders."""
+
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from . import blocks, stage_modules
+from .axes import Axes
+from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
+
+
+def places(strategy: Strategy, rank: int) -> List[int]:
+    """Return the stages that a rank of the pipeline has."""
+    last = strategy.num_stages - 1
+    if strategy.schedule in SHAPED_LIKE_V:
+        return [rank, last - rank]
+    return list(range(rank, strategy.num_stages, strategy.pipeline))
+
+
+def begins(model: nn.Module, found: Mapping[str, nn.Module], strategy: Strategy) -> List[str]:
+    """Return the modules that begin a stage, but for the first: as given, or balanced by the number of weights."""
+    names = list(found)
+    if len(names) < strategy.num_stages:
+        raise StrategyError(
+            "the pipeline has %d stages, and %s has %d blocks"
+            % (strategy.num_stages, type(model).__name__, len(names)),
+            hint="at most %d stages: pipeline=%d"
+            % (len(names), max(1, len(names) * strategy.pipeline // strategy.num_stages)),
+        )
+    return list(strategy.split) or _balanced(model, names, strategy.num_stages)
+
+
+def _balanced(model: nn.Module, names: Sequence[str], num_stages: int) -> List[str]:
+    """Return where stages begin so that the largest has as few weights as can be."""
+    sizes = _sizes(model, names)
+    count = len(names)
+    best: Dict[Any, Any] = {(count, 0): (0, [])}
+
+    def cut(first: int, stages: int) -> Any:
+        if (first, stages) not in best:
+            options = []
+            for end in range(first + 1, count - stages + 2) if stages > 1 else [count]:
+                rest = cut(end, stages - 1)
+                options.append((max(sum(sizes[first:end]), rest[0]), [first, *rest[1]]))
+            best[first, stages] = min(options)
+        return best[first, stages]
+
+    return [names[place] for place in cut(0, num_stages)[1][1:]]
+
+
+def _sizes(model: nn.Module, names: Sequence[str]) -> List[int]:
+    """Return the weights of each block; what stands before the first, or after the last, counts there."""
+    owner: Dict[str, int] = {name: place for place, name in enumerate(names)}
+    sizes, place = [0] * len(names), 0
+    for name, parameter in model.named_parameters():
+        inside = next((known for known in owner if name.startswith(known + ".")), None)
+        place = owner[inside] if inside is not None else place
+        sizes[place] += parameter.numel()
+    return sizes
+
+
+def split(
+    model: nn.Module,
+    found: Mapping[str, nn.Module],
+    begin: Sequence[str],
+    sample: Sequence[torch.Tensor],
+    axes: Axes,
+) -> Dict[int, nn.Module]:
+    """Return this rank's stages by number."""
+    _refuse_shared(model)
+    unknown = [name for name in begin if name not in found]
+    if unknown:
+        raise StrategyError(
+            "split names %s, and the blocks of %s are %s"
+            % (", ".join(unknown), type(model).__name__, ", ".join(found)),
+            hint="split=%r" % (tuple(list(found)[1 : axes.strategy.num_stages]),),
+        )
+    return stage_modules.split(model, found, begin, sample, places(axes.strategy, axes.place("pipeline")))
+
+
+def own_blocks(part: nn.Module, found: Mapping[str, nn.Module]) -> Dict[str, nn.Module]:
+    """Return the blocks that a stage has, by their names in it."""
+    prefix = blocks.STAGE if isinstance(part, stage_modules.Stage) else ""
+    own = {prefix + name: part.get_submodule(prefix + name) for name in found}
+    return {name: one for name, one in own.items() if any(True for _ in one.parameters())}
+
+
+def _refuse_shared(model: nn.Module) -> None:
+    for names in blocks.tied(model).values():
+        raise StrategyError(
+            "%s are one tensor, and a pipeline would lay it on two stages" % " and ".join(names),
+            hint="weights of their own, or pipeline=1",
+        )
+
+
+def make_schedule(parts: Mapping[int, nn.Module], axes: Axes, loss: Callable[..., torch.Tensor]) -> Any:
+    """Return PyTorch's schedule over this rank's stages; it scales no gradients: the loss has its weight already."""
+    from torch.distributed import pipelining
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    strategy = axes.strategy
+    word = SCHEDULES[strategy.schedule]
+    kind = getattr(pipelining, word, None) or getattr(schedules, word, None)
+    if kind is None:
+        raise StrategyError(
+            "the schedule %s needs %s, which PyTorch %s has not" % (strategy.schedule, word, torch.__version__),
+            hint='schedule="1f1b"',
+        )
+    group = axes.group("pipeline")
+    found = [
+        PipelineStage(part, number, strategy.num_stages, axes.world.device, group=group)
+        for number, part in sorted(parts.items())
+    ]
+    stages = found[0] if strategy.schedule in SINGLE else found
+    return kind(stages, n_microbatches=strategy.accumulation, loss_fn=loss, scale_grads=False)
+
+
+def as_named(given: Sequence[Any]) -> Dict[str, Any]:
+    """Return a model's inputs as every stage gets them, in the order of their names."""
+    return {"input_%03d" % place: one for place, one in enumerate(given)}
+
+
+def forward_only(parts: Mapping[int, nn.Module], axes: Axes, given: Sequence[torch.Tensor]) -> Any:
+    """Compute stage after stage; return what the last gives, on its rank. PyTorch's eval() knows no schedules shaped
+    like a V (2.13: "can't steal_bwd_input if this stage doesn't have backward")."""
+    place, group = axes.place("pipeline"), axes.group("pipeline")
+    owner = {number: rank for rank in range(axes.sizes["pipeline"]) for number in places(axes.strategy, rank)}
+    carried: Any = None
+    for number in range(axes.strategy.num_stages):
+        source = owner[number - 1] if number else owner[number]
+        if source != owner[number] and place in (source, owner[number]):
+            carried = _hand_over(carried, place == source, source, owner[number], group, axes.world.device)
+        if owner[number] == place:
+            received = given if number == 0 else (carried,)
+            carried = parts[number](*received, **as_named(given))
+    return carried if place == owner[axes.strategy.num_stages - 1] else None
+
+
+def _hand_over(carried: Any, gives: bool, source: int, target: int, group: Any, device: torch.device) -> Any:
+    """Send a tensor of a shape that only its giver knows."""
+    source, target = dist.get_global_rank(group, source), dist.get_global_rank(group, target)
+    if gives:
+        dist.send_object_list([(tuple(carried.shape), carried.dtype)], target)
+        dist.send(carried.contiguous(), target)
+        return None
+    shape: List[Any] = [None]
+    dist.recv_object_list(shape, source)
+    carried = torch.empty(shape[0][0], dtype=shape[0][1], device=device)
+    dist.recv(carried, source)
+    return carried

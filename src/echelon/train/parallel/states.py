@@ -1,0 +1,112 @@
+"""What is saved is whole and plain, as one device would save it; what is loaded may come from any strategy, or none."""
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from . import blocks
+from .axes import Axes
+from .strategy import StrategyError
+
+NUM_NAMED = 5
+
+
+class Entry(NamedTuple):
+    """One tensor of the whole model, and which rank of the pipeline has it."""
+
+    stage_rank: int
+    shape: Tuple[int, ...]
+    dtype: torch.dtype
+
+
+def named(parts: Sequence[nn.Module]) -> Dict[str, Any]:
+    """Return this rank's weights and kept buffers by the names that they have in the model as it was written."""
+    found: Dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.state_dict(keep_vars=True).items():
+            if isinstance(value, torch.Tensor):
+                found[blocks.plain_name(name)] = value
+    return found
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """Return a tensor with all its parts; every rank that has one must ask."""
+    tensor = tensor.detach()
+    result: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return result
+
+
+def part_of(given: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return what this rank holds of a whole tensor, without a message to anybody."""
+    if not hasattr(like, "placements"):
+        return given
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(given.shape, like.device_mesh, like.placements)
+    return given[tuple(slice(first, first + size) for first, size in zip(offset, shape))]  # noqa: B905
+
+
+def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, torch.Tensor]:
+    """Return all tensors whole, on the main rank and in the host's memory; on the others nothing."""
+    found = {}
+    for name, entry in _entries(local, axes, order).items():
+        value = whole(local[name]) if name in local else None
+        value = _from_stage(value, entry, axes)
+        if axes.world.rank == 0 and value is not None:
+            found[name] = value.cpu().clone()
+    return found
+
+
+def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, Entry]:
+    """Return what there is on any stage, in the order of the model."""
+    mine = {name: Entry(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
+    if axes.sizes["pipeline"] > 1:
+        every: List[Any] = [None] * axes.world.size
+        dist.all_gather_object(every, mine)
+        mine = {name: entry for part in reversed(every) for name, entry in part.items()}
+    known = {name: place for place, name in enumerate(order)}
+    return dict(sorted(mine.items(), key=lambda item: (known.get(item[0], len(known)), item[0])))
+
+
+def _from_stage(value: Any, entry: Entry, axes: Axes) -> Any:
+    """Bring a tensor to the main rank from the stage that has it."""
+    source = axes.rank_at_stage(entry.stage_rank)
+    if source == 0 or axes.world.rank not in (0, source):
+        return value
+    if axes.world.rank == source:
+        dist.send(value.contiguous(), 0)
+        return None
+    value = torch.empty(entry.shape, dtype=entry.dtype, device=axes.world.device)
+    dist.recv(value, source)
+    return value
+
+
+def fill(local: Mapping[str, Any], given: Mapping[str, torch.Tensor], order: Sequence[str]) -> None:
+    """Put whole tensors into what this rank holds of them; refuse names and shapes that are not the model's."""
+    given = {blocks.plain_name(name): value for name, value in given.items()}
+    _refuse_names([name for name in local if name not in given], "lacks")
+    _refuse_names([name for name in given if name not in set(order)], "has, and the model has not,")
+    for name, target in local.items():
+        if tuple(given[name].shape) != tuple(target.shape):
+            raise StrategyError(
+                "%s has the shape %s in the state, and %s in the model"
+                % (name, tuple(given[name].shape), tuple(target.shape)),
+                hint="load the state of the same model",
+            )
+        with torch.no_grad():
+            _local(target).copy_(part_of(given[name], target))
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    found: torch.Tensor = tensor._local_tensor if hasattr(tensor, "placements") else tensor
+    return found.detach()
+
+
+def _refuse_names(names: List[str], verb: str) -> None:
+    if names:
+        more = " and %d more" % (len(names) - NUM_NAMED) if len(names) > NUM_NAMED else ""
+        raise StrategyError(
+            "the state %s %s%s" % (verb, ", ".join(names[:NUM_NAMED]), more), hint="load the state of the same model"
+        )

@@ -1,0 +1,277 @@
+"""How a training is to be split: a value that is checked at birth, and printed with every factor. It needs no torch."""
+
+import itertools
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Iterator, List, Tuple
+
+from ...errors import UsageError
+
+AXES = ("replicate", "shard", "tensor", "pipeline", "context")
+RESHARD = ("always", "after-backward", "never")
+PRECISIONS = ("fp32", "bf16", "fp16")
+CHECKPOINTING = ("none", "selective", "full")
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "looped-bfs": "ScheduleLoopedBFS",
+    "zero-bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV",
+}
+"""Our words for PyTorch's schedules."""
+SINGLE = ("gpipe", "1f1b")
+SHAPED_LIKE_V = ("zbv", "dualpipev")
+SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")
+ATTENTIONS = ("all-gather", "ring")
+NUM_OFFERED = 3
+
+
+class StrategyError(UsageError):
+    """A strategy that cannot be applied; nothing was changed."""
+
+    def __str__(self) -> str:
+        return "%s\n  way out: %s" % (self.message, self.hint) if self.hint else self.message
+
+
+StrategyError.__module__ = "echelon"  # as people know it, from wherever it was imported
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a model and its batches are spread over ranks; the axes multiply to their number."""
+
+    replicate: int = 1
+    """Copies of the model, each with its own rows of the batch."""
+    shard: int = 1
+    """Ranks among which weights, gradients and optimizer states are spread, each with its own rows of the batch."""
+    tensor: int = 1
+    """Ranks among which each layer's matrices are cut."""
+    pipeline: int = 1
+    """Ranks among which the layers are laid one after another."""
+    context: int = 1
+    """Ranks among which each sequence is cut."""
+    reshard: str = "always"
+    """When gathered weights are let go: after each block's forward and backward (ZeRO-3), after backward (ZeRO-2), or
+    never, so that only optimizer states are spread (ZeRO-1)."""
+    offload: bool = False
+    """Keep the spread weights and optimizer states in the host's memory."""
+    precision: str = "fp32"
+    checkpointing: str = "none"
+    """Which activations are computed again in backward: none, all but those of matrix products, or all."""
+    compile: bool = False
+    """Compile each block."""
+    accumulation: int = 1
+    """Parts into which a rank's rows are cut, computed one after another; a pipeline's micro-batches."""
+    sequence_parallel: bool = False
+    """Let the tensor axis cut sequences between the cut layers."""
+    parallel_loss: bool = False
+    """Compute the loss from logits that stay cut along the tensor axis."""
+    schedule: str = "1f1b"
+    """In which order a pipeline computes its micro-batches."""
+    stages_per_rank: int = 2
+    """Stages that each rank of a looping schedule has."""
+    split: Tuple[str, ...] = ()
+    """The modules that begin a stage, but for the first; empty: balanced by the number of weights."""
+    attention: str = "all-gather"
+    """How the context axis brings keys and values together."""
+
+    def __post_init__(self) -> None:
+        for name in (*AXES, "accumulation", "stages_per_rank"):
+            count = getattr(self, name)
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise StrategyError("%s is %r, and must be a number from 1 on" % (name, count), hint="%s=1" % name)
+        for name, words in (
+            ("reshard", RESHARD),
+            ("precision", PRECISIONS),
+            ("checkpointing", CHECKPOINTING),
+            ("schedule", tuple(SCHEDULES)),
+            ("attention", ATTENTIONS),
+        ):
+            if getattr(self, name) not in words:
+                raise StrategyError(
+                    "%s is %r, which is none of %s" % (name, getattr(self, name), ", ".join(words)),
+                    hint='%s="%s"' % (name, words[0]),
+                )
+        object.__setattr__(self, "split", tuple(self.split))
+        _check_composition(self)
+        _check_pipeline(self)
+
+    @property
+    def num_ranks(self) -> int:
+        """The ranks that the axes multiply to."""
+        return self.replicate * self.shard * self.tensor * self.pipeline * self.context
+
+    @property
+    def num_data(self) -> int:
+        """The parts into which a batch's rows are cut."""
+        return self.replicate * self.shard
+
+    @property
+    def num_stages(self) -> int:
+        """The stages of the whole pipeline."""
+        return self.pipeline if self.schedule in SINGLE else self.pipeline * self.stages_per_rank
+
+    @property
+    def spreads_states_only(self) -> bool:
+        """Whether this is ZeRO-1."""
+        return self.shard > 1 and self.reshard == "never"
+
+    @property
+    def is_fully_sharded(self) -> bool:
+        """Whether fully_shard does the work: to spread weights, or to replicate what another axis has cut."""
+        is_cut = self.tensor > 1 or self.pipeline > 1 or self.context > 1
+        return self.offload or (self.shard > 1 and self.reshard != "never") or (self.replicate > 1 and is_cut)
+
+    def __str__(self) -> str:
+        axes = " × ".join("%s %d" % (name, getattr(self, name)) for name in AXES)
+        words = ["%s = %s" % (axes, "1 rank" if self.num_ranks == 1 else "%d ranks" % self.num_ranks)]
+        others = [field.name for field in fields(self) if field.name not in AXES]
+        words += ["%s %s" % (name.replace("_", " "), _as_word(getattr(self, name))) for name in others]
+        return " · ".join(words)
+
+    def as_code(self) -> str:
+        """Return what makes this value: what is not as by default."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        changed = ["%s=%r" % (one.name, given[one.name]) for one in fields(self) if given[one.name] != one.default]
+        return "Strategy(%s)" % ", ".join(changed)
+
+    def check_ranks(self, num_ranks: int) -> None:
+        """Refuse axes that do not multiply to the number of ranks; offer the nearest that do."""
+        if self.num_ranks != num_ranks:
+            axes = " × ".join("%s %d" % (name, getattr(self, name)) for name in AXES)
+            raise StrategyError(
+                "%s = %d, and the number of ranks is %d" % (axes, self.num_ranks, num_ranks),
+                hint="%s; or echelon run -n %d …"
+                % (", ".join(one.as_code() for one in _nearest(self, num_ranks)), self.num_ranks),
+            )
+
+
+def _as_word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "balanced"
+    return str(value)
+
+
+def _nearest(strategy: Strategy, num_ranks: int) -> List[Strategy]:
+    """Return the strategies with this number of ranks whose axes are nearest, by powers of two."""
+    given = [getattr(strategy, name) for name in AXES]
+    ranked = sorted(
+        _factors(num_ranks, len(AXES)),
+        key=lambda ones: (  # where several are as near, what needs least to be told: copies first
+            sum(abs(math.log2(one / old)) for one, old in zip(ones, given)),  # noqa: B905
+            [-one for one in ones],
+        ),
+    )
+    return list(itertools.islice(_valid(strategy, ranked), NUM_OFFERED))
+
+
+def _valid(strategy: Strategy, ranked: List[Tuple[int, ...]]) -> Iterator[Strategy]:
+    values: Dict[str, Any] = {one.name: getattr(strategy, one.name) for one in fields(strategy)}
+    for ones in ranked:
+        try:
+            yield Strategy(**{**values, **dict(zip(AXES, ones))})  # noqa: B905
+        except StrategyError:
+            pass  # what does not compose is not offered
+
+
+def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
+    if count == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            for rest in _factors(number // first, count - 1):
+                yield (first, *rest)
+
+
+def _check_composition(one: Strategy) -> None:
+    """Refuse what cannot be had together, and say why."""
+    is_cut = one.tensor > 1 or one.pipeline > 1 or one.context > 1
+    _refuse(
+        one.spreads_states_only and is_cut,
+        'shard=%d with reshard="never" (ZeRO-1) and %s: ZeroRedundancyOptimizer gives out whole tensors, these are cut'
+        % (one.shard, _others(one)),
+        'reshard="after-backward", which spreads the optimizer states too',
+    )
+    _refuse(
+        one.offload and one.reshard == "never",
+        'offload and reshard="never": what stays on every device cannot stay in the host\'s memory',
+        'reshard="always"',
+    )
+    _refuse(
+        one.context > 1 and one.tensor > 1,
+        "tensor=%d and context=%d: both hand a block its activations as DTensors, each on a mesh of its own"
+        % (one.tensor, one.context),
+        "sequence_parallel=True, which cuts sequences along the tensor axis",
+    )
+    _refuse(
+        one.context > 1 and one.pipeline > 1,
+        "pipeline=%d and context=%d: stages send plain tensors, and the context axis makes them DTensors"
+        % (one.pipeline, one.context),
+        "context=1, or pipeline=1",
+    )
+    _refuse(
+        one.tensor > 1 and one.pipeline > 1 and one.sequence_parallel,
+        "pipeline=%d and sequence_parallel: a stage may begin between the two ends of the cut sequence" % one.pipeline,
+        "sequence_parallel=False",
+    )
+    for word in ("sequence_parallel", "parallel_loss"):
+        _refuse(getattr(one, word) and one.tensor == 1, "%s needs a tensor axis, and tensor is 1" % word, "tensor=2")
+    _refuse(
+        one.parallel_loss and one.pipeline > 1,
+        "pipeline=%d and parallel_loss: what leaves the last stage is a plain tensor" % one.pipeline,
+        "parallel_loss=False",
+    )
+
+
+def _check_pipeline(one: Strategy) -> None:
+    if one.pipeline == 1:
+        _refuse(bool(one.split), "split names modules, and pipeline is 1", "pipeline=%d" % (len(one.split) + 1))
+        return
+    _refuse(
+        one.accumulation < one.num_stages,
+        "accumulation is %d, and the pipeline has %d stages: with fewer micro-batches than stages ranks only wait"
+        % (one.accumulation, one.num_stages),
+        "accumulation=%d" % one.num_stages,
+    )
+    _refuse(
+        one.schedule in SHAPED_LIKE_V and one.stages_per_rank != 2,
+        "the schedule %s gives each rank 2 stages, and stages_per_rank is %d" % (one.schedule, one.stages_per_rank),
+        "stages_per_rank=2",
+    )
+    _refuse(
+        one.schedule in ("interleaved", "zero-bubble") and one.accumulation % one.pipeline != 0,
+        "accumulation is %d, and %s goes in rounds of %d" % (one.accumulation, one.schedule, one.pipeline),
+        "accumulation=%d" % (-(-one.accumulation // one.pipeline) * one.pipeline),
+    )
+    _refuse(
+        one.schedule in SPLIT_BACKWARD and (one.compile or one.checkpointing != "none"),
+        "%s with %s: it runs backward in two halves, for inputs and for weights, of the graph as it was computed"
+        % (one.schedule, "compile" if one.compile else "checkpointing=%r" % one.checkpointing),
+        'schedule="interleaved"',
+    )
+    _refuse(
+        one.schedule in SPLIT_BACKWARD and one.shard > 1 and one.reshard == "always",
+        '%s with shard=%d and reshard="always": between the two halves of backward fully_shard lets a block\'s weights '
+        "go, and gradients come out wrong without a word (PyTorch 2.13)" % (one.schedule, one.shard),
+        'reshard="after-backward"',
+    )
+    _refuse(
+        len(one.split) not in (0, one.num_stages - 1),
+        "split names %d modules, and %d stages begin at %d of them"
+        % (len(one.split), one.num_stages, one.num_stages - 1),
+        "name the first module of each stage but the first",
+    )
+
+
+def _others(one: Strategy) -> str:
+    return ", ".join("%s=%d" % (name, getattr(one, name)) for name in AXES[2:] if getattr(one, name) > 1)
+
+
+def _refuse(is_wrong: bool, message: str, hint: str) -> None:
+    if is_wrong:
+        raise StrategyError(message, hint=hint)

@@ -1,0 +1,339 @@
+"""Cut the matrices of unchanged blocks along the tensor axis: by a plan that is given, or one that is derived.
+
+A derived plan places weights only. What enters an attention or MLP becomes a DTensor, so that the module's own code
+goes on to see the shapes of the whole model, however it names its heads; what leaves it is a plain tensor again.
+"""
+
+from fnmatch import fnmatchcase
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+import torch
+from torch import nn
+
+from . import blocks
+from .axes import Axes
+from .strategy import StrategyError
+
+FIRST = {"q_proj", "k_proj", "v_proj", "wq", "wk", "wv", "query", "key", "value", "to_q", "to_k", "to_v", "q", "k", "v",
+         "qkv", "c_attn", "in_proj", "qkv_proj", "query_key_value", "Wqkv"}  # fmt: skip
+LAST = {"o_proj", "wo", "out_proj", "to_out", "proj", "c_proj", "o", "out", "dense"}
+UP = {"up_proj", "gate_proj", "w1", "w3", "fc1", "c_fc", "up", "gate", "dense_h_to_4h", "lin1", "fc_in"}
+DOWN = {"down_proj", "w2", "fc2", "c_proj", "down", "dense_4h_to_h", "lin2", "fc_out"}
+HEADS = ("n_head", "num_heads", "n_heads", "num_attention_heads", "heads", "n_kv_heads", "num_key_value_heads",
+         "num_kv_heads", "n_kv_head")  # fmt: skip
+NORMS = (nn.LayerNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
+
+
+class Cut(NamedTuple):
+    """A module of which some weights are cut: by rows of the output, or of the input."""
+
+    first: Tuple[str, ...]
+    last: Tuple[str, ...]
+
+
+def apply(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, Any]) -> None:
+    """Cut a model by a plan of its user's, by that which a Hugging Face model brings, or by a derived one."""
+    tied = list(blocks.tied(model).values())
+    given = plan or getattr(model, "_tp_plan", None) or {}
+    if given and axes.strategy.sequence_parallel:
+        raise StrategyError(
+            "sequence_parallel is derived from a model's blocks, and a plan was given",
+            hint='write it into the plan: {"layers.*.norm": "sequence_parallel", …}, sequence_parallel=False',
+        )
+    if given:
+        _apply_given(model, given, axes)
+    else:
+        derive(model, found, axes)
+    if axes.strategy.parallel_loss:
+        _cut_head(model, axes)
+    _refuse_untied(model, tied)
+
+
+def _refuse_untied(model: nn.Module, tied: List[Tuple[str, ...]]) -> None:
+    """Refuse to cut one of two names of a tensor: they would be two from then on."""
+    for names in tied:
+        if len({id(model.get_parameter(name)) for name in names}) > 1:
+            raise StrategyError(
+                "%s are one tensor, and the tensor axis would cut it under one of the names" % " and ".join(names),
+                hint="a plan that leaves them out: run.parallelize(…, plan={…})",
+            )
+
+
+def _styles() -> Dict[str, Any]:
+    """Return PyTorch's styles by Hugging Face's words."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+    return {
+        "colwise": ColwiseParallel,
+        "rowwise": RowwiseParallel,
+        "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
+        "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
+        "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
+        "rowwise_split_input": lambda: RowwiseParallel(input_layouts=Replicate()),
+        "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
+        "sequence_parallel": SequenceParallel,
+    }
+
+
+def _apply_given(model: nn.Module, plan: Mapping[str, Any], axes: Axes) -> None:
+    """Cut what a plan names; every rank has the same weights, so none are sent."""
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    styles, names = _styles(), [name for name, _ in model.named_modules()]
+    for pattern, style in plan.items():
+        if isinstance(style, str) and style not in styles:
+            raise StrategyError(
+                "the plan says %r of %s, which is none of %s" % (style, pattern, ", ".join(styles)),
+                hint="a word of those, or a ParallelStyle of torch.distributed.tensor.parallel",
+            )
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            raise StrategyError(
+                "the plan names %s, and %s has no such module" % (pattern, type(model).__name__),
+                hint="one of %s" % ", ".join(name for name in names[1:12]),
+            )
+        for name in matched:
+            made = styles[style]() if isinstance(style, str) else style
+            _refuse_uneven(model.get_submodule(name), name, str(style), axes)
+            made.src_data_rank = None
+            parallelize_module(model.get_submodule(name), axes.mesh("tensor"), made, src_data_rank=None)
+    for name, module in model.named_modules():
+        _refuse_heads(module, name, axes)
+
+
+def _refuse_uneven(module: nn.Module, name: str, style: str, axes: Axes) -> None:
+    sizes = {"colwise": "out_features", "rowwise": "in_features"}
+    size = getattr(module, sizes.get(style.partition("_")[0], ""), 0)
+    number = axes.sizes["tensor"]
+    if size % number:
+        raise StrategyError(
+            "%s has %d %s, which the tensor axis of %d does not divide"
+            % (name, size, sizes[style.partition("_")[0]], number),
+            hint="tensor=%d" % divisor_of(size, number),
+        )
+
+
+def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None:
+    """Cut the attention and the MLP of every block that is known by the names of its layers."""
+    cuts = {name: cut for block in found for name, cut in _cuts_of(found[block], block).items()}
+    if not cuts:
+        raise StrategyError(
+            "no attention and no MLP is known in the blocks of %s, whose layers are %s"
+            % (type(model).__name__, ", ".join(_linears(next(iter(found.values())))) or "no nn.Linear"),
+            hint='give a plan: run.parallelize(…, plan={"layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"})',
+        )
+    for name in cuts:
+        _refuse_heads(model.get_submodule(name), name, axes)
+        refuse_dropout(model.get_submodule(name), name, axes)
+    allow_plain_tensors()
+    _teach_attention()
+    for name, cut in cuts.items():
+        _cut(model.get_submodule(name), cut, axes)
+    if axes.strategy.sequence_parallel:
+        lists = {name.rpartition(".")[0] for name in found}
+        if len(lists) > 1:
+            raise StrategyError(
+                "sequence_parallel cuts from the first block to the last, and the blocks stand in %s"
+                % ", ".join(lists),
+                hint="sequence_parallel=False",
+            )
+        _cut_sequences(list(found.values()), set(cuts), model, axes)
+
+
+def _cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
+    """Return the modules of a block whose layers are known; the innermost that holds both ends of a pair."""
+    cuts = {}
+    for name, module in block.named_modules():
+        linears = [child for child, one in module.named_children() if isinstance(one, nn.Linear)]
+        path = "%s.%s" % (prefix, name) if name else prefix
+        for first, last in ((FIRST, LAST), (UP, DOWN)):
+            begins = tuple(one for one in linears if one in first)
+            ends = tuple(one for one in linears if one in last and one not in begins)
+            if begins and ends:
+                cuts[path] = Cut(begins, ends)
+        if isinstance(module, nn.Sequential) and len(linears) == 2 and path not in cuts:
+            cuts[path] = Cut((linears[0],), (linears[1],))
+    return cuts
+
+
+def _linears(block: nn.Module) -> List[str]:
+    return [name for name, module in block.named_modules() if isinstance(module, nn.Linear)]
+
+
+def _refuse_heads(module: nn.Module, name: str, axes: Axes) -> None:
+    """Refuse heads that the ranks of the tensor axis cannot share evenly."""
+    number = axes.sizes["tensor"]
+    for attribute in HEADS:
+        heads = getattr(module, attribute, None)
+        if isinstance(heads, int) and not isinstance(heads, bool) and heads % number:
+            raise StrategyError(
+                "%s.%s is %d, which the tensor axis of %d does not divide" % (name, attribute, heads, number),
+                hint="tensor=%d" % divisor_of(heads, number),
+            )
+
+
+def divisor_of(size: int, most: int) -> int:
+    return max(one for one in range(1, most + 1) if size % one == 0)
+
+
+def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
+    """Refuse random numbers for DTensors where PyTorch has none (2.13: "…is not supported on cpu mesh")."""
+    if axes.world.device.type != "cpu":
+        return
+    for inner, one in module.named_modules():
+        p = getattr(one, "p", None) if isinstance(one, nn.Dropout) else getattr(one, "dropout", None)
+        if isinstance(p, float) and p > 0:
+            where = ".".join(part for part in (name, inner) if part)
+            raise StrategyError(
+                "%s drops out %g of what the ranks of the tensor or context axis have cut, and PyTorch has no random "
+                "numbers for that on a CPU" % (where, p),
+                hint="dropout 0 there, or a GPU",
+            )
+
+
+def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
+    """Place the weights of one attention or MLP; its own code computes with DTensors from then on."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    mesh, by_sequence = axes.mesh("tensor"), axes.strategy.sequence_parallel
+    for name in cut.first:
+        place(module.get_submodule(name), mesh, {"weight": Shard(0), "bias": Shard(0)})
+    for name in cut.last:
+        place(module.get_submodule(name), mesh, {"weight": Shard(1), "bias": Replicate()})
+    for child in module.modules():  # such as a norm of queries and keys
+        place(child, mesh, {})
+    outside = Shard(1) if by_sequence else Replicate()
+    module.register_forward_pre_hook(_enters(mesh, outside), with_kwargs=True)
+    module.register_forward_hook(_leaves(outside))
+
+
+def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
+    """Make a module's own weights DTensors: as named, or whole on every rank. Nothing is sent: all have the same."""
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        if not hasattr(parameter, "placements"):
+            placement = placements.get(name, Replicate())
+            cut = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(cut, requires_grad=parameter.requires_grad))
+
+
+def _enters(mesh: Any, outside: Any) -> Any:
+    """Let activations become DTensors that are whole on every rank; masks and tables stay plain."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    def enter(_module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+
+        def change(value: Any) -> Any:
+            if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
+                return value
+            if value is not tensors[0] and not value.requires_grad:
+                return value
+            return DTensor.from_local(value, mesh, [outside], run_check=False).redistribute(placements=[Replicate()])
+
+        return tuple(change(one) for one in args), {key: change(one) for key, one in kwargs.items()}
+
+    return enter
+
+
+def _leaves(outside: Any) -> Any:
+    """Let what leaves be plain: the sum over all ranks, or this rank's part of it."""
+
+    def leave(module: nn.Module, _args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return tuple(leave(module, (), one) for one in output)
+        if not hasattr(output, "placements"):
+            return output
+        return output.redistribute(placements=[outside]).to_local()
+
+    return leave
+
+
+def allow_plain_tensors() -> None:
+    """Let PyTorch take plain tensors among DTensors for what they are here: the same on every rank."""
+    from torch.distributed.tensor import DTensor
+
+    DTensor._op_dispatcher._allow_implicit_replication = True  # as implicit_replication(), for backward too
+
+
+_taught: List[bool] = []
+
+
+def _teach_attention() -> None:
+    """Tell DTensor that attention on a CPU treats heads and samples by themselves, as it knows of CUDA's (2.13)."""
+    if _taught:
+        return
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    _taught.append(True)
+    aten = torch.ops.aten
+    kinds = [Replicate(), Shard(1), Shard(0)]
+
+    def forward(*args: Any, **_options: Any) -> Any:
+        return [([kind] * 2, [kind] * 3 + [None] * (len(args) - 3)) for kind in kinds]
+
+    def backward(*args: Any, **_options: Any) -> Any:
+        return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6)) for kind in kinds]
+
+    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu.default)(forward)
+    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(backward)
+
+
+def _cut_sequences(found: List[nn.Module], cuts: "set[str]", model: nn.Module, axes: Axes) -> None:
+    """Cut sequences from the first block to the last: norms and sums between the cut layers compute their part."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+
+    mesh = axes.mesh("tensor")
+    inside = {id(one) for name in cuts for one in model.get_submodule(name).modules()}
+    for number, block in enumerate(found):
+        for name, module in block.named_modules():
+            if id(module) in inside or not any(True for _ in module.parameters(recurse=False)):
+                continue
+            if not (isinstance(module, NORMS) or type(module).__name__.endswith("RMSNorm")):
+                raise StrategyError(
+                    "block %d has weights in %s, which is no norm and no attention or MLP that is known: with "
+                    "sequence_parallel each rank would see its own tokens there alone" % (number, name or "itself"),
+                    hint="sequence_parallel=False",
+                )
+            parallelize_module(module, mesh, SequenceParallel(use_local_output=True), src_data_rank=None)
+
+    def enter(_module: nn.Module, args: Tuple[Any, ...]) -> Any:
+        given = args[0]
+        if given.size(1) % mesh.size():
+            raise StrategyError(
+                "a sequence has %d tokens, which the tensor axis of %d does not divide" % (given.size(1), mesh.size()),
+                hint="sequences of a multiple of %d, or sequence_parallel=False" % mesh.size(),
+            )
+        whole = DTensor.from_local(given, mesh, [Replicate()], run_check=False)
+        return (whole.redistribute(placements=[Shard(1)]).to_local(), *args[1:])
+
+    def leave(_module: nn.Module, _args: Any, output: Any) -> Any:
+        first = output[0] if isinstance(output, tuple) else output
+        part = DTensor.from_local(first, mesh, [Shard(1)], run_check=False)
+        whole = part.redistribute(placements=[Replicate()]).to_local()
+        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+
+    found[0].register_forward_pre_hook(enter)
+    found[-1].register_forward_hook(leave)
+
+
+def _cut_head(model: nn.Module, axes: Axes) -> None:
+    """Cut the last layer by classes, and leave its logits cut for the loss."""
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    heads = [(name, one) for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    name, head = heads[-1]
+    if id(head.weight) in blocks.tied(model):
+        raise StrategyError(
+            "%s.weight is also %s, and parallel_loss cuts the one and not the other"
+            % (name, ", ".join(one for one in blocks.tied(model)[id(head.weight)] if one != name + ".weight")),
+            hint="parallel_loss=False",
+        )
+    _refuse_uneven(head, name, "colwise", axes)
+    style = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    parallelize_module(head, axes.mesh("tensor"), style, src_data_rank=None)

@@ -1,0 +1,313 @@
+"""A model to which a strategy was applied: it steps, clips, saves and loads as on one device."""
+
+import os
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+
+import torch
+from torch import nn
+
+from ..streams import Streams
+from . import additivity, batches, blocks, context, drawing, norms, precision, safetensors, spreading, stages, states
+from .apply import State, read
+from .axes import Axes
+from .optimizers import Chooser, Optimizing
+from .strategy import StrategyError
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+NO_LIMIT = 0.0
+
+
+class Step(NamedTuple):
+    """What one step has come to, equal on all ranks."""
+
+    loss: torch.Tensor
+    """The mean over the whole batch."""
+    gradient_norm: torch.Tensor
+    """The 2-norm of the gradient of all weights, before it was clipped."""
+    was_lost: bool = False
+    """Whether fp16 overflowed, so that nothing was changed."""
+
+
+class Parallel:
+    """What `run.parallelize()` returns."""
+
+    def __init__(
+        self,
+        run: "Run",
+        parts: Dict[int, nn.Module],
+        axes: Axes,
+        *,
+        order: Sequence[str],
+        trained: Sequence[str],
+        loss: Optional[Callable[..., torch.Tensor]],
+        count: Optional[Callable[[Any], int]],
+    ) -> None:
+        self.axes = axes
+        self.strategy = axes.strategy
+        self.parts = list(parts.values())
+        """The modules of this rank: its stages of a pipeline, or the one model."""
+        self._order, self._trained = list(order), list(trained)
+        self._loss, self._count = loss, count or batches.count_of
+        self._streams = Streams(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
+        self._scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
+        self._optimizing: Optional[Optimizing] = None
+        self._calls = run.calls
+        self._total = 1.0
+        self._num_begun = 0
+        self._stages = sorted(parts)
+        self._parameters = self._named_parameters()
+        self._schedule = stages.make_schedule(parts, axes, self._loss_of_part) if self.strategy.pipeline > 1 else None
+        if self.strategy.num_data < self.strategy.num_ranks:
+            for part in self.parts:
+                part.register_forward_pre_hook(self._refuse_shared_rows)
+        if run.world.rank == 0 and run.world.size > 1:
+            run.say("strategy: %s" % self.strategy)
+
+    def _refuse_shared_rows(self, *_: Any) -> None:
+        """Refuse rows that a run has shared among all ranks, where some ranks have to compute the same rows."""
+        if self._calls.is_inside:
+            raise StrategyError(
+                "run.loader() gives each of %d ranks rows of its own, and under %s only %d have different rows"
+                % (self.strategy.num_ranks, self.strategy.as_code(), self.strategy.num_data),
+                hint="trained.step(inputs, targets), with the loader itself",
+            )
+
+    # The model and its optimizer
+
+    @property
+    def model(self) -> nn.Module:
+        """The module to call; a pipeline has none, for no rank has the whole."""
+        if self._schedule is not None:
+            raise StrategyError(
+                "a pipeline has no model that one rank could call", hint="trained.step(inputs, targets)"
+            )
+        return self.parts[0]
+
+    def parameters(self) -> Dict[str, nn.Parameter]:
+        """Return this rank's weights by the names that they have in the model as it was written."""
+        return dict(self._parameters)
+
+    def _named_parameters(self) -> Dict[str, nn.Parameter]:
+        found: Dict[str, nn.Parameter] = {}
+        for part in self.parts:
+            found.update({blocks.plain_name(name): one for name, one in part.named_parameters()})
+        known = {name: place for place, name in enumerate(self._order)}
+        return dict(sorted(found.items(), key=lambda item: known.get(item[0], len(known))))
+
+    def optimize(self, kind: Any, *, groups: Optional[Chooser] = None, **settings: Any) -> torch.optim.Optimizer:
+        """Make the optimizer: a class of torch.optim and its settings; groups(name, weight) gives a weight's own."""
+        self._optimizing = Optimizing(kind, self._parameters, self.axes, groups=groups, settings=settings)
+        return self.optimizer
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What was made by optimize(); a scheduler of learning rates takes it."""
+        if self._optimizing is None:
+            raise StrategyError("there is no optimizer yet", hint="trained.optimize(torch.optim.AdamW, lr=1e-3)")
+        return self._optimizing.optimizer  # type: ignore[no-any-return]
+
+    def loader(self, loader: Any) -> batches.OwnRows:
+        """Return a loader that gives this rank's rows alone, for step(…, rows=True)."""
+        return batches.OwnRows(loader, self.axes)
+
+    # A step
+
+    def step(self, inputs: Any, targets: Any, *, clip: float = NO_LIMIT, rows: bool = False) -> Step:
+        """Train on a batch: forward, backward, clip, step. Every rank gives the whole batch; with rows=True its own."""
+        self.optimizer.zero_grad()
+        loss = self._begin_mean(self._compute(inputs, targets, rows=rows))
+        norm = self.clip(clip)
+        was_lost = self._scale.is_lost(norm)
+        if not was_lost:
+            self.optimizer.step()
+        return Step(loss(), norm, was_lost)
+
+    def backward(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
+        """Compute the gradient of the loss over the whole batch, and return that loss."""
+        return self._begin_mean(self._compute(inputs, targets, rows=rows))()
+
+    def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:
+        """Compute gradients; return this rank's part of the loss."""
+        self._num_begun += 1
+        inputs, targets = self._own(inputs, targets, rows=rows)
+        with self._plainly():
+            total = self._in_stages(inputs, targets) if self._schedule is not None else self._in_turn(inputs, targets)
+        norms.finish(self._parameters.values())
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
+        """Return the loss over a whole batch."""
+        inputs, targets = self._own(inputs, targets, rows=rows)
+        with self._plainly(), self._cut_losses():
+            compute = self._forward if self._schedule is None else self._evaluate_in_stages
+            total = compute(inputs, targets)
+        return self._begin_mean(total)()
+
+    def clip(self, limit: float) -> torch.Tensor:
+        """Return the norm of the whole gradient, and scale the gradient down to a limit above 0."""
+        weights = list(self._parameters.values())
+        norm = norms.total(weights, self.axes) / self._scale.value
+        factor = torch.ones_like(norm) / self._scale.value
+        if limit > NO_LIMIT:
+            factor = factor * (limit / (norm + norms.EPSILON)).clamp(max=1.0)
+        if limit > NO_LIMIT or self._scale.value != 1.0:
+            norms.multiply(weights, factor)
+        return norm
+
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        """Compute without a run's look at each call of a module, and with random numbers for these rows alone."""
+        self._calls.leave_hooks()
+        try:
+            with self._streams.in_own():
+                yield
+        finally:
+            self._calls.enter_hooks()
+
+    def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
+        """Return what this rank computes, and note what the whole batch's loss is a mean over."""
+        batches.refuse_views(inputs, targets)
+        total = 0.0 if rows else float(self._count(targets))
+        if not rows:
+            inputs, targets = (batches.own_rows(one, self.axes) for one in (inputs, targets))
+        if self.strategy.context > 1:
+            targets = batches.each(lambda one: context.cut_plain(one, self.axes), targets)
+        if rows:
+            repeats = self.axes.place("tensor") or self.axes.place("pipeline")
+            own = 0.0 if repeats else float(self._count(targets))
+            total = float(self.axes.sum(torch.tensor(own, device=self.axes.world.device)))
+        self._total = max(total, 1.0)
+        return inputs, targets
+
+    def _in_turn(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """Compute the parts one after another; gradients are exchanged in the last."""
+        number = self.strategy.accumulation
+        parts, wanted_parts = (batches.in_parts(one, number, is_even=False) for one in (inputs, targets))
+        total = torch.zeros((), device=self.axes.world.device)
+        for place, (part, wanted) in enumerate(zip(parts, wanted_parts)):  # noqa: B905
+            with self._exchanging(is_last=place == number - 1), self._cut_losses():
+                loss = self._forward(part, wanted)
+                self._run_backward(loss)
+            total += loss.detach()
+        return total
+
+    def _exchanging(self, *, is_last: bool) -> Any:
+        model = self.parts[0]
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            return nullcontext() if is_last else model.no_sync()
+        if self.strategy.accumulation > 1:
+            spreading.sync_gradients(self.parts, is_last=is_last)
+        return nullcontext()
+
+    def _cut_losses(self) -> Any:
+        """Return what a loss, and backward from it, stand in where logits are cut by classes."""
+        if not self.strategy.parallel_loss:
+            return nullcontext()
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel()
+
+    def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """Return the loss of some rows, weighed so that the sum over all parts and ranks is the mean over the batch."""
+        weight = self._count(targets) / self._total  # counted where the batch lies: a device need not be waited for
+        given = batches.tuple_of(self._here(inputs))
+        targets = self._here(targets)
+        if self.strategy.context > 1:
+            given = tuple(context.cut(one, self.axes) for one in given)
+        with precision.autocast(self.strategy, self.axes.world.device):
+            outputs = context.leave(self.parts[0](*given)) if self.strategy.context > 1 else self.parts[0](*given)
+            return self._loss_of(outputs, targets, weight)
+
+    def _here(self, given: Any) -> Any:
+        """Return a batch on this rank's device."""
+        return batches.each(lambda one: one.to(self.axes.world.device), given)
+
+    def _loss_of(self, outputs: Any, targets: Any, weight: float) -> torch.Tensor:
+        if not weight:  # a mean over nothing is no number, and what counts for nothing is 0
+            return sum((one * 0).sum() for one in batches.tuple_of(outputs))  # type: ignore[no-any-return]
+        loss = outputs if self._loss is None else self._loss(outputs, targets)
+        if self._loss is not None and self._num_begun <= additivity.NUM_STEPS and additivity.matters(self.strategy):
+            additivity.check(self._loss, self._count, outputs, targets, loss.detach(), self.strategy)
+        if hasattr(loss, "full_tensor"):
+            loss = loss.full_tensor()
+        return loss * weight
+
+    def _run_backward(self, loss: torch.Tensor) -> None:
+        """Run backward for a mean over the data axes; not Tensor.backward, which a run has hooked for scripts."""
+        torch.autograd.backward(loss * (self.strategy.num_data * self._scale.value))
+
+    def _loss_of_part(self, outputs: Any, targets: Any) -> torch.Tensor:
+        """Return a micro-batch's loss as a schedule runs backward from it."""
+        weight = self._count(targets) / self._total
+        return self._loss_of(outputs, targets, weight * self.strategy.num_data * self._scale.value)
+
+    def _in_stages(self, inputs: Any, targets: Any) -> torch.Tensor:
+        number = self.strategy.accumulation
+        batches.in_parts(inputs, number, is_even=True)  # refuses rows that do not come out even
+        assert self._schedule is not None  # noqa: S101
+        losses: List[torch.Tensor] = []
+        has_first, has_last = 0 in self._stages, self.strategy.num_stages - 1 in self._stages
+        given = batches.tuple_of(self._here(inputs))
+        wanted: Dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
+        with precision.autocast(self.strategy, self.axes.world.device):
+            self._schedule.step(*(given if has_first else ()), **stages.as_named(given), **wanted)
+        scale = self.strategy.num_data * self._scale.value
+        return sum((one.detach() for one in losses), torch.zeros((), device=self.axes.world.device)) / scale
+
+    def _evaluate_in_stages(self, inputs: Any, targets: Any) -> torch.Tensor:
+        parts = dict(zip(self._stages, self.parts))  # noqa: B905
+        with precision.autocast(self.strategy, self.axes.world.device):
+            output = stages.forward_only(parts, self.axes, batches.tuple_of(self._here(inputs)))
+            if output is None:
+                return torch.zeros((), device=self.axes.world.device)
+            return self._loss_of(output, self._here(targets), self._count(targets) / self._total)
+
+    def _begin_mean(self, total: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to add up all ranks' parts of the loss; it travels while an optimizer steps."""
+        wait = self.axes.begin_sum(total if self.axes.counts else torch.zeros_like(total))
+        return lambda: wait().to(total.dtype)
+
+    # What is kept
+
+    def state(self) -> Dict[str, torch.Tensor]:
+        """Return the whole model's state as one device has it, on the main rank; every rank must ask."""
+        return states.gather(states.named(self.parts), self.axes, self._order)
+
+    def load(self, state: State) -> None:
+        """Take the state of a whole model, or the name of a file; every rank reads what it keeps."""
+        states.fill(states.named(self.parts), read(state), self._order)
+
+    def optimizer_state(self) -> Dict[str, Any]:
+        """Return the optimizer's state as one device has it, on the main rank; every rank must ask."""
+        self.optimizer  # noqa: B018  (refuses where there is none)
+        assert self._optimizing is not None  # noqa: S101
+        return self._optimizing.state(self._trained)
+
+    def load_optimizer(self, state: Mapping[str, Any]) -> None:
+        """Take the state of an optimizer of the whole model."""
+        self.optimizer  # noqa: B018  (refuses where there is none)
+        assert self._optimizing is not None  # noqa: S101
+        self._optimizing.load(state, self._trained)
+
+    def save(self, path: str) -> None:
+        """Write the whole state, plain: weights as *.safetensors; else weights and optimizer for torch.load()."""
+        model = self.state()
+        content: Dict[str, Any] = {"model": model}
+        if self._optimizing is not None and not path.endswith(".safetensors"):
+            content["optimizer"] = self.optimizer_state()
+        if self.axes.world.rank == 0:
+            if path.endswith(".safetensors"):
+                safetensors.write(path, model)
+            else:
+                torch.save(content, path + ".part")
+                os.replace(path + ".part", path)
+        if self.axes.world.size > 1:
+            torch.distributed.barrier()
+
+    def picture(self) -> str:
+        """Return a table of what lies on which rank; every rank must ask."""
+        return drawing.table(states.named(self.parts), self.axes, self._order)

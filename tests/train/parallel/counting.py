@@ -1,0 +1,48 @@
+"""Count what one step sends, as PyTorch's profiler sees the process group, and what a rank keeps afterwards."""
+
+from typing import Any
+
+import torch
+from tests.train.parallel import models, training
+from torch.profiler import ProfilerActivity, profile
+
+from echelon.train.parallel import norms
+from echelon.train.parallel.strategy import Strategy
+
+SMALL = 4  # elements: the sums of losses, counts and norms are not what a formula is about
+WORDS = {"all_reduce": "all-reduce", "all_gather": "all-gather", "send": "send", "broadcast": "broadcast"}
+
+
+def count(kind: str, strategy: Strategy) -> dict[str, dict[str, float]]:
+    """Return the elements that this rank gives to messages in a step, and those that it keeps."""
+    trained = training.parallelized(kind, strategy)
+    optimizer = trained.optimize(torch.optim.AdamW, lr=0.1)
+    inputs, targets = models.batches(kind)[0]
+    for _ in range(2):  # the first shows shapes around, the second has DDP's final buckets
+        trained.step(inputs, targets)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        trained.step(inputs, targets)
+    sent: dict[str, float] = {}
+    for event in profiled.events():
+        word = WORDS.get(event.name.removeprefix("gloo:"), "") if event.name.startswith("gloo:") else ""
+        size = sum(number_of(shape) for shape in event.input_shapes)
+        if word and size > SMALL:
+            sent[word] = sent.get(word, 0) + size
+    weights = trained.parameters().values()
+    states = getattr(optimizer, "optim", optimizer).state.values()
+    kept = {
+        "weights": sum(norms.local(one).numel() for one in weights),
+        "gradients": sum(norms.local(one.grad).numel() for one in weights if one.grad is not None),
+        "states": sum(norms.local(one).numel() for each in states for one in each.values() if one.dim()),
+    }
+    return {"sent": sent, "kept": kept}
+
+
+def number_of(shape: Any) -> int:
+    """Return the elements of a shape, or of a list of shapes."""
+    if shape and isinstance(shape[0], list | tuple):
+        return sum(number_of(one) for one in shape)
+    result = 1 if shape else 0
+    for size in shape:
+        result *= size
+    return result

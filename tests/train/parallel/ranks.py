@@ -1,0 +1,122 @@
+"""Real gloo ranks, cheaply: one process imports torch once, and forks as many ranks as a test asks for.
+
+A test calls `run(4, function, argument, …)` with a function of a module; each rank calls it, and what they return comes
+back in the order of ranks. The server is this module as a program, started at the first call and ended with its tests.
+"""
+
+import atexit
+import importlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 120
+_server: list[subprocess.Popen[bytes]] = []
+
+
+class RankFailed(Exception):
+    """What the ranks that failed have written."""
+
+
+def run(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Call a function on every rank of a new world; return what each gave."""
+    server = _serve()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    pickle.dump((num_ranks, function.__module__, function.__name__, args), server.stdin)
+    server.stdin.flush()
+    results = pickle.load(server.stdout)
+    failed = [text for is_fine, text in results if not is_fine]
+    if failed:
+        raise RankFailed("\n".join(failed[:1] + [text.strip().rpartition("\n")[2] for text in failed[1:]]))
+    return [value for _, value in results]
+
+
+def _serve() -> subprocess.Popen[bytes]:
+    if not _server or _server[0].poll() is not None:
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
+        command = [sys.executable, "-m", "tests.train.parallel.ranks"]
+        _server[:] = [subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)]
+        atexit.register(_server[0].kill)
+    return _server[0]
+
+
+def main() -> None:
+    """Serve until nobody asks any more."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what ranks print is no answer
+    import torch
+    import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.distributed.optim
+    import torch.distributed.pipelining
+    import torch.distributed.tensor.parallel
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            asked = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        folder = tempfile.mkdtemp(prefix="ranks-")
+        try:
+            pickle.dump(_fork(folder, *asked), answers)
+            answers.flush()
+        finally:
+            shutil.rmtree(folder)
+
+
+def _fork(folder: str, num_ranks: int, module: str, name: str, args: Any) -> list[tuple[bool, Any]]:
+    children = []
+    for rank in range(num_ranks):
+        child = os.fork()
+        if not child:
+            _be_rank(rank, num_ranks, folder, module, name, args)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    return [_answer(folder, rank) for rank in range(num_ranks)]
+
+
+def _answer(folder: str, rank: int) -> tuple[bool, Any]:
+    try:
+        with open(f"{folder}/{rank}", "rb") as file:
+            return pickle.load(file)  # type: ignore[no-any-return]
+    except OSError:
+        return False, f"rank {rank} died"
+
+
+def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, args: Any) -> None:
+    import datetime
+    import faulthandler
+
+    import torch.distributed as dist
+
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank))
+    os.chdir(folder)
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=num_ranks,
+            timeout=datetime.timedelta(seconds=SECONDS // 2),
+        )  # fmt: skip
+        result = (True, getattr(importlib.import_module(module), name)(*args))
+    except BaseException:  # noqa: BLE001  (whatever it is, the test shows it)
+        result = (False, f"rank {rank}: {traceback.format_exc()}")
+    with open(f"{folder}/{rank}.part", "wb") as file:
+        pickle.dump(result, file)
+    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
