@@ -20,12 +20,14 @@ OPTIONS: tuple[Option, ...] = (
         names=("--machine",), value="NAME", help="the machine that the jobs are for (default: the one you stand on)"
     ),
     Option(names=("--strict",), help="exit code 1 for warnings too"),
-    Option(names=("--json",), help="as JSON"),
+    Option(names=("--format",), value="HOW", help="text, json, sarif (code hosts, editors) or github (annotations)"),
+    Option(names=("--json",), help="the same as --format json"),
     Option(names=("--list",), help="every rule in one line"),
     Option(names=("--explain",), value="ID", help="the page of one rule: why, its source, a bad and a good example"),
     Option(names=("-h", "--help"), help="show this"),
 )
 STANDARD_INPUT = "standard input"
+FORMATS = ("text", "json", "sarif", "github")
 
 
 def main(arguments: list[str]) -> int:
@@ -44,14 +46,34 @@ def main(arguments: list[str]) -> int:
         return 0
     if not files:
         raise UsageError("no file was given", hint="echelon lint train.py job.sh")
+    form = _format(values)
     linted = _lint(files, values)
-    if "json" in values:
-        print(report.as_json(linted))
-    else:
-        with_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        print(report.text(linted, num_files=len(files), with_colour=with_colour), end="")
+    print(_written(linted, form, num_files=len(files)), end="")
     failing = ("error", "warning") if "strict" in values else ("error",)
     return 1 if any(finding.severity in failing for finding in linted.findings) else 0
+
+
+def _format(values: dict[str, str]) -> str:
+    asked = values.get("format", "json" if "json" in values else "text")
+    if asked not in FORMATS:
+        raise UsageError(f"--format {asked}: the choices are {', '.join(FORMATS)}", hint="--format sarif")
+    if "json" in values and asked != "json":
+        raise UsageError(f"--json and --format {asked} are two formats", hint=f"--format {asked}")
+    return asked
+
+
+def _written(linted: Linted, form: str, *, num_files: int) -> str:
+    import echelon
+    from echelon.lint import formats, pages, report
+
+    if form == "json":
+        return report.as_json(linted) + "\n"
+    if form == "sarif":
+        return formats.sarif(linted, pages.all_pages(), echelon.__version__) + "\n"
+    if form == "github":
+        return formats.github(linted)
+    with_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return report.text(linted, num_files=num_files, with_colour=with_colour)
 
 
 def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
