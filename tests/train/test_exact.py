@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echelon.train.view import tree
+from echelon.train.exact import tree
 
 SCRIPT = Path(__file__).with_name("exact_script.py")
 HEAD = """

@@ -17,7 +17,7 @@ from typing import Any
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
 
-PROGRAM = "echelon.train.sweep"
+PROGRAM = "echelon.train.collectives.sweep"
 ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)
 """Bytes; the last is what centres publish their bus bandwidth for."""
 ON_CORES = (4 << 10, 256 << 10, 4 << 20)

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .exact.weights import Weights
 from .refusal import Refusal
 from .shards import Shards, is_sharded
 from .view import exchange
-from .weights import Weights
 from .world import World
 
 

@@ -9,11 +9,11 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from . import batch_norm, shards
 from . import world as worlds
+from .exact.weights import clip_by_whole_norm
 from .refusal import Refusal
 from .run import Run
 from .view import derivatives, losses
 from .view.tensors import View
-from .weights import clip_by_whole_norm
 from .wishes import LEARNING_RATES
 
 

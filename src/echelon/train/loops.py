@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ContextManager, Deque, Iterator, List, Op
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from . import batches, shard_loading
+from . import batches
+from .exact import loading
 from .proof.record import in_other_order
 from .refusal import Refusal
 from .streams import key_of, seed_all
@@ -160,8 +161,8 @@ class Loop:
                 0 if is_whole else self.run.world.rank, loader.worker_init_fn
             )
             if self.run.world.is_exact:
-                twin.__dict__["dataset"] = shard_loading.Dataset(loader.dataset)
-                twin.__dict__["collate_fn"] = shard_loading.Collate(loader.collate_fn)
+                twin.__dict__["dataset"] = loading.Dataset(loader.dataset)
+                twin.__dict__["collate_fn"] = loading.Collate(loader.collate_fn)
             self.run.twins[loader] = twin
         self._sampler = twin.batch_sampler
         return iterate(twin)

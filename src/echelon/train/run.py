@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader
 
 from . import world as worlds
 from .batches import rows_of
+from .exact.keys import Keys
 from .files.sharing import Files
 from .first_step import FirstStep
 from .gradients import Gradients
-from .keys import Keys
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal

@@ -46,7 +46,7 @@ def read(environ: Mapping[str, str], num_shards: int = 0) -> World:
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     if not num_shards:
         return World(rank, size, device)
-    from .view.joints import Joints
+    from .exact.joints import Joints
 
     hosted = num_shards // size
     return World(rank * hosted, num_shards, device, hosted, Joints())

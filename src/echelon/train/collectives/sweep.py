@@ -1,4 +1,4 @@
-"""Measure all-reduce on all ranks, then among pairs of nodes until the slow ones are known: `… -m echelon.train.sweep`.
+"""Measure all-reduce on all ranks, then among pairs of nodes until the slow ones are known; `launch.sweep` starts it.
 
 Bandwidths are those of nccl-tests: algorithm bandwidth is bytes by seconds, bus bandwidth that times 2 (n - 1) / n.
 """
@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from . import world
+from .. import world
 from .evidence import libraries, traffic
 from .narrow import Group, by_round
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .shards import whole
+from ..shards import whole
 
 if TYPE_CHECKING:
-    from .gradients import Gradients
+    from ..gradients import Gradients
 
 _MOST_TENSORS = 16
 _MOST_ELEMENTS = 1024

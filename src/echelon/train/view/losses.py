@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 from torch import nn
 
+from ..exact import tree
 from ..refusal import Refusal
-from . import exchange, signs, tree
+from . import exchange, signs
 from .tensors import Args, Kwargs, Partial, Sharded, entered, own_part
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 
+from ..exact import tree
 from ..refusal import Refusal
-from . import exchange, tree
+from . import exchange
 from .tensors import Args, Kwargs, Partial, View, map_entries, map_tensors, tensors_of
 
 _SHARDS = "_echelon_shards"
