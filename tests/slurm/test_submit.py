@@ -221,3 +221,15 @@ def test_plain_script_makes_no_copies(slurm: Cluster, learned: Path, folder: Pat
     assert "train.py trains on one device" in done.stderr
     assert "submit without --plain" in done.stderr
     assert call(slurm, learned, folder, *words, "--scale", "off", "train.py").returncode == 0
+
+
+def test_worst_mistake_is_said(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """What is wrong in the script is said in one line before it waits in a queue; a script without is no word."""
+    words = ("submit", "--gpus", "2", "-t", "5", "--dry-run")
+    (folder / "train.py").write_text("import torch\nmodel = torch.nn.DataParallel(torch.nn.Linear(2, 2))\n")
+    done = call(slurm, learned, folder, *words, "train.py")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "lint" in line]
+    assert line.startswith("echelon: lint: warning ECH517 in train.py:2: DataParallel")
+    (folder / "train.py").write_text("import torch\nprint(torch.ones(1))\n")
+    assert "lint" not in call(slurm, learned, folder, *words, "train.py").stderr
