@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_nodes(scanned: Scanned, plan: Plan, host: Host) -> None:
-    """Say the worst that is wrong with the nodes; raise UsageError for what the run would fail with."""
+    """Say the worst that is wrong with the nodes; where somebody asked, raise UsageError for an error."""
     by_default = "fast" if plan.where == "here" and plan.devices_per_node else "off"
     given = scanned.values.get("check", [by_default])[-1]
     level = _one_of("--check", given, ("fast", "full", "off"))
@@ -61,13 +61,13 @@ def _check_nodes(scanned: Scanned, plan: Plan, host: Host) -> None:
     from echelon.cli.nodes import before_run
 
     found = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=False, host=host)
-    if found.is_refused:
+    if found.is_refused and "check" in scanned.values:
         raise UsageError(
             found.line.removeprefix("error").lstrip(": "),
             hint="echelon check shows all that was found; echelon run --check off … starts anyway",
         )
     if found.line:
-        sys.stderr.write(f"echelon: {found.line}\n")
+        sys.stderr.write(f"echelon: check: {found.line}\n")
 
 
 def read_job(scanned: Scanned) -> Job:
