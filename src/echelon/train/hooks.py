@@ -50,7 +50,7 @@ def _hook_backward(run: Run) -> None:
 
 
 def _hook_calls(run: Run) -> None:
-    """Let a batch enter models in parts; while one computes, modules are called as ever, and can be compiled."""
+    """Let a batch enter models in parts; while a compiled one computes, modules are called as ever."""
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -65,6 +65,7 @@ def _hook_calls(run: Run) -> None:
     def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
+        run.calls.is_compiled = True
         leave()  # what is compiled is the module, not how it is called
         try:
             return compiles(model, *args, **kwargs)

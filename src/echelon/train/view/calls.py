@@ -28,6 +28,8 @@ class Calls:
         self._pid = os.getpid()
         self.is_inside = False
         self.leave_hooks = self.enter_hooks = _nothing
+        self.is_compiled = False
+        """Whether something was compiled: then hooks are left, which makes classes forget what they had looked up."""
         self.has_rows = True
         """Whether this rank has a sample of the batch that is computed, rather than one that stands in."""
         self.fraction = 1.0
@@ -68,13 +70,15 @@ class Calls:
     def _inside(self) -> Iterator[None]:
         """Compute a model with plain PyTorch, and with random numbers of this rank's own, such as dropout."""
         self.is_inside = True
-        self.leave_hooks()
+        if self.is_compiled:
+            self.leave_hooks()
         try:
             with self._run.streams.in_own():
                 yield
         finally:
             self.is_inside = False
-            self.enter_hooks()
+            if self.is_compiled:
+                self.enter_hooks()
 
     def _compute(self, original: Any, module: nn.Module, every: List[Any], leads: List[List[Sharded]]) -> Any:
         """Compute this rank's rows, or those of each shard by itself."""
