@@ -21,7 +21,7 @@ import os
 import sys
 import time
 
-from echelon.train import sweep
+from echelon.train.collectives import sweep
 
 reduce_once = sweep.reduce_once
 
