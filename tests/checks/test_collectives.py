@@ -13,7 +13,7 @@ from tests.runs import ECHELON
 from echelon.checks import collectives
 from echelon.checks.finding import Finding
 from echelon.node.survey.nouns import Interface, Network, Survey
-from echelon.train.collectives.evidence import libraries, traffic
+from echelon.train.collectives.routes import libraries, traffic
 
 MIB = 1 << 20
 DELAYED = """

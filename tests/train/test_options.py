@@ -37,6 +37,32 @@ for _epoch in range(3):
     print(f"valid {hits} {total:.4f}")
 """
 
+INFERENCE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+samples = TensorDataset(torch.randn(32, 4), torch.randint(0, 3, (32,)))
+loader = DataLoader(samples, batch_size=8, num_workers=1, persistent_workers=True)
+x, _ = next(iter(loader))
+model = nn.Linear(x.shape[1], 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _epoch in range(2):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.6f}")
+    model.eval()
+    with torch.inference_mode():
+        means = [nn.functional.cross_entropy(model(x), y).item() for x, y in DataLoader(samples, batch_size=8)]
+    print(f"valid {sum(means):.6f}")
+    model.train()
+"""
+"""Looks into its loader before it trains, and evaluates where PyTorch counts no versions of tensors."""
+
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(SCRIPT)
@@ -82,6 +108,15 @@ def test_batch_of_each_rank(tmp_path: Path, alone: list[float], rule: str, facto
     words = ["--per-device-batch", "--scale-lr", rule, "train.py", "15", str(0.2 / factor)]
     done = run(tmp_path, "-m", "echelon", "run", "-n", "2", *words)
     assert numbers(done) == pytest.approx(alone, rel=2e-5)
+
+
+@pytest.mark.parametrize("words", [["--shard-eval"], ["--shard-eval", "--exact", "4"]])
+def test_a_look_ahead_and_inference_mode(tmp_path: Path, words: list[str]) -> None:
+    """A batch that is only looked at costs persistent workers nothing; inference tensors are shared like others."""
+    (tmp_path / "looks.py").write_text(INFERENCE)
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", *words, "looks.py")
+    assert "first step: equals that of one device" in done.stderr
+    assert numbers(done) == pytest.approx(numbers(run(tmp_path, "looks.py")), rel=1e-5)
 
 
 def test_error_of_the_script(tmp_path: Path) -> None:

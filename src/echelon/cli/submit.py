@@ -103,8 +103,11 @@ def _say_worst_mistake(job: Job) -> None:
         return
     from echelon.lint.run import lint
 
-    with open(path, "rb") as file:
-        found = lint({path: file.read()}, today=today()).findings
+    try:
+        with open(path, "rb") as file:
+            found = lint({path: file.read()}, today=today()).findings
+    except (OSError, UsageError):
+        return  # too large to be read through, or not for us to read: whether the job may run is not decided here
     told = [one for one in found if one.severity != "note"]
     if told:
         worst, more = told[0], f", and {len(told) - 1} more" if len(told) > 1 else ""

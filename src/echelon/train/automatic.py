@@ -3,12 +3,14 @@
 import os
 import sys
 
+from . import wishes
+
 OBSERVE = "observe"
 
 
 def begin(scale: str) -> None:
     """Scale the script that follows, as `scale` says; "observe": only record what it does by itself."""
-    is_exact = "exact=" in os.environ.get("ECHELON_SCALE_WITH", "")
+    is_exact = wishes.read(os.environ).num_shards > 0
     if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ and not is_exact:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:

@@ -1,9 +1,13 @@
 """Share the batches of one device among ranks."""
 
+import copy
+import gc
 from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .view import pieces
 from .view.pieces import Pieces
@@ -15,6 +19,22 @@ def rows_of(size: int, num_ranks: int) -> Tuple[int, ...]:
     """Return how many samples of a batch each rank has: they differ by one at most, in the order of the batch."""
     least, more = divmod(size, num_ranks)
     return tuple(least + (rank < more) for rank in range(num_ranks))
+
+
+def twin_of(loader: Any, **changes: Any) -> Any:
+    """Return a DataLoader like another, with workers of its own, and with other parts."""
+    twin = copy.copy(loader)
+    twin.__dict__.update(changes, _iterator=None)  # what cannot be set by assignment once a loader exists
+    return twin
+
+
+def leave_workers() -> None:
+    """In a child that was forked, leave the loaders' workers to the parent: the two share their queues and events."""
+    for one in gc.get_objects():
+        if issubclass(type(one), _MultiProcessingDataLoaderIter):
+            one._shutdown = True  # or its end would stop them
+        elif issubclass(type(one), DataLoader):
+            one.__dict__["_iterator"] = None
 
 
 def of_indices(indices: List[Any], rank: int, rows: Sequence[int]) -> List[Any]:

@@ -9,6 +9,7 @@ import os
 import random
 import select
 import signal
+import struct
 import sys
 import time
 from functools import partial, wraps
@@ -27,6 +28,7 @@ NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
 DRAWS = "random numbers are drawn for each sample, or inside of a model, which each rank does for itself"
+_LENGTH = struct.Struct("<q")
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
@@ -105,7 +107,7 @@ class FirstStep:
         content = io.BytesIO()
         torch.save(message, content)
         with os.fdopen(self._pipe, "wb") as pipe:
-            pipe.write(content.getvalue())
+            pipe.write(_LENGTH.pack(content.tell()) + content.getvalue())
         os._exit(0)
 
     def _why_not(self) -> str:
@@ -140,17 +142,18 @@ class FirstStep:
         deadline = time.monotonic() + max(LEAST_PATIENCE_SECONDS, PATIENCE * (time.monotonic() - self._began))
         content = bytearray()
         with os.fdopen(self._pipe, "rb", buffering=0) as pipe:
-            while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                data = pipe.read(1 << 20)
+            # to the length that is told, for workers of its loaders keep the pipe open for seconds
+            while len(content) < _LENGTH.size or len(content) - _LENGTH.size < _LENGTH.unpack_from(content)[0]:
+                is_told = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]
+                data = pipe.read(1 << 20) if is_told else b""
                 if not data:
+                    content.clear()  # it ended, or hangs, as a child may whose parent had threads
                     break
                 content += data
-            else:
-                content.clear()  # it hangs, as a child may whose parent had threads
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         self._pid = 0
-        return bytes(content)
+        return bytes(content[_LENGTH.size :])
 
     def _switch_dropout_off(self) -> None:
         functional = nn.functional

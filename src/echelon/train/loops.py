@@ -1,6 +1,5 @@
 """Iterate over a DataLoader with this rank's share of every batch, in the global order of one device."""
 
-import copy
 import weakref
 from collections import deque
 from itertools import islice
@@ -153,17 +152,15 @@ class Loop:
             return iterate(loader)  # whole batches, which are cut when they come
         twin = self.run.twins.get(loader)
         if twin is None:
-            twin = copy.copy(loader)
             is_whole = self._has_own_collate and self.run.world.size > 1 and _collates_rows(loader, self.run)
-            # these cannot be set by assignment once a loader exists
-            twin.__dict__["batch_sampler"] = ShardedSampler(loader.batch_sampler, self.run, is_whole=is_whole)
-            twin.__dict__["worker_init_fn"] = _SeededWorker(
-                0 if is_whole else self.run.world.rank, loader.worker_init_fn
-            )
+            changes = {
+                "batch_sampler": ShardedSampler(loader.batch_sampler, self.run, is_whole=is_whole),
+                "worker_init_fn": _SeededWorker(0 if is_whole else self.run.world.rank, loader.worker_init_fn),
+            }
             if self.run.world.is_exact:
-                twin.__dict__["dataset"] = loading.Dataset(loader.dataset)
-                twin.__dict__["collate_fn"] = loading.Collate(loader.collate_fn)
-            self.run.twins[loader] = twin
+                changes["dataset"] = loading.Dataset(loader.dataset)
+                changes["collate_fn"] = loading.Collate(loader.collate_fn)
+            twin = self.run.twins[loader] = batches.twin_of(loader, **changes)
         self._sampler = twin.batch_sampler
         return iterate(twin)
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import world as worlds
-from .batches import rows_of
+from .batches import leave_workers, rows_of
 from .exact.keys import Keys
 from .files.sharing import Files
 from .first_step import FirstStep
@@ -162,6 +162,8 @@ class Run:
     def _become_oracle(self) -> None:
         """Go on as one device that has whole batches, up to the first step."""
         self._pid = os.getpid()
+        leave_workers()
+        self.twins = new_twins()
         self.world = worlds.World(0, 1, self.world.device)
         self.streams.become_alone()
         self.gradients.become_alone()

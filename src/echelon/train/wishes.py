@@ -1,6 +1,6 @@
 """How a script is to be scaled, as the command line said it."""
 
-from typing import Mapping, NamedTuple, Sequence
+from typing import Mapping, NamedTuple
 
 LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """To which power of the number of ranks a learning rate is multiplied."""
@@ -25,11 +25,6 @@ class Wishes(NamedTuple):
 DEFAULT = Wishes()
 
 
-def num_shards(words: Sequence[str]) -> int:
-    """Return how many virtual shards the words ask for; 0 for none."""
-    return next((int(word[6:]) for word in words if word.startswith("exact=")), 0)
-
-
 def read(environ: Mapping[str, str]) -> Wishes:
     """Return the wishes that the launcher passes on: ECHELON_SCALE=data, ECHELON_SCALE_WITH=shard-eval,sync-bn."""
     words = environ.get("ECHELON_SCALE_WITH", "").split(",")
@@ -40,6 +35,6 @@ def read(environ: Mapping[str, str]) -> Wishes:
         syncs_batch_norm="sync-bn" in words,
         keeps_batch="per-device-batch" in words,
         learning_rate=next((word[3:] for word in words if word.startswith("lr=")), ""),
-        num_shards=num_shards(words),
+        num_shards=next((int(word[6:]) for word in words if word.startswith("exact=")), 0),
         is_auto="auto" in words,
     )

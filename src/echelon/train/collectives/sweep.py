@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from .. import world
-from .evidence import libraries, traffic
 from .narrow import Group, by_round
+from .routes import libraries, traffic
 
 FORMAT = 1
 LEAST_TURNS, MOST_TURNS = 3, 20

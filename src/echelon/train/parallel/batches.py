@@ -5,8 +5,8 @@ from typing import Any, Callable, Iterator, List, Sequence, Tuple, Union
 import torch
 from torch.utils.data import DataLoader
 
-from ..batches import rows_of
-from ..view.tensors import View
+from ..batches import of_indices, rows_of, twin_of
+from ..view.tensors import View, own_part
 from .axes import Axes
 from .strategy import StrategyError
 
@@ -50,9 +50,7 @@ def own_rows(given: Any, axes: Axes) -> Any:
                 "the batch has %d rows, and replicate × shard is %d" % (tensor.size(0), number),
                 hint="a larger batch, or fewer ranks on these axes",
             )
-        rows = rows_of(tensor.size(0), number)
-        first = sum(rows[: axes.data_place])
-        return tensor[first : first + rows[axes.data_place]]
+        return own_part(tensor, axes.data_place, rows_of(tensor.size(0), number))
 
     return each(cut, given)
 
@@ -91,30 +89,22 @@ class OwnRows:
                 "the loader makes no batches of samples by index, so no rank could load its rows alone",
                 hint="pass whole batches: trained.step(inputs, targets)",
             )
-        self._loader, self._axes = loader, axes
+        self._loader = loader
+        self._own = twin_of(loader, batch_sampler=_OwnIndices(loader.batch_sampler, axes))
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        old = self._loader
-        return iter(
-            DataLoader(
-                old.dataset,
-                batch_sampler=_OwnIndices(old.batch_sampler, self._axes),
-                num_workers=old.num_workers,
-                collate_fn=old.collate_fn,
-                pin_memory=old.pin_memory,
-                worker_init_fn=old.worker_init_fn,
-                generator=old.generator,
-                persistent_workers=False,
-            )
-        )
+        return iter(self._own)
 
 
 class _OwnIndices:
     def __init__(self, batches: Any, axes: Axes) -> None:
         self._batches, self._axes = batches, axes
+
+    def __len__(self) -> int:
+        return len(self._batches)
 
     def __iter__(self) -> Iterator[List[int]]:
         number, place = self._axes.strategy.num_data, self._axes.data_place
@@ -124,6 +114,4 @@ class _OwnIndices:
                     "the batch has %d rows, and replicate × shard is %d" % (len(indices), number),
                     hint="drop_last=True, or a larger batch",
                 )
-            rows = rows_of(len(indices), number)
-            first = sum(rows[:place])
-            yield list(indices[first : first + rows[place]])
+            yield of_indices(list(indices), place, rows_of(len(indices), number))

@@ -12,7 +12,7 @@ import torch
 from ..exact import tree
 from ..refusal import Refusal
 from . import exchange
-from .tensors import Args, Kwargs, Partial, View, map_entries, map_tensors, tensors_of
+from .tensors import Args, Kwargs, Partial, View, map_entries, map_tensors, tensors_of, version_of
 
 _SHARDS = "_echelon_shards"
 """An attribute of a batch that is no tuple, list or dict: the batches of the shards."""
@@ -24,12 +24,15 @@ class Pieces(View):
     parts: List[Any]
     _value: Optional[torch.Tensor]
     _joined: Optional[torch.Tensor]
+    _versions: List[int]
+    """Of the parts, when a value was kept: another view of the same elements may have been written to since."""
 
     @staticmethod
     def __new__(cls: Any, parts: Sequence[View]) -> "Pieces":
         self: Pieces = View._make(cls, parts[0].local, parts[0].world, parts[0].shape)
         self.parts = list(parts)
         self._value = self._joined = None
+        self._versions = []
         return self
 
     @property
@@ -40,6 +43,7 @@ class Pieces(View):
     def whole(self) -> torch.Tensor:
         if not torch.is_grad_enabled() or not any(one.local.requires_grad for one in self.parts):
             return self.value()
+        self._forget_what_changed()
         if self._joined is None:
             locals_ = [one.local for one in self.parts]
             self._joined = self.world.joints.join(self.value(), locals_, self._gradient_of)
@@ -59,18 +63,24 @@ class Pieces(View):
         locals_ = [one.local.detach() for one in self.parts]
         if not self.is_total:
             return exchange.gather_pieces(locals_, self.parts[0].world, self.parts[0].rows, self.parts[0].dim_of_rows)
+        self._forget_what_changed()
         value = tree.total([[one] for one in locals_], self.parts[0].world)[0] if self._value is None else self._value
         self._value = value
         return value.clone()
 
     def keep_value(self, value: torch.Tensor) -> None:
         """Take a total that was exchanged with something else."""
+        self._forget_what_changed()
         self._value = value
+
+    def _forget_what_changed(self) -> None:
+        versions = [version_of(one.local) for one in self.parts]
+        if versions != self._versions:
+            self._value, self._joined, self._versions = None, None, versions
 
     def put_whole(self, whole: torch.Tensor) -> None:
         for one in self.parts:
             one.put_whole(whole)
-        self._value = self._joined = None
 
 
 def of(parts: Sequence[Any]) -> Any:
@@ -141,12 +151,9 @@ def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lea
         if result is None:
             return None
         results.append(result)
-    if isinstance(args[0] if args else None, Pieces) and all(
-        result is part
-        for result, part in zip(results, args[0].parts)  # noqa: B905
-    ):
-        args[0]._value = args[0]._joined = None
-        return args[0]  # in place
+    first = args[0] if args else None
+    if isinstance(first, Pieces) and all(one is part for one, part in zip(results, first.parts)):  # noqa: B905
+        return first  # in place
     return of(results)
 
 

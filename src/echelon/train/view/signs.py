@@ -9,7 +9,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
-from .tensors import Sharded
+from .tensors import Sharded, version_of
 
 _KEEPS = frozenset(
     (
@@ -39,7 +39,7 @@ class Signs:
         views = [one for one in tensors if isinstance(one, Sharded) and _is_integer(one) and one.device.type == "cpu"]
         wait = _start(views) if self._is_wanted and views else _unknown
         for view in views:
-            view.sign = Sign(self, wait, view.local._version)
+            view.sign = Sign(self, wait, version_of(view.local))
 
     def want(self) -> None:
         """Ask from the next batch on."""
@@ -50,7 +50,7 @@ def carry(name: str, source: Any, result: Any) -> None:
     """Let what a function makes of a tensor's elements have its sign."""
     are_views = isinstance(source, Sharded) and isinstance(result, Sharded) and result is not source
     if are_views and name in _KEEPS and _is_integer(result) and (sign := _valid(source)) is not None:
-        result.sign = sign._replace(version=result.local._version)
+        result.sign = sign._replace(version=version_of(result.local))
 
 
 def are_natural(target: Sharded) -> bool:
@@ -64,7 +64,7 @@ def are_natural(target: Sharded) -> bool:
 
 def _valid(view: Sharded) -> Optional[Sign]:
     sign: Optional[Sign] = view.sign
-    return sign if sign is not None and sign.version == view.local._version else None
+    return sign if sign is not None and sign.version == version_of(view.local) >= 0 else None
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

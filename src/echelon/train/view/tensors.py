@@ -123,6 +123,11 @@ class Partial(View):
         self._wait = None
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor, or another view of its elements, was written to; inference mode does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def _refuse_other_shape(view: View, whole: torch.Tensor) -> None:
     if view.shape != whole.shape:
         raise Refusal(
