@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host
+from echelon.launch.shared_folder import shared_folder
 
 OFF, DATA, FSDP = "off", "data", "fsdp"
 SCALES = (DATA, FSDP, OFF)
@@ -63,7 +61,7 @@ def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
             f"{question.script} distributes itself: {how}; scaled, it would share the work twice",
             hint=f"echelon prove -n {question.num_ranks} --scale off {question.script}",
         )
-    with _folder() as folder:
+    with shared_folder("prove", "the runs are recorded there") as folder:
         prover = _Prover(folder, question, host, say, is_ours="echelon" in how)
         for scale in scales:
             prover.refuse_what_cannot_run(scale)
@@ -243,29 +241,6 @@ def _how_it_distributes(question: Question) -> str:
     )
     found = imports.read_imports(script)
     return distributes.how(found)
-
-
-@contextmanager
-def _folder() -> Iterator[str]:
-    """Make a folder for the records, which all nodes of a job see, unlike /tmp; remove it however this ends."""
-    try:
-        folder = tempfile.mkdtemp(prefix=".echelon-prove-", dir=os.getcwd())
-    except OSError as error:
-        raise UsageError(
-            f"{os.getcwd()} cannot be written, and the runs are recorded there: {error.strerror}",
-            hint="cd to a folder of your own",
-        ) from None
-    old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _leave(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _finish(host: Host, command: list[str]) -> Finished:

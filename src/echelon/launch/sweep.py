@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
+from echelon.launch.shared_folder import shared_folder
 
 PROGRAM = "echelon.train.collectives.sweep"
 ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)
@@ -46,7 +43,7 @@ def sweep(
     sizes = ON_DEVICES if has_devices else ON_CORES
     share = SLOW_SHARE[has_devices]
     slow_above = sizes[-1] / (share * reference_bytes_per_second) if reference_bytes_per_second else 0.0
-    with _folder() as folder:
+    with shared_folder("check", "the results are left there") as folder:
         out = os.path.join(folder, "sweep.json")
         command = [
             sys.executable, "-m", "echelon", "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
@@ -69,26 +66,3 @@ def _debug_lines(folder: str) -> Iterator[str]:
         if name.startswith("nccl."):
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
                 yield from (line.rstrip("\n") for line in file)
-
-
-@contextmanager
-def _folder() -> Iterator[str]:
-    """Make a folder that all nodes of a job see; remove it however this ends."""
-    try:
-        folder = tempfile.mkdtemp(prefix=".echelon-check-", dir=os.getcwd())
-    except OSError as error:
-        raise UsageError(
-            f"{os.getcwd()} cannot be written, and the results are left there: {error.strerror}",
-            hint="cd to a folder of your own that every node sees",
-        ) from None
-    old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _leave(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import selectors
-import shutil
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from echelon.errors import RunError, UsageError
+from echelon.errors import RunError
 from echelon.host import Host
 from echelon.launch import package
 from echelon.launch.crew import Crew, Member, listen
+from echelon.launch.shared_folder import shared_folder
 from echelon.launch.start import own_addresses
 from echelon.node.channel import Message
 from echelon.node.survey import meet, visit
@@ -53,7 +50,7 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
 
     Raises RunError when no node answered, and UsageError when the folder that they share cannot be written.
     """
-    with _folder() as directory:
+    with shared_folder("check", "the nodes find what they are to do there") as directory:
         archive = os.path.join(directory, "node.pyz")
         package.write(archive)
         listener = listen("")
@@ -79,22 +76,6 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
             gathering.close()
             _end(process, seconds=END_SECONDS if gathering.is_complete else HUNG_SECONDS)
     return gathering.surveys()
-
-
-@contextmanager
-def _folder() -> Iterator[str]:
-    """Make a folder that all nodes of a job see, unlike /tmp; remove it however this ends."""
-    try:
-        folder = tempfile.mkdtemp(prefix=".echelon-check-", dir=os.getcwd())
-    except OSError as error:
-        raise UsageError(
-            f"{os.getcwd()} cannot be written, and the nodes find what they are to do there: {error.strerror}",
-            hint="cd to a folder of your own that every node sees",
-        ) from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _allow_many_files() -> None:

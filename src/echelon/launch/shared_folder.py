@@ -1,0 +1,38 @@
+"""A folder for the time of one command, which all nodes of a job see."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from echelon.errors import UsageError
+
+
+@contextmanager
+def shared_folder(name: str, why: str) -> Iterator[str]:
+    """Make a hidden folder where we stand, for nodes do not share /tmp; remove it however this ends.
+
+    Raises UsageError, with `why` it is needed, where none can be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())
+    except OSError as error:
+        raise UsageError(
+            f"{os.getcwd()} cannot be written, and {why}: {error.strerror}",
+            hint="cd to a folder of your own that every node sees",
+        ) from None
+    old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
