@@ -28,6 +28,7 @@ NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
 DRAWS = "random numbers are drawn for each sample, or inside of a model, which each rank does for itself"
+NO_FORK = "a process that has used a GPU cannot be forked; echelon prove compares runs that begin anew"
 _LENGTH = struct.Struct("<q")
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
@@ -62,10 +63,14 @@ class FirstStep:
         """Fork the oracle, once; return True in it."""
         self.is_due = False
         self.is_begun = True
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            if self._is_main:
+                self._say("first step: not compared with one device: %s" % NO_FORK)
+            return False
         if not self.keeps_dropout:
             self._switch_dropout_off()
-        if not self._is_main or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return False  # a device cannot be used after a fork
+        if not self._is_main:
+            return False
         sys.stdout.flush()
         sys.stderr.flush()
         self._began = time.monotonic()
