@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import plain
 from tests.conftest import FOREIGN
 
 FOLDER = Path(__file__).parents[1] / "scripts"
@@ -45,17 +46,13 @@ def start(path: Path, num_ranks: int, folder: Path, *more: str) -> Done:
     name = "-".join([path.stem, str(num_ranks), *(word.strip("-") for word in more)])
     work = folder / name
     work.mkdir(parents=True)
-    command = [sys.executable]
-    if num_ranks:
-        command += ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
-        command += [
-            "--run-dir",
-            str(folder / f"{name}-run"),
-            *([] if "--scale" in more else ["--scale", "data"]),
-            *more,
-        ]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     environ["OMP_NUM_THREADS"] = "1"
+    if not num_ranks:
+        alone = plain.run([str(path), "model.pt"], cwd=work, environ=environ, timeout=RUN_SECONDS + 30)
+        return Done(work, alone.returncode, alone.stdout, alone.stderr)
+    command = [sys.executable, "-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
+    command += ["--run-dir", str(folder / f"{name}-run"), *([] if "--scale" in more else ["--scale", "data"]), *more]
     done = subprocess.run(
         [*command, str(path), "model.pt"],
         cwd=work,
