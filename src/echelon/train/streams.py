@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import numpy_random
 from .refusal import Refusal
 from .world import World
 
@@ -154,12 +155,11 @@ def seed_all(seed: int) -> None:
 
 
 def _state() -> List[Any]:
-    numpy = sys.modules.get("numpy")
     return [
         torch.get_rng_state(),
         torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
         random.getstate(),
-        numpy.random.get_state() if numpy is not None else None,
+        numpy_random.keep(),
     ]
 
 
@@ -169,9 +169,8 @@ def _set_state(state: List[Any]) -> None:
     if cuda is not None:
         torch.cuda.set_rng_state(cuda)
     random.setstate(python)
-    if numpy_state is not None and "numpy" in sys.modules:
-        sys.modules["numpy"].random.set_state(numpy_state)
+    numpy_random.put(numpy_state)
 
 
 def _is_same(one: List[Any], other: List[Any]) -> bool:
-    return torch.equal(one[0], other[0]) and one[2] == other[2] and str(one[3]) == str(other[3])
+    return torch.equal(one[0], other[0]) and one[2] == other[2] and numpy_random.is_same(one[3], other[3])
