@@ -62,4 +62,4 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
 
 def as_option(word: str) -> str:
     """Return how a person wrote what ranks read: "lr=sqrt" is --scale-lr sqrt."""
-    return f"--{word.replace('lr=', 'scale-lr ').replace('=', ' ')}"
+    return f"--{'scale-' if word.startswith('lr=') else ''}{word.replace('=', ' ')}"

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .buckets import DEFAULT_MEGABYTES, Buckets
+from .compression import compress
 from .exact.weights import Weights
 from .refusal import Refusal
 from .shards import Shards, is_sharded
@@ -33,8 +35,12 @@ class _Trained(nn.Module):
 class Gradients:
     """The parameters of all optimizers, and whether their gradients are those of the global batch."""
 
-    def __init__(self, world: World, *, are_sharded: bool = False) -> None:
+    def __init__(
+        self, world: World, *, are_sharded: bool = False, buckets: Optional[Buckets] = None, compression: str = ""
+    ) -> None:
         self._world = world
+        self._buckets = Buckets(world, megabytes=DEFAULT_MEGABYTES) if buckets is None else buckets
+        self._compression = compression
         self._shards = Shards(world) if are_sharded else None
         self._optimizers: "List[weakref.ref[torch.optim.Optimizer]]" = []  # in the order in which all ranks made them
         self._parameters: List[nn.Parameter] = []
@@ -81,12 +87,7 @@ class Gradients:
             return
         known = {id(one) for one in self._parameters}
         if {id(one) for one in parameters} != known:
-            devices = sorted({str(one.device) for one in parameters})
-            if len(devices) > 1:
-                raise Refusal(
-                    "the model has parts on several devices: %s" % ", ".join(devices),
-                    "let the whole model be on one: each rank has its own, and echelon run --scale fsdp … spreads it",
-                )
+            refuse_several_devices(parameters)
             for parameter in parameters:
                 if id(parameter) not in known and not is_sharded(parameter):
                     dist.broadcast(parameter.detach(), 0)
@@ -104,12 +105,19 @@ class Gradients:
             self._shards.apply(optimizers, self._parameters)
             self._parameters = self.parameters()
 
-    def _wrap(self, *, finds_unused: bool) -> None:
+    def _wrap(self, *, finds_unused: bool, are_equal: bool = False) -> None:
         self._ddp = None  # its hooks go with it
         self._finds_unused = finds_unused
         dense = [one for one in self._parameters if id(one) not in self._sparse]
         if dense:
-            self._ddp = DistributedDataParallel(_Trained(dense), find_unused_parameters=finds_unused)
+            self._buckets.begin(dense)
+            self._ddp = DistributedDataParallel(
+                _Trained(dense),
+                find_unused_parameters=finds_unused,
+                bucket_cap_mb=self._buckets.limit,
+                init_sync=not are_equal,
+            )
+            compress(self._ddp, self._compression)
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run backward() so that gradients are the mean over all ranks."""
@@ -126,9 +134,12 @@ class Gradients:
                 run_backward(self._ddp(loss))
             self.is_local = True
         else:
-            run_backward(self._ddp(loss))
+            with self._buckets.timing():
+                run_backward(self._ddp(loss))
             self.is_local = False
             self._after_sync()
+            if self._buckets.are_others_due():
+                self._wrap(finds_unused=self._finds_unused, are_equal=True)
 
     def backward_of_shards(self, loss: Any, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
         """Run backward() for each virtual shard by itself and add up by one tree; return the value of the loss."""
@@ -162,7 +173,7 @@ class Gradients:
             self.reduce()
             self._wrap(finds_unused=True)
 
-    def before_step(self) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """Make gradients whole before anything uses them, and learn how many backwards a step has."""
         self.reduce()
         self._is_in_step = True
@@ -176,9 +187,12 @@ class Gradients:
         """Notice gradients that are cleared between two backwards of one step: each is used, none is accumulated."""
         self._accumulates = self._accumulates and self._backwards == 0
 
-    def after_step(self) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """End a step; until then a closure (LBFGS) may have called backward() again and used what came of it."""
         self._is_in_step = False
+
+    def settle(self, module: Optional[nn.Module] = None) -> None:
+        """Let all ranks have the same weights before somebody looks at those of a module; here they always have."""
 
     def reduce(self) -> None:
         """Take the mean over all ranks where that is still due; what was reduced before is equal and stays."""
@@ -211,6 +225,15 @@ class Gradients:
         indices = exchange.gather(gradient.indices().t().contiguous(), self._world, rows)
         values = exchange.gather(gradient.values(), self._world, rows) / self._world.size
         return torch.sparse_coo_tensor(indices.t(), values, parameter.shape, check_invariants=False).coalesce()
+
+
+def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
+    devices = sorted({str(one.device) for one in parameters})
+    if len(devices) > 1:
+        raise Refusal(
+            "the model has parts on several devices: %s" % ", ".join(devices),
+            "let the whole model be on one: each rank has its own, and echelon run --scale fsdp … spreads it",
+        )
 
 
 _DENSE, _SPARSE = 1, 2

@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 from . import batch_norm, shards
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
+from .local import hooks as local_hooks
+from .local.gradients import OwnGradients
 from .refusal import Refusal
 from .run import Run
 from .view import derivatives, losses
@@ -22,7 +24,10 @@ def install(run: Run) -> None:
     _hook_backward(run)
     _hook_calls(run)
     derivatives.install(run)
-    losses.install(run)
+    if isinstance(run.gradients, OwnGradients):
+        local_hooks.install(run, run.gradients)
+    else:
+        losses.install(run)
     _hook_steps(run)
     _hook_readers_of_gradients(run)
     if run.is_hooked:
@@ -82,7 +87,7 @@ def _hook_steps(run: Run) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda *_: run.gradients.after_step())
+    register_optimizer_step_post_hook(lambda optimizer, *_: run.gradients.after_step(optimizer))
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
@@ -155,6 +160,8 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
+        if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
+            run.gradients.settle(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):
             _share_buffers(self, run)
         return result

@@ -10,10 +10,15 @@ from torch.utils.data import DataLoader
 
 from . import world as worlds
 from .batches import leave_workers, rows_of
+from .buckets import DEFAULT_MEGABYTES, Buckets
+from .compression import ONE_BUCKET_MEGABYTES, described, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
 from .first_step import FirstStep
 from .gradients import Gradients
+from .local.gradients import OwnGradients
+from .local.headline import headline
+from .local.meetings import Rule
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal
@@ -40,13 +45,13 @@ class Run:
         self._pid = os.getpid()
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
         self.streams = Streams(world.rank, seed, are_keyed=world.is_exact)
-        self.gradients = Gradients(world, are_sharded=wishes.how == "fsdp" and world.size > 1)
         self.twins = new_twins()
         self.files = Files(is_closed=world.rank > 0)
         self.record = record.asked(os.environ, is_main=world.rank == 0)
+        self.gradients = self._new_gradients()
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
-        self.first_step.is_due = wishes.checks_first_step
+        self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
         self.first_step.keeps_dropout = world.is_exact
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm
         self.calls = Calls(self)
@@ -58,6 +63,21 @@ class Run:
         """Whether something was trained."""
         self._last_fraction = 1.0 / world.size
         self._loops: List[Loop] = []
+
+    def _new_gradients(self) -> Gradients:
+        wishes = self.wishes
+        if wishes.steps_alone and self.world.size > 1:
+            rule = Rule(wishes.steps_alone, wishes.outer_learning_rate, wishes.outer_momentum, wishes.is_late)
+            return OwnGradients(self.world, rule)
+        megabytes = wishes.bucket_megabytes or (0.0 if self.is_hooked and self.record is None else DEFAULT_MEGABYTES)
+        if is_of_matrices(wishes.compress):
+            megabytes = ONE_BUCKET_MEGABYTES
+        return Gradients(
+            self.world,
+            are_sharded=wishes.how == "fsdp" and self.world.size > 1,
+            buckets=Buckets(self.world, megabytes=megabytes, say=self.say if self.is_main else _nothing),
+            compression=wishes.compress,
+        )
 
     # What a person calls
 
@@ -123,10 +143,17 @@ class Run:
         """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
         return torch.is_grad_enabled() and self.gradients.has_optimizers
 
+    @property
+    def is_at_home(self) -> bool:
+        """Whether this is the process that trains, and not a worker of a loader."""
+        return os.getpid() == self._pid
+
     def begin(self, loader: "DataLoader[Any]") -> Any:
         """Return the iterator of a loader: sharded for training, whole for evaluation."""
-        if os.getpid() != self._pid:  # a worker of a loader, which may use loaders of its own
+        if not self.is_at_home:  # a worker may use loaders of its own
             return iterate(loader)
+        if not torch.is_grad_enabled():
+            self.gradients.settle()
         if self.begins_training():
             self.begin_training()
         elif not self.wishes.shards_evaluation:
@@ -145,8 +172,10 @@ class Run:
         self.gradients.shard()
 
     def _headline(self) -> str:
+        if self.wishes.steps_alone:
+            return headline(self.world.size, self.wishes)
         if not self.world.is_exact:
-            return SCALED % self.world.size
+            return SCALED % self.world.size + described(self.wishes.compress)
         num_ranks, num_shards = self.world.processes.size, self.world.size
         valid = [str(1 << power) for power in range(num_shards.bit_length())]
         numbers = "%s or %s" % (", ".join(valid[:-1]), valid[-1])
@@ -180,7 +209,7 @@ class Run:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
-        self.gradients.before_step()
+        self.gradients.before_step(optimizer)
         if self.record is not None:
             self.record.before_step(optimizer, self.gradients.parameters())
             return
@@ -219,7 +248,8 @@ class Run:
                 self._backward_of_shards(loss, run_backward)
                 return
             if isinstance(loss, Partial):
-                loss.start()  # its value travels while gradients are computed
+                if not self.wishes.steps_alone:
+                    loss.start()  # its value travels while gradients are computed
                 part = loss.local * self.world.size
             elif isinstance(loss, View):
                 part = loss.whole()
@@ -248,6 +278,10 @@ class Run:
             "call a torch.nn.Module with batches, and step with a torch.optim optimizer, "
             "or start one rank: echelon run -n 1 …",
         )
+
+
+def _nothing(_text: str) -> None:
+    pass
 
 
 class _Sharded:

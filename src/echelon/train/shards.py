@@ -43,7 +43,7 @@ class Shards:
                 raise Refusal("LBFGS computes with all weights as one vector", "echelon run --scale data …")
         plain = [one for one in parameters if not is_sharded(one)]
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to views of ours
-        roots = [root for root in _roots(plain) if root not in self.roots]
+        roots = [root for root in roots_of(plain) if root not in self.roots]
         if not roots:
             return
         mesh = init_device_mesh(self._world.device.type, (self._world.processes.size,))
@@ -67,7 +67,7 @@ def whole(tensor: Any) -> Any:
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def _roots(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
+def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
     """Return the outermost modules that have these weights, in the order of the weights, which is that of all ranks."""
     order = {id(parameter): place for place, parameter in enumerate(parameters)}
     found = {}

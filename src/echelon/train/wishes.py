@@ -18,6 +18,16 @@ class Wishes(NamedTuple):
     learning_rate: str = ""
     num_shards: int = 0
     """Of `--exact`: in how many virtual shards a batch is computed, on however many ranks; 0 where none are wanted."""
+    steps_alone: int = 0
+    """Of `--sync-every`: how many steps a rank trains alone before weights are averaged; 0: gradients are exchanged."""
+    outer_learning_rate: float = 1.0
+    outer_momentum: float = 0.0
+    is_late: bool = False
+    """Of `--async`: whether an average is taken in one meeting later."""
+    compress: str = ""
+    """As what gradients travel: "bf16", "fp16", "powersgd:RANK:STEP", or as they are."""
+    bucket_megabytes: float = 0.0
+    """Gradients that travel together; 0: as many as measurements say."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to share the work itself."""
 
@@ -28,13 +38,20 @@ DEFAULT = Wishes()
 def read(environ: Mapping[str, str]) -> Wishes:
     """Return the wishes that the launcher passes on: ECHELON_SCALE=data, ECHELON_SCALE_WITH=shard-eval,sync-bn."""
     words = environ.get("ECHELON_SCALE_WITH", "").split(",")
+    values = dict(word.partition("=")[::2] for word in words)
     return Wishes(
         how=environ.get("ECHELON_SCALE", "data"),
         checks_first_step="no-check" not in words,
         shards_evaluation="shard-eval" in words,
         syncs_batch_norm="sync-bn" in words,
         keeps_batch="per-device-batch" in words,
-        learning_rate=next((word[3:] for word in words if word.startswith("lr=")), ""),
-        num_shards=next((int(word[6:]) for word in words if word.startswith("exact=")), 0),
+        learning_rate=values.get("lr", ""),
+        num_shards=int(values.get("exact", 0)),
+        steps_alone=int(values.get("sync-every", 0)),
+        outer_learning_rate=float(values.get("outer-lr", 1.0)),
+        outer_momentum=float(values.get("outer-momentum", 0.0)),
+        is_late="async" in words,
+        compress=values.get("compress", ""),
+        bucket_megabytes=float(values.get("bucket-mb", 0.0)),
         is_auto="auto" in words,
     )

@@ -117,7 +117,7 @@ def _inside(original: Any, run: "Run", *args: Any, **kwargs: Any) -> Any:
     given = values.arguments
     if given["reduction"] != "mean" or given["size_average"] is not None or given["reduce"] is not None:
         return original(*args, **kwargs)
-    count = _count(given["target"], given["weight"], given["ignore_index"], given["input"]) * calls.has_rows
+    count = count_of_targets(given["target"], given["weight"], given["ignore_index"], given["input"]) * calls.has_rows
     if run.world.is_exact:
         _refuse_uneven_counts(given, count, calls.has_rows)
         return original(*args, **kwargs)
@@ -183,10 +183,12 @@ def _count_of(prepared: _Prepared) -> Optional[torch.Tensor]:
     leaves_out_negative = local["weight"] is None and local["ignore_index"] < 0
     if leaves_out_negative and isinstance(prepared.target, Sharded) and signs.are_natural(prepared.target):
         return None
-    return _count(target, local["weight"], local["ignore_index"], local["input"])
+    return count_of_targets(target, local["weight"], local["ignore_index"], local["input"])
 
 
-def _count(target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, given: torch.Tensor) -> torch.Tensor:
+def count_of_targets(
+    target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, given: torch.Tensor
+) -> torch.Tensor:
     """Return by what a mean is divided: the targets that count, or the weights of their classes."""
     if target.is_floating_point():  # a probability for each class
         num_classes = given.size(-1 if given.dim() == 1 else 1)

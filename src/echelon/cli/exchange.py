@@ -1,0 +1,145 @@
+"""The options of `echelon run` that say what ranks exchange, and how often."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from echelon.errors import UsageError
+
+OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
+"""Of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
+POWERSGD_RANK, POWERSGD_STEP = 1, 1000
+"""PyTorch's own: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
+MOST_STEPS = 1 << 30
+
+_ALONE = {
+    "exact": "ranks that train alone have other weights than one device, so there are no bits to be equal to",
+    "sync-bn": "statistics over the batch of all ranks are a message in every step",
+    "compress": "it is gradients that are compressed, and none are exchanged",
+    "bucket-mb": "it is gradients that travel in buckets, and none are exchanged",
+}
+"""What contradicts `--sync-every`, and why."""
+_WHOLE_GRADIENTS = {
+    "exact": "its gradients are added up by a tree of its own, to the bit",
+}
+
+
+def words(values: Mapping[str, str]) -> list[str]:
+    """Return what was asked for in the words that ranks read; raise UsageError where it makes no sense."""
+    if "sync_every" not in values:
+        _refuse_without_meetings(values)
+        return _compression(values) + _buckets(values)
+    number = values["sync_every"]
+    if not re.fullmatch(r"\d{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
+        raise UsageError(
+            f"--sync-every {_seen(number)}: the number of steps from one meeting to the next is wanted, at least 1",
+            hint="echelon run --sync-every 100 …",
+        )
+    _refuse_together("sync-every", values, _ALONE)
+    if values.get("scale") == "fsdp":
+        raise UsageError(
+            "--sync-every does not go with --scale fsdp: a rank that trains alone needs all weights",
+            hint="echelon run --scale data --sync-every … or leave --sync-every out",
+        )
+    found = [f"sync-every={int(number)}"]
+    if "outer_lr" in values or "outer_momentum" in values:
+        found.append(f"outer-lr={_rate(values.get('outer_lr', OUTER_LEARNING_RATE))}")
+        found.append(f"outer-momentum={_momentum(values.get('outer_momentum', OUTER_MOMENTUM))}")
+    return found + (["async"] if "async" in values else [])
+
+
+def _refuse_without_meetings(values: Mapping[str, str]) -> None:
+    for option in ("outer-lr", "outer-momentum", "async"):
+        key = option.replace("-", "_")
+        if key in values:
+            given = f"--{option} {values[key]}".rstrip()
+            raise UsageError(
+                f"--{option} is for ranks that train alone and meet, and --sync-every was not given",
+                hint=f"echelon run --sync-every 100 {given} …",
+            )
+
+
+def _refuse_together(option: str, values: Mapping[str, str], reasons: Mapping[str, str]) -> None:
+    for other, why in reasons.items():
+        if other.replace("-", "_") in values:
+            raise UsageError(
+                f"--{option} does not go with --{other}: {why}", hint=f"leave --{other} out, or --{option}"
+            )
+
+
+def _rate(text: str) -> float:
+    if not _is_number(text) or not 0 < float(text) <= 10:
+        raise UsageError(
+            f"--outer-lr {_seen(text)}: a number above 0 and at most 10 is wanted; 1 without momentum is the average",
+            hint=f"--outer-lr {OUTER_LEARNING_RATE}",
+        )
+    return float(text)
+
+
+def _momentum(text: str) -> float:
+    if not _is_number(text) or not 0 <= float(text) < 1:
+        raise UsageError(
+            f"--outer-momentum {_seen(text)}: a number from 0 to less than 1 is wanted",
+            hint=f"--outer-momentum {OUTER_MOMENTUM}",
+        )
+    return float(text)
+
+
+def _compression(values: Mapping[str, str]) -> list[str]:
+    if "compress" not in values:
+        return []
+    text = values["compress"]
+    match = re.fullmatch(r"bf16|fp16|powersgd(?::(\d{1,4})(?::(\d{1,9}))?)?", text)
+    if not match:
+        raise UsageError(
+            f"--compress {_seen(text)}: the choices are bf16, fp16 and powersgd, powersgd:RANK or powersgd:RANK:STEP",
+            hint="echelon run --compress bf16 …",
+        )
+    _refuse_together("compress", values, _WHOLE_GRADIENTS)
+    _refuse_fsdp("compress", values)
+    if not text.startswith("powersgd"):
+        return [f"compress={text}"]
+    rank, step = int(match.group(1) or POWERSGD_RANK), int(match.group(2) or POWERSGD_STEP)
+    if rank < 1 or step < 2:
+        raise UsageError(
+            f"--compress {text}: the rank of the factors is at least 1, and gradients are whole up to step 2 or later",
+            hint=f"--compress powersgd:{max(rank, 1)}:{max(step, 2)}",
+        )
+    return [f"compress=powersgd:{rank}:{step}"]
+
+
+def _buckets(values: Mapping[str, str]) -> list[str]:
+    if "bucket_mb" not in values:
+        return []
+    text = values["bucket_mb"]
+    if not _is_number(text) or not 0.001 <= float(text) <= 1 << 20:
+        raise UsageError(
+            f"--bucket-mb {_seen(text)}: the size of a bucket of gradients in MB is wanted, 25 in PyTorch",
+            hint="echelon run --bucket-mb 4 …",
+        )
+    _refuse_together("bucket-mb", values, _WHOLE_GRADIENTS)
+    _refuse_fsdp("bucket-mb", values)
+    if values.get("compress", "").startswith("powersgd"):
+        raise UsageError(
+            "--bucket-mb does not go with --compress powersgd, which needs all gradients in one bucket",
+            hint="leave --bucket-mb out",
+        )
+    return [f"bucket-mb={float(text)}"]
+
+
+def _refuse_fsdp(option: str, values: Mapping[str, str]) -> None:
+    if values.get("scale") == "fsdp":
+        raise UsageError(
+            f"--{option} does not go with --scale fsdp: its gradients are exchanged layer by layer by fully_shard",
+            hint=f"echelon run --scale data --{option} {values[option.replace('-', '_')]} …",
+        )
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"\d{1,12}(\.\d{1,12})?|\.\d{1,12}", text))
+
+
+def _seen(text: str) -> str:
+    """Return a value as a message shows it: an empty one must be seen too."""
+    return text or "''"

@@ -1,0 +1,95 @@
+"""Where a script looks at weights, ranks that train alone must have met before: so that what it sees is the average."""
+
+import atexit
+import os
+import threading
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from . import losses
+
+if TYPE_CHECKING:
+    from ..run import Run
+    from .gradients import OwnGradients
+
+
+def install(run: "Run", gradients: "OwnGradients") -> None:
+    """Hook what saves, what evaluates, and what may skip a step on one rank alone."""
+    losses.install()
+    _hook_saving(run, gradients)
+    _hook_calls(run, gradients)
+    _hook_scaler(gradients)
+    if run.is_main:
+        pid = os.getpid()
+        atexit.register(lambda: _tell(run, gradients) if os.getpid() == pid else None)
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Say whether it is one layer that scripts put into eval() while they train, which is no evaluation."""
+    return isinstance(module, _NormBase)
+
+
+def _hook_saving(run: "Run", gradients: "OwnGradients") -> None:
+    """Meet before weights are saved, or others are loaded."""
+
+    def meets(original: Callable[..., Any], *, of_module: bool) -> Callable[..., Any]:
+        @wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if _may_meet(run):
+                run.gradients.settle(args[0] if of_module else None)
+            return original(*args, **kwargs)
+
+        return save
+
+    load = nn.Module.load_state_dict
+
+    @wraps(load)
+    def load_state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        run.gradients.settle(self)
+        result = load(self, *args, **kwargs)
+        gradients.meetings.forget(self.parameters())  # what was loaded is no progress
+        return result
+
+    nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+    nn.Module.state_dict = meets(nn.Module.state_dict, of_module=True)  # type: ignore[method-assign]
+    torch.save = meets(torch.save, of_module=False)
+
+
+def _hook_calls(run: "Run", gradients: "OwnGradients") -> None:
+    """Meet before a model computes without gradients outside of any loop over a loader, as an evaluation does."""
+    original = run.calls.call
+
+    def call(as_ever: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if gradients.meetings.are_apart and not torch.is_grad_enabled() and run.loop is None and _may_meet(run):
+            gradients.settle(module)
+        return original(as_ever, module, args, kwargs)
+
+    run.calls.call = call  # type: ignore[method-assign, assignment]
+
+
+def _hook_scaler(gradients: "OwnGradients") -> None:
+    """Count a step that one rank's scaler leaves out: its gradients alone were too large for 16 bits."""
+    original = torch.amp.GradScaler.step
+
+    def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with gradients.one_step(optimizer):
+            return original(self, optimizer, *args, **kwargs)
+
+    torch.amp.GradScaler.step = step  # type: ignore[method-assign]
+
+
+def _may_meet(run: "Run") -> bool:
+    """Say whether all ranks come to this place: not in a worker or a thread, nor where rank 0 writes for all."""
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    return is_main_thread and run.is_at_home and not run.files.is_acting
+
+
+def _tell(run: "Run", gradients: "OwnGradients") -> None:
+    meetings = gradients.meetings
+    if meetings.num_steps:
+        early = ", and %d more to evaluate or save weights" % meetings.num_early if meetings.num_early else ""
+        run.say("ranks met %d times in %d steps%s" % (meetings.num_regular, meetings.num_steps, early))

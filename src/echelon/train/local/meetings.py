@@ -1,0 +1,222 @@
+"""When ranks that train alone meet, and what becomes of their weights there.
+
+Of one weight: x is a rank's own, θ is what all ranks have in common, d = x - (x after the last meeting) is its drift.
+
+    local SGD     x ← mean(x)
+    DiLoCo        g = -mean(d);  m ← μ m + g;  θ ← θ - η (g + μ m);  x ← θ
+    late          mean(d) of the meeting before has come by now and goes into θ in the same way;
+                  the mean of the present d begins to travel;  x ← θ + d
+
+η = 1 and μ = 0 is the plain average, in the late form too.
+"""
+
+import weakref
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+from ..refusal import Refusal
+from ..world import World
+from .travel import start_mean
+
+
+class Rule(NamedTuple):
+    """How often ranks meet, and what they do there."""
+
+    num_steps: int
+    """Of one optimizer, from one meeting to the next."""
+    learning_rate: float = 1.0
+    """Of the outer optimizer, which is SGD with Nesterov's momentum."""
+    momentum: float = 0.0
+    is_late: bool = False
+    """Whether what is sent at one meeting is taken in at the next, so that nobody waits."""
+
+    @property
+    def is_average(self) -> bool:
+        """Whether weights become their mean, and nothing has to be remembered."""
+        return self.learning_rate == 1.0 and not self.momentum and not self.is_late
+
+
+class _Place:
+    """A weight, and what is remembered of it."""
+
+    def __init__(self, parameter: torch.Tensor, rule: Rule) -> None:
+        self.parameter = parameter
+        self.common = _copy(parameter) if not rule.is_average else parameter
+        self.start = _copy(parameter) if rule.is_late else self.common
+        self.momentum: Optional[torch.Tensor] = None
+        self.is_adrift = False
+        """Whether it has changed since the last meeting."""
+        self.is_used = True
+        """Whether it has changed since all ranks last had the same."""
+
+    def drift(self) -> torch.Tensor:
+        return self.parameter.detach() - self.start
+
+    def advance(self, drift: torch.Tensor, rule: Rule) -> None:
+        """Step along the mean drift of all ranks, as torch.optim.SGD(nesterov=True) does."""
+        gradient = -drift
+        if rule.momentum:
+            self.momentum = gradient if self.momentum is None else self.momentum.mul_(rule.momentum).add_(gradient)
+            gradient = gradient + rule.momentum * self.momentum
+        self.common.sub_(gradient, alpha=rule.learning_rate)
+
+
+class _Flight(NamedTuple):
+    """Drifts whose mean is on its way."""
+
+    places: List[_Place]
+    wait: Callable[[], List[torch.Tensor]]
+
+
+class Meetings:
+    """The meetings of one training."""
+
+    def __init__(self, world: World, rule: Rule) -> None:
+        self._world = world
+        self._rule = rule
+        self._group: Any = None
+        self._places: Dict[int, _Place] = {}  # in the order in which all ranks come to them
+        self._steps: "weakref.WeakKeyDictionary[torch.optim.Optimizer, int]" = weakref.WeakKeyDictionary()
+        self._flights: List[_Flight] = []
+        self._is_held = False
+        self.are_apart = False
+        """Whether ranks may have different weights."""
+        self.num_steps = 0
+        self.num_regular = 0
+        self.num_early = 0
+
+    def knows(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Say whether one of these is a weight that ranks change by themselves."""
+        return any(id(one) in self._places for one in parameters)
+
+    def weights(self) -> List[Any]:
+        """Return all weights that ranks change by themselves."""
+        return [place.parameter for place in self._places.values()]
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take note of what an optimizer is about to change."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise Refusal(
+                "LBFGS decides by the gradients how often it computes, and with --sync-every each rank has its own",
+                "leave --sync-every out, or another optimizer",
+            )
+        if self._is_held:
+            return
+        for place in self._of(optimizer):
+            place.is_adrift = place.is_used = True
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Count a step, and meet when it was the last one alone."""
+        if self._is_held:
+            return
+        self.are_apart = True
+        self.num_steps += 1
+        number = self._steps.get(optimizer, 0) + 1
+        self._steps[optimizer] = number % self._rule.num_steps
+        if number == self._rule.num_steps:
+            self._meet(self._of(optimizer))
+            self.num_regular += 1
+
+    @contextmanager
+    def one_step(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Count what happens here as one step, whether or not the optimizer steps: a rank may have to skip one."""
+        self.before_step(optimizer)
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        self.after_step(optimizer)
+
+    def settle(self) -> bool:
+        """Meet before weights are looked at, so that all ranks have the same; return whether that was needed."""
+        if not self.are_apart:
+            return False
+        changed = self._land(self._flights)
+        adrift = [place for place in self._places.values() if place.is_adrift]
+        self._average(adrift)
+        for place in changed:
+            _put(place.parameter, place.common)
+            _put(place.start, place.common)
+        self.num_early += bool(changed or adrift)
+        self._steps.clear()
+        self._places = {key: place for key, place in self._places.items() if place.is_used}  # else models pile up
+        for place in self._places.values():
+            place.is_used = False
+        self.are_apart = False
+        return True
+
+    def forget(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Begin anew with weights that all ranks have been given."""
+        for one in parameters:
+            self._places.pop(id(one), None)
+
+    def mean(self, tensors: List[torch.Tensor]) -> None:
+        """Give all ranks the mean of what they have."""
+        for one, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())()):  # noqa: B905
+            one.detach().copy_(mean)
+
+    def _of(self, optimizer: torch.optim.Optimizer) -> List[_Place]:
+        found = []
+        for group in optimizer.param_groups:
+            for one in group["params"]:
+                place = self._places.get(id(one))
+                if place is None and one.requires_grad:
+                    place = self._places[id(one)] = _Place(one, self._rule)
+                if place is not None:
+                    found.append(place)
+        return found
+
+    def _meet(self, places: List[_Place]) -> None:
+        if not self._rule.is_late:
+            self._average(places)
+            return
+        wanted = {id(place) for place in places}
+        self._land([one for one in self._flights if not wanted.isdisjoint(map(id, one.places))])
+        drifts = [place.drift() for place in places]
+        self._flights.append(_Flight(places, start_mean(drifts, self._world, self._meet_apart())))
+        for place, drift in zip(places, drifts):  # noqa: B905
+            _put(place.parameter, place.common + drift)
+            _put(place.start, place.parameter)
+            place.is_adrift = False
+
+    def _average(self, places: List[_Place]) -> None:
+        """Let all ranks have the same weights now."""
+        if self._rule.is_average:
+            self.mean([place.parameter for place in places])
+        else:
+            drifts = start_mean([place.drift() for place in places], self._world, self._meet_apart())()
+            for place, drift in zip(places, drifts):  # noqa: B905
+                place.advance(drift, self._rule)
+                _put(place.parameter, place.common)
+                _put(place.start, place.common)
+        for place in places:
+            place.is_adrift = False
+
+    def _land(self, flights: List[_Flight]) -> List[_Place]:
+        """Take in what has travelled; return what it concerns."""
+        landed = []
+        for flight in list(flights):
+            for place, drift in zip(flight.places, flight.wait()):  # noqa: B905
+                place.advance(drift, self._rule)
+                landed.append(place)
+            self._flights.remove(flight)
+        return landed
+
+    def _meet_apart(self) -> Any:
+        """Return a group of its own: what travels for long must not hold up the loss that is printed."""
+        if self._group is None:
+            self._group = dist.new_group()
+        return self._group
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def _put(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if tensor is not value:
+        tensor.detach().copy_(value.detach())
