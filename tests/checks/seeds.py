@@ -8,7 +8,7 @@ from typing import Any
 from tests.checks.nodes import GIB
 from tests.topology import trees
 
-from echelon.node.survey.nouns import Health, Survey
+from echelon.node.survey.nouns import Health, Quota, Survey
 
 LUMI, PART, DGX, ROIHU, PUHTI, DESK, VM = (
     "LUMI, a whole node", "LUMI, two devices", "DGX A100, a whole node", "Roihu, a whole node", "Puhti, a whole node",
@@ -62,6 +62,20 @@ def network(**values: Any) -> Change:
 
 def software(**values: Any) -> Change:
     return lambda survey: survey._replace(software=survey.software._replace(**values))
+
+
+def quota(**values: Any) -> Change:
+    """Change what `lfs quota` says of the project's folder."""
+
+    def change(survey: Survey) -> Survey:
+        fine = Quota(
+            owner="project", mount="/scratch", used_bytes=9 << 40, soft_bytes=0, limit_bytes=50 << 40,
+            used_files=100_000, soft_files=0, limit_files=2_000_000, command="lfs quota -h -p 4711 /scratch",
+        )  # fmt: skip
+        quotas = survey.quotas._replace(quotas=(fine._replace(**values),))
+        return survey._replace(quotas=quotas, answered=(*survey.answered, "quotas"))
+
+    return change
 
 
 def health(**values: Any) -> Change:
@@ -282,6 +296,14 @@ FILES = (
     env("no more files on a full file system", "room", "error", "has room for 0 more files", "du -xsh",
         change=lambda survey: survey._replace(folders=survey.folders._replace(folders=tuple(
             each._replace(free_files=0) for each in survey.folders.folders)))),
+    env("a project's quota that is used up", "quota", "error", "the project's quota of bytes on /scratch is used up",
+        "lfs quota -h -p 4711 /scratch", change=quota(used_bytes=50 << 40), num_nodes=4),
+    env("a user's quota that is nearly used up", "quota", "warning", "the user's quota of bytes on /scratch is nearly",
+        "lfs quota", change=quota(owner="user", used_bytes=(50 << 40) - GIB)),
+    env("a soft limit that was passed", "quota", "warning", "above its soft limit", "lfs quota",
+        change=quota(soft_bytes=30 << 40, used_bytes=31 << 40)),
+    env("a quota of files that is used up", "quota", "error", "quota of files on /scratch is used up", "lfs quota",
+        change=quota(used_files=2_000_000)),
     env("a folder for checkpoints that cannot be written", "room", "error", "checkpoints cannot be written", "cd to",
         change=lambda survey: survey._replace(folders=survey.folders._replace(folders=tuple(
             each._replace(is_writable=each.purpose != "checkpoints") for each in survey.folders.folders)))),

@@ -42,6 +42,23 @@ def test_not_asked(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert "hsn0" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--check", "full", "--exclude-bad"),
+            "--exclude-bad leaves out nodes of an allocation, and here is one machine",
+        ),
+        (("--exclude-bad",), "--exclude-bad leaves out nodes of an allocation"),
+    ],
+)
+def test_nothing_to_do_without(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """One machine has no node that it could do without."""
+    done = run(tmp_path, *words, "-n", "1")
+    assert done.returncode == 2
+    assert said in done.stderr and "hint: salloc --nodes=8" in done.stderr
+
+
 def test_no_such_level(tmp_path: Path) -> None:
     """The choices are listed."""
     done = run(tmp_path, "--check", "quick", "-n", "1")
@@ -61,3 +78,26 @@ def test_nodes_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "NCCL_SOCKET_IFNAME=hsn0 is none of the nodes' interfaces" in done.stderr.replace("node's", "nodes'")
     assert not (tmp_path / "begun").exists()
+
+
+@pytest.mark.slurm
+def test_run_goes_on_without_a_bad_node(slurm: Cluster, tmp_path: Path) -> None:
+    """With --exclude-bad the ranks are those of the other nodes, and the worst of the one left out is said."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core cannot be made fewer")
+    command = [sys.executable, "-m", "echelon", "run", "--exclude-bad", "-n", "2", "--show", "all"]
+    script = ["--", "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE on $SLURMD_NODENAME"']
+    daemon = slurm.slurmd_pid("nid005002")
+    before = os.sched_getaffinity(daemon)
+    os.sched_setaffinity(daemon, {min(before)})
+    try:
+        done = slurm.run("salloc", "-N4", "--ntasks-per-node=1", *command, "--check", "fast", *script, cwd=tmp_path)
+    finally:
+        os.sched_setaffinity(daemon, before)
+    lines = sorted(done.stdout.splitlines())
+    assert [line.rpartition("rank ")[2] for line in lines] == [
+        f"{rank} of 6 on {node}" for rank, node in enumerate(sorted(["nid005000", "nid005001", "nid005003"] * 2))
+    ], done.stdout + done.stderr
+    assert "echelon: check: goes on without nid005002: 2 ranks on 1 core" in done.stderr
+    done = slurm.run("salloc", "-N2", *command, *script, cwd=tmp_path, check=False)
+    assert "--exclude-bad leaves out what a check finds, and none was asked for" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echelon.lint import rules
+from echelon.lint import table
 from echelon.lint.pages import all_pages
 
 CLEAN = "import torch\nprint(torch.ones(1))\n"
@@ -47,7 +47,7 @@ def test_report_shows_the_line_and_a_caret(tmp_path: Path) -> None:
         "    │                 ^^^^",
         "    = repair: ; then",
         "",
-        "1 error in 1 file, judged for lumi; echelon lint --explain ECH303 says why",
+        "1 error in 1 file, judged for lumi; --fix repairs 1; echelon lint --explain ECH303 says why",
     ]
 
 
@@ -116,18 +116,18 @@ def test_unknown_machine_is_said(tmp_path: Path) -> None:
     assert (code, "no machine is known" in err) == (0, True)
 
 
-@pytest.mark.parametrize("code", rules.CODES)
+@pytest.mark.parametrize("code", table.CODES)
 def test_every_rule_is_explained(code: str) -> None:
     """Each rule has a page with a reason and a source, and no page is left over."""
     page = all_pages()[code]
     assert page.title and page.why.endswith((".", "]")) and page.source and page.bad and page.good
-    assert tuple(all_pages()) == rules.CODES
+    assert tuple(all_pages()) == table.CODES
 
 
 def test_list_and_explain(tmp_path: Path) -> None:
     """--list names every rule, --explain shows the page of one."""
     _, out, _ = lint(tmp_path, "--list")
-    assert [line.split()[0] for line in out.splitlines()] == list(rules.CODES)
+    assert [line.split()[0] for line in out.splitlines()] == list(table.CODES)
     code, out, _ = lint(tmp_path, "--explain", "ech303")
     assert code == 0 and "bad:" in out and "good:" in out and "source: " in out
 

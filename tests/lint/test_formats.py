@@ -43,6 +43,15 @@ def test_sarif(folder: Path) -> None:
         assert place["artifactLocation"]["uri"] == finding["path"].replace(" ", "%20")
         assert place["region"]["startLine"] == finding["line"] >= 1
         assert place["region"]["endColumn"] > place["region"]["startColumn"] == finding["column"] >= 1
+    (fix,) = run["results"][0]["fixes"]
+    (change,) = fix["artifactChanges"]
+    assert change["artifactLocation"]["uri"] == "my%20job.sh"
+    assert change["replacements"] == [
+        {
+            "deletedRegion": {"startLine": 2, "startColumn": 16, "endLine": 2, "endColumn": 21},
+            "insertedContent": {"text": "; then"},
+        }
+    ]
     for rule in driver["rules"]:
         assert rule["shortDescription"]["text"] == all_pages()[rule["id"]].title
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.lint.linting import codes, texts
 
-from echelon.lint import rules
+from echelon.lint import table
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,7 +35,7 @@ def test_mistake_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", SEEN)
 def test_mistake_has_its_rules(name: str) -> None:
     """What is said to be found has a rule."""
-    assert set(SEEN[name]["codes"]) <= set(rules.CODES)
+    assert set(SEEN[name]["codes"]) <= set(table.CODES)
 
 
 @pytest.mark.parametrize("name", [name for name, case in SEEN.items() if "repaired" in case])

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.lint.linting import texts
 
 from echelon.lint.pages import all_pages, default_name, files
-from echelon.lint.rules import CODES
 from echelon.lint.shell import parse
+from echelon.lint.table import CODES
 
 WORDS = st.lists(st.text(alphabet="ab $\"'\\#;|\n(`", min_size=0, max_size=6), min_size=1, max_size=4)
 PIECES = st.sampled_from(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli.options import Option, rows, scan
@@ -22,6 +24,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--strict",), help="exit code 1 for warnings too"),
     Option(names=("--format",), value="HOW", help="text, json, sarif (code hosts, editors) or github (annotations)"),
     Option(names=("--json",), help="the same as --format json"),
+    Option(names=("--fix",), help="make the repairs that are certain: the difference is shown, the files are written"),
+    Option(names=("--diff",), help="show what --fix would change, and write nothing"),
     Option(names=("--list",), help="every rule in one line"),
     Option(names=("--explain",), value="ID", help="the page of one rule: why, its source, a bad and a good example"),
     Option(names=("-h", "--help"), help="show this"),
@@ -47,10 +51,30 @@ def main(arguments: list[str]) -> int:
     if not files:
         raise UsageError("no file was given", hint="echelon lint train.py job.sh")
     form = _format(values)
-    linted = _lint(files, values)
-    print(_written(linted, form, num_files=len(files)), end="")
+    _refuse_contradictions(files, values)
+    sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
+    look, known = _linter(files, values)
+    if "fix" not in values and "diff" not in values:
+        linted, would_change = look(sources), False
+    else:
+        from echelon.cli import repairs
+
+        linted, would_change = repairs.make(sources, look, writes="diff" not in values, shows=form == "text")
+    if known and not linted.machines:
+        say(f"note: no machine is known, so its limits are not judged: --machine NAME ({', '.join(known)})")
+    if "diff" not in values:
+        print(_written(linted, form, num_files=len(files)), end="")
     failing = ("error", "warning") if "strict" in values else ("error",)
-    return 1 if any(finding.severity in failing for finding in linted.findings) else 0
+    return 1 if would_change or any(finding.severity in failing for finding in linted.findings) else 0
+
+
+def _refuse_contradictions(files: list[str], values: dict[str, str]) -> None:
+    if "diff" in values and (given := [name for name in ("json", "format") if name in values]):
+        raise UsageError(
+            f"--diff prints a difference, and --{given[0]} findings", hint=f"leave --{given[0]} out, or --diff"
+        )
+    if "fix" in values and "diff" not in values and "-" in files:
+        raise UsageError("--fix writes files, and standard input is none", hint="echelon lint --diff -")
 
 
 def _format(values: dict[str, str]) -> str:
@@ -92,23 +116,22 @@ def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return list(dict.fromkeys(files)), values
 
 
-def _lint(files: list[str], values: dict[str, str]) -> Linted:
+def _linter(
+    files: list[str], values: dict[str, str]
+) -> tuple[Callable[[Mapping[str, bytes]], Linted], tuple[str, ...]]:
+    """Return what lints the files, and the machines among which it looks where neither name nor place says one."""
     from echelon.host import Host
     from echelon.lint.run import lint
     from echelon.machines import load
 
-    sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
     host = Host()
     if "machine" in values:
-        return lint(sources, today=today(), machine=load.find(values["machine"], host.environ))
+        return partial(lint, today=today(), machine=load.find(values["machine"], host.environ)), ()
     if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
-        return lint(sources, today=today())  # nothing in them depends on the machine
+        return partial(lint, today=today()), ()  # nothing in them depends on the machine
     machine = _where(host)
     known = {} if machine is not None else load.load_all(host.environ)
-    linted = lint(sources, today=today(), machine=machine, machines=known)
-    if not linted.machines:
-        say(f"note: no machine is known, so its limits are not judged: --machine NAME ({', '.join(known)})")
-    return linted
+    return partial(lint, today=today(), machine=machine, machines=known), tuple(known)
 
 
 def _where(host: Host) -> Machine | None:
@@ -141,6 +164,7 @@ def help_text() -> str:
     return "\n".join(
         [
             "usage: echelon lint [options] FILE…",
+            "       echelon lint --fix FILE…",
             "",
             "Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.",
             "Files that belong together are given together: what a job asks for is compared with what its script does.",

@@ -69,6 +69,8 @@ class BeforeRun:
     """Whether an error is left, with which the run would fail."""
     left_out: tuple[str, ...]
     """Nodes that the run shall do without."""
+    why_left_out: str
+    """The worst that is wrong with them."""
     seconds: float
 
 
@@ -215,5 +217,6 @@ def before_run(*, level: str, ranks_per_node: int, exclude_bad: bool, host: Host
         line=in_one_line(left),
         is_refused=any(finding.severity == "error" for finding in left),
         left_out=left_out,
+        why_left_out=next((each.message for each in checked.findings if each.node in left_out), ""),
         seconds=checked.seconds,
     )

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
+from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, say, today
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-
-if TYPE_CHECKING:
-    from echelon.spec import Job
 
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
@@ -74,7 +70,7 @@ def main(arguments: list[str]) -> int:
     )
     script = submit.prepare(wish, host)
     refuse_missing_account(script.booking, machine, projects())
-    _say_worst_mistake(job)
+    say_worst(job.command)
     if "dry_run" in values:
         print(script.text, end="")
         if not is_plain:
@@ -94,24 +90,6 @@ def main(arguments: list[str]) -> int:
     if "wait" not in values and "follow" not in values:
         return 0
     return submit.follow(number, script, host, shows=sys.stdout.buffer if "follow" in values else None)
-
-
-def _say_worst_mistake(job: Job) -> None:
-    """Say the worst that `echelon lint` finds in a Python script, in one line, before it waits in a queue."""
-    path = job.command.target
-    if job.command.kind == "program" or not path.endswith(".py") or not os.path.isfile(path):
-        return
-    from echelon.lint.run import lint
-
-    try:
-        with open(path, "rb") as file:
-            found = lint({path: file.read()}, today=today()).findings
-    except (OSError, UsageError):
-        return  # too large to be read through, or not for us to read: whether the job may run is not decided here
-    told = [one for one in found if one.severity != "note"]
-    if told:
-        worst, more = told[0], f", and {len(told) - 1} more" if len(told) > 1 else ""
-        say(f"lint: {worst.severity} {worst.code} in {path}:{worst.line}: {worst.message}{more}; echelon lint {path}")
 
 
 def _for_run(scanned: Scanned) -> Scanned:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import cache
 
 from echelon.lint.toml import words
+
+WORD = re.compile(r"""(?:\{\{.*?\}\}|'[^']*'|"[^"]*"|[^\s'"])+""")
+"""What stands between spaces; quotes hold spaces together, and so do the brackets of a template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class Header:
         return {option.name: option for option in self.options}
 
 
+@cache
 def names() -> frozenset[str]:
     """Return every long option that there is."""
     table = words()["slurm"]["options"]
@@ -73,7 +78,7 @@ def read(lines: list[str]) -> Header:
 
 
 def _options(line: str, number: int, start: int) -> list[Option]:
-    spans = [(found.start(), found.group()) for found in re.finditer(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line[start:])]
+    spans = [(found.start(), found.group()) for found in WORD.finditer(line[start:])]
     found: list[Option] = []
     takes = set(words()["slurm"]["options"]["value"])
     index = 0
@@ -97,12 +102,18 @@ def _split(word: str) -> tuple[str, str]:
     table = words()["slurm"]
     if word.startswith("--"):
         name, _, value = word[2:].partition("=")
-        return str(table["options"]["aliases"].get(name, name)), value
+        return str(table["options"]["aliases"].get(name, _unabridged(name))), value
     if word.startswith("-") and word[1:2] in table["short"] and (len(word) == 2 or not word[2].isalpha()):
         return str(table["short"][word[1]]), word[2:].removeprefix("=")
     if word.startswith("-") and word[1:2] in "pAJoeqC" and "-" not in word[1:] and word[2:]:
         return str(table["short"][word[1]]), word[2:]  # -pgpu
     return word, ""
+
+
+def _unabridged(name: str) -> str:
+    """Return the option that is meant by its beginning alone, which Slurm takes where no other begins so."""
+    longer = [each for each in names() if name and each.startswith(name)]
+    return longer[0] if len(longer) == 1 else name
 
 
 def _plain(value: str) -> str:

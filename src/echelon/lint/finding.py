@@ -8,6 +8,17 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One piece of a file that becomes another."""
+
+    line: int
+    column: int
+    old: str
+    """What stands there now; where it does not, nothing is changed. Empty: the new text is put in front."""
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One place where a rule is broken, in the file that the rule was given."""
 
@@ -19,6 +30,8 @@ class Hit:
     """What is wrong, with the two values that disagree."""
     repair: str = ""
     """Something to paste."""
+    edits: tuple[Edit, ...] = ()
+    """The repair as `--fix` makes it; empty where it takes a person to decide."""
     severity: str = ""
     """Where it is not that of the rule's page."""
 
@@ -45,5 +58,6 @@ class Finding:
     """The source line."""
     message: str
     repair: str
+    edits: tuple[Edit, ...]
     why: str
     source: str

@@ -9,7 +9,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from echelon.lint.finding import Finding
+from echelon.lint.finding import Edit, Finding
 from echelon.lint.pages import Page
 from echelon.lint.run import Linted
 
@@ -56,6 +56,25 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "locations": [
             {"physicalLocation": {"artifactLocation": {"uri": quote(finding.path)}, "region": region}},
         ],
+        **({"fixes": [_fix(finding)]} if finding.edits else {}),
+    }
+
+
+def _fix(finding: Finding) -> dict[str, Any]:
+    """Return the repair that --fix makes, which editors offer."""
+    replacements = [{"deletedRegion": _region(edit), "insertedContent": {"text": edit.new}} for edit in finding.edits]
+    change = {"artifactLocation": {"uri": quote(finding.path)}, "replacements": replacements}
+    return {"description": {"text": finding.repair}, "artifactChanges": [change]}
+
+
+def _region(edit: Edit) -> dict[str, int]:
+    lines = edit.old.count("\n")
+    last = edit.old.rpartition("\n")[2]
+    return {
+        "startLine": edit.line,
+        "startColumn": edit.column,
+        "endLine": edit.line + lines,
+        "endColumn": len(last) + 1 if lines else edit.column + len(last),
     }
 
 

@@ -14,9 +14,10 @@ from echelon.errors import UsageError
 from echelon.lint import shell
 from echelon.lint.batch import Header, Option
 from echelon.lint.batch import read as read_header
-from echelon.lint.finding import Hit
+from echelon.lint.finding import Edit, Hit
 from echelon.lint.program import Program
 from echelon.lint.starts import Start, starts
+from echelon.lint.text import lines_of
 from echelon.lint.toml import words
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Job:
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the script."""
-        return self.text.splitlines()
+        return lines_of(self.text)
 
     @cached_property
     def header(self) -> Header:
@@ -72,6 +73,18 @@ class Job:
         """Whether its first line does not name another shell."""
         first = self.lines[0] if self.lines else ""
         return not first.startswith("#!") or re.search(r"\b(?:ba|da|k)?sh\b", first) is not None
+
+    @cached_property
+    def document_lines(self) -> frozenset[int]:
+        """The numbers of the lines inside of here-documents, which are no commands of this script."""
+        return frozenset(line for document in self.script.documents for line in _lines_of(document))
+
+    @cached_property
+    def literal_lines(self) -> frozenset[int]:
+        """Those of them in which the shell expands nothing."""
+        return frozenset(
+            line for document in self.script.documents if document.is_quoted for line in _lines_of(document)
+        )
 
     @cached_property
     def is_batch(self) -> bool:
@@ -267,11 +280,35 @@ class Job:
         return given.get(name.removeprefix(prefix), 0) if name.startswith(prefix) else 0
 
 
-def hit(place: shell.Word | Option, message: str, repair: str = "") -> Hit:
-    """Return a hit at a word or an option."""
-    written = place.raw if isinstance(place, shell.Word) else place.written
-    width = max(1, len(written.partition("\n")[0]))
-    return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair)
+def hit(
+    place: shell.Word | Option, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
+) -> Hit:
+    """Return a hit at a word or an option; `becomes` is what `--fix` writes there."""
+    width = max(1, len(written(place).partition("\n")[0]))
+    if becomes and becomes != written(place):
+        edits = (Edit(line=place.line, column=place.column, old=written(place), new=becomes),)
+    return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair, edits=edits)
+
+
+def written(place: shell.Word | Option) -> str:
+    """Return a word or an option as it stands in the script."""
+    return place.raw if isinstance(place, shell.Word) else place.written
+
+
+def line_before(job: Job, command: shell.Command, text: str) -> tuple[Edit, ...]:
+    """Return the edit that puts a line before a command; none where the command does not begin a line of its own."""
+    first = command.words[0]
+    before, number = job.lines[first.line - 1][: first.column - 1], first.line
+    while number > 1 and re.match(r"\s*#(?!!|[A-Z]{4,} )", job.lines[number - 2]):
+        number -= 1  # the comment is about the command
+    previous = job.lines[number - 2].rstrip() if number > 1 else ""
+    if command.outer is not None or before.strip() or previous.endswith(("\\", "|", "&&")):
+        return ()
+    return (Edit(line=number, column=1, old="", new=f"{before}{text}\n"),)
+
+
+def _lines_of(document: shell.Document) -> range:
+    return range(document.line, document.line + document.text.count("\n") + 1)
 
 
 def devices_of_gres(text: str) -> int:

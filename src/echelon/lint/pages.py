@@ -11,6 +11,7 @@ from echelon.errors import UsageError
 from echelon.lint.toml import load
 
 FAMILIES = ("request", "launch", "shell", "environment", "program", "settings")
+"""The files of pages: codes begin with ECH1 in the first, with ECH2 in the second, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +31,20 @@ class Page:
     """The machine of the examples."""
 
 
-@cache
 def all_pages() -> dict[str, Page]:
     """Return the pages by code."""
-    found = {}
-    for family in FAMILIES:
-        for code, row in load(f"pages/{family}.toml").items():
-            found[code] = Page(code=code, **{key: text.strip("\n") for key, text in row.items()})
-    return dict(sorted(found.items()))
+    return dict(sorted((code, page) for family in FAMILIES for code, page in _of_family(family).items()))
+
+
+def page_of(code: str) -> Page:
+    """Return the page of a rule; its family alone is read."""
+    return _of_family(FAMILIES[int(code[3]) - 1])[code]
+
+
+@cache
+def _of_family(family: str) -> dict[str, Page]:
+    rows = load(f"pages/{family}.toml").items()
+    return {code: Page(code=code, **{key: text.strip("\n") for key, text in row.items()}) for code, row in rows}
 
 
 def find(code: str) -> Page:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from echelon.lint.finding import Hit
+from echelon.lint.finding import Edit, Hit
+from echelon.lint.text import lines_of
 from echelon.script.bindings import aliases
 from echelon.script.branches import tail
 from echelon.script.values import dotted
@@ -231,20 +232,52 @@ class Program:
     def _ifs(self) -> dict[ast.AST, list[tuple[ast.If, set[str]]]]:
         return {}
 
-    def hit(self, node: ast.AST, message: str, repair: str = "") -> Hit:
+    def hit(self, node: ast.AST, message: str, repair: str = "", edits: tuple[Edit, ...] = ()) -> Hit:
         """Return a hit at a node."""
+        line, start, end = self._span(node)
+        width = max(1, end - start)
+        return Hit(line=line, column=start + 1, width=width, message=message, repair=repair, edits=edits)
+
+    def edit(self, node: ast.AST, new: str) -> tuple[Edit, ...]:
+        """Return the edit that writes something else for a node; none for a node of several lines."""
+        line, start, end = self._span(node)
+        if getattr(node, "end_lineno", 0) != line:
+            return ()
+        return (Edit(line=line, column=start + 1, old=self.lines[line - 1][start:end], new=new),)
+
+    def source(self, node: ast.AST) -> str:
+        """Return a node as it is written."""
+        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+    def line_before(self, statement: ast.stmt, text: str) -> tuple[Edit, ...]:
+        """Return the edit that puts a line before a statement; none where the statement does not begin its line."""
+        line, start, _ = self._span(statement)
+        indent = self.lines[line - 1][:start]
+        return () if indent.strip() else (Edit(line=line, column=1, old="", new=f"{indent}{text}\n"),)
+
+    def line_after(self, statement: ast.stmt, text: str) -> tuple[Edit, ...]:
+        """Return the edit that puts a line after a statement; none where the statement is not alone on its lines."""
+        line, start, _ = self._span(statement)
+        last = statement.end_lineno or line
+        indent, whole = self.lines[line - 1][:start], self.lines[last - 1]
+        rest = whole.encode()[statement.end_col_offset or 0 :].decode("utf-8", "ignore").strip()
+        if indent.strip() or (rest and not rest.startswith("#")):
+            return ()
+        return (Edit(line=last, column=len(whole) + 1, old="", new=f"\n{indent}{text}"),)
+
+    def _span(self, node: ast.AST) -> tuple[int, int, int]:
+        """Return the line on which a node begins, and where on it the node begins and ends, in characters."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         text = self.lines[line - 1] if line <= len(self.lines) else ""
-        start = len(text.encode()[:column].decode("utf-8", "ignore"))
         end = len(text.rstrip())
         if getattr(node, "end_lineno", 0) == line:
             end = len(text.encode()[: getattr(node, "end_col_offset", 0)].decode("utf-8", "ignore"))
-        return Hit(line=line, column=start + 1, width=max(1, end - start), message=message, repair=repair)
+        return line, len(text.encode()[:column].decode("utf-8", "ignore")), end
 
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the source."""
-        return self.text.splitlines()
+        return lines_of(re.sub(r"\r\n?", "\n", self.text))
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

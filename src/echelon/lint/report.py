@@ -75,9 +75,11 @@ def _summary(linted: Linted, num_files: int) -> str:
     found = ", ".join(parts) or "nothing found"
     silenced = f", {linted.num_silenced} silenced" if linted.num_silenced else ""
     judged = f", judged for {', '.join(linted.machines)}" if linted.machines else ""
+    certain = sum(1 for finding in linted.findings if finding.edits)
+    repaired = f"; --fix repairs {certain}" if certain else ""
     explained = linted.findings[0].code if linted.findings else ""
     more = f"; echelon lint --explain {explained} says why" if explained else ""
-    return f"{found} in {_counted(num_files, 'file')}{silenced}{judged}{more}"
+    return f"{found} in {_counted(num_files, 'file')}{silenced}{judged}{repaired}{more}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
-from echelon.lint import rules
-from echelon.lint.finding import Finding, Hit, Rule
+from echelon.lint import table
+from echelon.lint.finding import Finding, Hit
 from echelon.lint.job import Job
-from echelon.lint.pages import all_pages
+from echelon.lint.look import finding, look, ordered
 from echelon.lint.program import Program
 from echelon.lint.recognise import recognise
 from echelon.lint.rules.settings import Settings
 from echelon.lint.silence import is_silenced
+from echelon.lint.text import lines_of
 from echelon.script.source import parse
-from echelon.spec.severity import SEVERITIES
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
@@ -66,14 +66,14 @@ def lint(
     ]
     found = [
         *broken,
-        *_look(jobs, rules.OF_JOBS),
-        *_look(programs, rules.OF_PROGRAMS),
-        *_look(settings, rules.OF_SETTINGS),
+        *look(jobs, table.OF_JOBS),
+        *look(programs, table.OF_PROGRAMS),
+        *look(settings, table.OF_SETTINGS),
     ]
-    lines = {path: text.splitlines() for path, text in texts.items()}
-    kept = [finding for finding in found if not is_silenced(finding.code, lines[finding.path], finding.line)]
+    lines = {path: lines_of(text) for path, text in texts.items()}
+    kept = [each for each in found if not is_silenced(each.code, lines[each.path], each.line)]
     known = tuple(sorted({job.machine.name for job in jobs if job.machine is not None}))
-    return Linted(findings=tuple(_ordered(kept)), num_silenced=len(found) - len(kept), machines=known)
+    return Linted(findings=tuple(ordered(kept)), num_silenced=len(found) - len(kept), machines=known)
 
 
 def kind(path: str, text: str) -> str:
@@ -104,7 +104,7 @@ def _programs(texts: Mapping[str, str]) -> tuple[tuple[Program, ...], list[Findi
     for path, text in texts.items():
         tree = parse(text.encode(), path)
         if tree is None:
-            broken.append(_finding(rules.SYNTAX, path, text.splitlines(), _syntax(text, path)))
+            broken.append(finding(table.SYNTAX, path, lines_of(text), _syntax(text, path)))
         else:
             programs.append(Program(path=path, text=text, tree=tree))
     return tuple(programs), broken
@@ -116,58 +116,11 @@ def _syntax(text: str, path: str) -> Hit:
             warnings.simplefilter("ignore")  # Python shows them when the script runs
             ast.parse(text, path)
     except SyntaxError as error:
-        return Hit(
-            line=error.lineno or 1, column=max(1, error.offset or 1), message=f"Python cannot read this: {error.msg}"
-        )
+        line, column = error.lineno or 1, max(1, error.offset or 1)
+        missing = re.fullmatch(r"expected '(\S+)'", error.msg or "")
+        lines = lines_of(text)
+        repair = f"{lines[line - 1].strip()}{missing[1]}" if missing and line <= len(lines) else ""
+        return Hit(line=line, column=column, message=f"Python cannot read this: {error.msg}", repair=repair)
     except (ValueError, RecursionError, MemoryError):
         pass
     return Hit(line=1, message="Python cannot read this file: it is nested too deeply")
-
-
-def _look(files: Iterable[Job | Program | Settings], table: Iterable[Rule]) -> Iterator[Finding]:
-    rows = tuple(table)
-    for file in files:
-        for rule in rows:
-            try:
-                hits = tuple(dict.fromkeys(rule.find(file)))
-            except RecursionError:  # an expression of thousands of parts
-                message = f"nested too deeply for {rule.code}, which did not look"
-                hits = (Hit(line=1, message=message, severity="note"),)
-            for hit in hits:
-                yield _finding(rule.code, file.path, file.lines, hit)
-
-
-def _finding(code: str, path: str, lines: list[str], hit: Hit) -> Finding:
-    page = all_pages()[code]
-    return Finding(
-        code=code,
-        severity=hit.severity or page.severity,
-        path=path,
-        line=hit.line,
-        column=hit.column,
-        width=hit.width,
-        text=lines[hit.line - 1] if 0 < hit.line <= len(lines) else "",
-        message=hit.message,
-        repair=hit.repair,
-        why=page.why,
-        source=page.source,
-    )
-
-
-def _ordered(findings: list[Finding]) -> list[Finding]:
-    """Sort: the file with the worst first, in it the worst first, then from top to bottom."""
-    worst: dict[str, int] = {}
-    for finding in findings:
-        rank = SEVERITIES.index(finding.severity)
-        worst[finding.path] = min(rank, worst.get(finding.path, rank))
-    return sorted(
-        findings,
-        key=lambda each: (
-            worst[each.path],
-            each.path,
-            SEVERITIES.index(each.severity),
-            each.line,
-            each.column,
-            each.code,
-        ),
-    )

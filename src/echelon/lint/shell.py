@@ -169,7 +169,7 @@ class _Reader:
                 ).run()
 
     def _operator(self) -> None:
-        if self.text.startswith("((", self.at) and not self.words:
+        if self.text.startswith("((", self.at) and [word.raw for word in self.words] in ([], ["for"]):
             self.at = self._until("))") + 2
             return
         self._end()

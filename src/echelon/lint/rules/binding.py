@@ -43,13 +43,14 @@ def masks(job: Job) -> Iterator[Hit]:
                 again = next(i for i in range(position + 1, len(cores)) if cores[i] == each)
                 shown = _shown(each)
                 message = f"tasks {position} and {again} of each node get the same cores, {shown}"
-                yield hit(word, message, _right(job))
+                yield _repaired(job, word, cores, message)
                 break
         else:
             both = next((pair for pair in _pairs(cores) if cores[pair[0]] & cores[pair[1]]), None)
             if both:
                 shown = _shown(cores[both[0]] & cores[both[1]])
-                yield hit(word, f"tasks {both[0]} and {both[1]} of each node share the cores {shown}", _right(job))
+                message = f"tasks {both[0]} and {both[1]} of each node share the cores {shown}"
+                yield _repaired(job, word, cores, message)
 
 
 def reserved(job: Job) -> Iterator[Hit]:
@@ -59,7 +60,7 @@ def reserved(job: Job) -> Iterator[Hit]:
         wrong = sorted(kept & set().union(*cores)) if cores else []
         if wrong:
             message = f"core {', '.join(map(str, wrong[:4]))} is reserved: the step is refused"
-            yield hit(word, message, _right(job))
+            yield _repaired(job, word, cores, message)
 
 
 def number_of_masks(job: Job) -> Iterator[Hit]:
@@ -67,7 +68,7 @@ def number_of_masks(job: Job) -> Iterator[Hit]:
     for step, word, cores in _bindings(job):
         tasks = job.step_tasks_per_node(step) if step else 0
         if tasks and len(cores) != tasks and (len(cores) < tasks or tasks > 1):
-            yield hit(word, f"{len(cores)} masks, and {tasks} tasks on each node", _right(job))
+            yield hit(word, f"{len(cores)} masks, and {tasks} tasks on each node", _right(job) or "--cpu-bind=cores")
 
 
 def part_of_node(job: Job) -> Iterator[Hit]:
@@ -91,11 +92,19 @@ def wrong_order(job: Job) -> Iterator[Hit]:
             first = far[0]
             wanted = f"nearest to device {first} are {_shown(nearest[first])}"
             message = f"task {first} gets cores {_shown(cores[first])}, and {wanted}"
-            yield hit(word, message, _right(job))
+            yield _repaired(job, word, cores, message)
+
+
+def _repaired(job: Job, word: Word, cores: list[set[int]], message: str) -> Hit:
+    """Return a hit with the masks that are right on this machine, for a task on each of a node's devices."""
+    right = _right(job)
+    is_sure = right and job.kind is not None and len(cores) == len(job.kind.nearest)
+    becomes = BIND.sub(right.removeprefix("--cpu-bind="), word.raw, count=1) if is_sure else ""
+    return hit(word, message, right, becomes=becomes)
 
 
 def _right(job: Job) -> str:
-    rows = job.kind.nearest if job.kind else ()
+    rows = sorted(job.kind.nearest, key=lambda row: row.device) if job.kind else ()
     text = ",".join(f"{sum(1 << core for core in row.cores):#x}" for row in rows)
     return f"--cpu-bind=mask_cpu:{text}" if text else ""
 

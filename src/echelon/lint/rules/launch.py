@@ -131,7 +131,7 @@ def two_launchers(job: Job) -> Iterator[Hit]:
             around += [outer for outer in start.outer if outer.name == "srun" and job.step_tasks_per_node(start) > 1]
         if around:
             message = f"{around[0].name} starts several of {start.name}, and each of them starts all ranks"
-            yield hit(start.word, message)
+            yield hit(start.word, message, f"{start.name} …   without {around[0].name} before it")
 
 
 def gpu_variable(job: Job) -> Iterator[Hit]:
@@ -140,16 +140,13 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
     option = job.option("gpus-per-node")
     if not job.is_batch or (option and option.value.isdigit()) or job.last(name):
         return
-    devices = job.devices_per_node
     for command in job.commands:
         for word in command.words:
             used = f"${name}" in word.live or f"{{{name}}}" in word.live
             if used and command.program not in ("echo", "printf"):
                 is_value = f"is {option.value!r}, which is no number" if option else "is set by --gpus-per-node alone"
-                repair = str(devices) if devices else words()["slurm"]["variable"] + "GPUS_ON_NODE"
-                yield hit(
-                    word, f"{name} {is_value}", word.raw.replace(f"${{{name}}}", repair).replace(f"${name}", repair)
-                )
+                repair = word.raw.replace(name, words()["slurm"]["variable"] + "GPUS_ON_NODE")
+                yield hit(word, f"{name} {is_value}", repair, becomes=repair)
 
 
 def processes_of_accelerate(job: Job) -> Iterator[Hit]:

@@ -119,7 +119,8 @@ def memory(job: Job) -> Iterator[Hit]:
     if option and there and job.memory_bytes_per_node > there:
         asked = units.size(job.memory_bytes_per_node)
         message = f"{asked} of a node are asked for, and {units.size(there)} are for jobs"
-        yield hit(option, message, f"--mem={units.slurm_size(there)}")
+        repair = f"--mem={units.slurm_size(there)}"
+        yield hit(option, message, repair, becomes=repair if option.name == "mem" else "")
 
 
 RULES = (

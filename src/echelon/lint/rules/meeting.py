@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit
+from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.job import Job, Variable, hit
 from echelon.lint.shell import Command, Word
 from echelon.lint.starts import Start
 from echelon.lint.toml import words
@@ -135,7 +135,16 @@ def not_exported(job: Job) -> Iterator[Hit]:
         if not is_ours or name in job.exported_names or _is_expanded(job, name):
             continue
         what = variable.word.raw.partition("\n")[0]
-        yield hit(variable.word, f"{name} is not exported: no program that is started sees it", f"export {what}")
+        message = f"{name} is not exported: no program that is started sees it"
+        yield hit(variable.word, message, f"export {what}", edits=_exported(variable))
+
+
+def _exported(variable: Variable) -> tuple[Edit, ...]:
+    """Return the edit that exports what a command of assignments alone assigns."""
+    if variable.command.argv:
+        return ()
+    first = variable.command.words[0]
+    return (Edit(line=first.line, column=first.column, old=first.raw, new=f"export {first.raw}"),)
 
 
 def _is_expanded(job: Job, name: str) -> bool:
@@ -181,7 +190,8 @@ def differing_id(job: Job) -> Iterator[Hit]:
         given = start.option("rdzv-id")
         if given and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", given[1]) and _in_task(start.command):
             message = f"each node evaluates {given[1]} for itself, and they never meet"
-            yield hit(given[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"')
+            becomes = given[0].raw.replace(given[1], f"${_slurm('JOB_ID')}") if "=" in given[0].raw else ""
+            yield hit(given[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
 
 
 def no_local_rank(job: Job) -> Iterator[Hit]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, Variable, hit
+from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.job import Job, Variable, hit, line_before
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
 from echelon.lint.toml import words
+from echelon.script.slips import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
 CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-LIKENESS = 0.88
-"""Of difflib: MIOPEN_CUSTOM_CACHE_PATH and MIOPEN_CUSTOM_CACHE_DIR have 0.89."""
 
 
 def _first(job: Job) -> Start | None:
@@ -42,16 +40,22 @@ def _sources(job: Job) -> bool:
     )
 
 
+def _meant_names(job: Job, name: str) -> set[str]:
+    """Return the names that are assigned, and this one where another is a slip for it."""
+    assigned = {variable.name for variable in job.variables}
+    return assigned | {name for each in assigned if meant(each, [name])}
+
+
 def no_interface(job: Job) -> Iterator[Hit]:
     """Several nodes, and nothing says which network the ranks meet on."""
     settings = {row.name: row for row in job.machine.settings} if job.machine else {}
     row, start = settings.get("NCCL_SOCKET_IFNAME"), _first(job)
     if row is None or start is None or job.num_nodes < 2 or _provides(job) or _sources(job):
         return
-    if row.name not in {variable.name for variable in job.variables}:
-        yield hit(
-            start.word, f"{job.num_nodes} nodes, and {row.name} is not set: {row.why}", f"export {row.name}={row.value}"
-        )
+    if row.name not in _meant_names(job, row.name):
+        message = f"{job.num_nodes} nodes, and {row.name} is not set: {row.why}"
+        repair = f"export {row.name}={row.value}"
+        yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
 
 
 def wrong_interface(job: Job) -> Iterator[Hit]:
@@ -66,7 +70,8 @@ def wrong_interface(job: Job) -> Iterator[Hit]:
     wrong = [name for name in names if not any(each.startswith(name) for each in known)]
     if wrong:
         message = f"{wrong[0]} is not among the interfaces of the fast network: {', '.join(known)}"
-        yield hit(variable.word, message, f"export NCCL_SOCKET_IFNAME={','.join(known)}")
+        becomes = variable.word.raw.replace(variable.value, ",".join(known), 1)
+        yield hit(variable.word, message, f"export NCCL_SOCKET_IFNAME={','.join(known)}", becomes=becomes)
 
 
 def too_many_nodes(job: Job) -> Iterator[Hit]:
@@ -106,15 +111,12 @@ def no_cache(job: Job) -> Iterator[Hit]:
     start, row = _first(job), "MIOPEN_USER_DB_PATH"
     if start is None or row not in names or job.devices_per_node * job.num_nodes < 2 or _provides(job) or _sources(job):
         return
-    if row not in {variable.name for variable in job.variables}:
+    if row not in _meant_names(job, row):
         ranks = job.devices_per_node * job.num_nodes
         job_id = f"${words()['slurm']['variable']}JOB_ID"
         message = f"{row} is not set: {ranks} ranks keep MIOpen's database in one home folder"
-        yield hit(
-            start.word,
-            message,
-            f'export {row}="/tmp/$USER-miopen-{job_id}" MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen-{job_id}"',
-        )
+        repair = f'export {row}="/tmp/$USER-miopen-{job_id}" MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen-{job_id}"'
+        yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
 
 
 def misspelt(job: Job) -> Iterator[Hit]:
@@ -129,11 +131,11 @@ def misspelt(job: Job) -> Iterator[Hit]:
             or not name.startswith((*prefixes, "NCLL_", "NCC_", "MIOPN_", "MOIPEN_"))
         ):
             continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=LIKENESS)
+        near = meant(name, known)
         if near:
-            yield hit(
-                variable.word, f"nothing reads {name}; {near[0]} is read", variable.word.raw.replace(name, near[0], 1)
-            )
+            repair = variable.word.raw.replace(name, near[0], 1)
+            edits = _called(job, name, near[0]) if len(near) == 1 else ()
+            yield hit(variable.word, f"nothing reads {name}; {near[0]} is read", repair, edits=edits)
 
 
 def renamed(job: Job) -> Iterator[Hit]:
@@ -142,9 +144,18 @@ def renamed(job: Job) -> Iterator[Hit]:
     for variable in _once(job):
         if variable.name in table:
             new = table[variable.name]
-            yield hit(
-                variable.word, f"{variable.name} is called {new}", variable.word.raw.replace(variable.name, new, 1)
-            )
+            repair = variable.word.raw.replace(variable.name, new, 1)
+            edits = _called(job, variable.name, new)
+            yield hit(variable.word, f"{variable.name} is called {new}", repair, edits=edits)
+
+
+def _called(job: Job, name: str, new: str) -> tuple[Edit, ...]:
+    """Return the edits that call a variable something else; none where the script itself expands it, or has both."""
+    if re.search(rf"\$\{{?{name}\b", job.text) or job.last(new):
+        return ()
+    words = {(variable.word.line, variable.word.column): variable.word for variable in job.variables}
+    named = [word for word in words.values() if word.raw.startswith(f"{name}=")]
+    return tuple(Edit(line=word.line, column=word.column, old=name, new=new) for word in named)
 
 
 def slow(job: Job) -> Iterator[Hit]:
@@ -201,11 +212,10 @@ def conda(job: Job) -> Iterator[Hit]:
                 message = (
                     "$WITH_CONDA is set inside of the image alone: here it is empty, and no environment is activated"
                 )
-                yield hit(
-                    word,
-                    message,
-                    f"'{word.text}'" if word.raw[:1] == '"' and "'" not in word.text else "'$WITH_CONDA; python …'",
-                )
+                is_quoted = word.raw[:1] == '"' == word.raw[-1:] and "'" not in word.text
+                is_alone = is_quoted and word.raw.count("$") == 1 and not re.search(r"[\\`]", word.raw)
+                repair = f"'{word.text}'" if is_quoted else "'$WITH_CONDA; python …'"
+                yield hit(word, message, repair, becomes=repair if is_alone else "")
 
 
 def image_without_gpu(job: Job) -> Iterator[Hit]:
@@ -217,11 +227,10 @@ def image_without_gpu(job: Job) -> Iterator[Hit]:
         first = given[0] if given else ""
         is_set = any(variable.name in ("SINGULARITY_NV", "APPTAINER_NV") for variable in job.variables)
         if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(given) and not is_set:
-            yield hit(
-                start.word,
-                f"{start.name} {first} without --nv: the image sees none of {job.devices_per_node} devices",
-                f"{start.name} {first} --nv …",
-            )
+            message = f"{start.name} {first} without --nv: the image sees none of {job.devices_per_node} devices"
+            word = start.words[0]
+            edits = (Edit(line=word.line, column=word.column, old=word.raw, new=f"{word.raw} --nv"),)
+            yield hit(start.word, message, f"{start.name} {first} --nv …", edits=edits)
 
 
 def one_profile(job: Job) -> Iterator[Hit]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.program import DEEPEST, FUNCTIONS, Program, constant, keyword
 from echelon.script.branches import LOOPS, tail
 
@@ -41,7 +41,20 @@ def collective_on_some(program: Program) -> Iterator[Hit]:
             continue
         who = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
         message = f"only {who} come here, and {tail(call.func)} waits for all"
-        yield program.hit(call, message, f"move it out of the if of line {guard.lineno}")
+        repair = f"move it out of the if of line {guard.lineno}"
+        yield program.hit(call, message, repair, _moved_out(program, guard, call))
+
+
+def _moved_out(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> tuple[Edit, ...]:
+    """Return the edit that lets all ranks reach a barrier which stands last below an if."""
+    statement = program.parents.get(call)
+    if not isinstance(guard, ast.If) or guard.orelse or len(guard.body) < 2 or guard.body[-1] is not statement:
+        return ()
+    line, above = program.lines[call.lineno - 1], program.lines[guard.lineno - 1]
+    is_alone = line.strip() == ast.unparse(call) and above[guard.col_offset :].startswith("if")
+    if not is_alone or tail(call.func) not in ("barrier", "wait_for_everyone"):
+        return ()
+    return (Edit(line=call.lineno, column=1, old=line, new=above[: guard.col_offset] + line.strip()),)
 
 
 def _is_of_one(program: Program, test: ast.expr) -> bool:
@@ -188,11 +201,12 @@ def fixed_port(program: Program) -> Iterator[Hit]:
                 and str(value).isdigit()
                 and not _is_fallback(program, node)
             ):
-                yield program.hit(
-                    node,
-                    f"port {value} is the same in every run: two on one node meet each other",
-                    "let the launcher set MASTER_PORT",
-                )
+                message = f"port {value} is the same in every run: two on one node meet each other"
+                owner, name, port = (program.source(each) for each in (target.value, target.slice, node.value))
+                becomes = f"{owner}.setdefault({name}, {port})"
+                is_alone = len(node.targets) == 1 and isinstance(value, str)
+                edits = program.edit(node, becomes) if is_alone else ()
+                yield program.hit(node, message, "let the launcher set MASTER_PORT", edits)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found = re.fullmatch(r"tcp://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)", node.value)
             if found and "init_process_group" in program.words and found[1] != "0":

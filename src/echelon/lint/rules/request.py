@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from echelon import units
 from echelon.errors import UsageError
-from echelon.lint.batch import Option, names
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.batch import Option, names, read
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.job import Job, hit
 from echelon.lint.toml import words
 
@@ -17,6 +17,8 @@ PLACEHOLDER = re.compile(
     r"<[A-Za-z][\w .-]*>|\{\{.*?\}\}|\b(?:YOUR|your)[_-]\w+"
     r"|[Pp]roject_(?:X+|x+|0{3,}|N+)\b|\b(?:XXX+|xxx+|CHANGEME|FIXME|TODO)\b"
 )
+SURE = 0.9
+"""Of difflib: gpu-per-node and gpus-per-node have 0.96; where two options are as near, a person has to decide."""
 PERSONAL = re.compile(r"(?<![\w$}./])/(?:home|users|u)/[A-Za-z]\w+")
 
 
@@ -28,25 +30,30 @@ def unknown_option(job: Job) -> Iterator[Hit]:
             continue
         bare = option.name.lstrip("-")
         if bare.partition("=")[0] in known and option.name.startswith("-"):
-            yield hit(option, f"{option.written} has one dash, a long option has two", f"-{option.written}")
+            dashes = "one dash" if option.written[1:2] != "-" else "too many dashes"
+            repair = f"--{option.written.lstrip('-')}"
+            yield hit(option, f"{option.written} has {dashes}, a long option has two", repair, becomes=repair)
             continue
         if not option.name.startswith("-") and option.written.startswith("--"):
             near = difflib.get_close_matches(option.name, known, n=1, cutoff=0.6)
             repair = option.written.replace(option.name, near[0], 1) if near else ""
-            yield hit(option, f"Slurm has no option --{option.name}", repair)
+            is_sure = len(difflib.get_close_matches(option.name, known, n=2, cutoff=SURE)) == 1
+            yield hit(option, f"Slurm has no option --{option.name}", repair, becomes=repair if is_sure else "")
         elif not PLACEHOLDER.search(option.written):
             yield hit(option, f"{option.written} is no option, and options alone stand on this line")
     for start in job.started("srun"):
         for word in start.words:
             bare = word.text.lstrip("-").partition("=")[0]
             if re.match(r"-[A-Za-z][\w-]{2,}", word.raw) and bare in known and len(bare) > 2:
-                yield hit(word, f"{word.text} has one dash, a long option has two", f"-{word.text}")
+                message = f"{word.text} has one dash, a long option has two"
+                yield hit(word, message, f"-{word.text}", becomes=f"-{word.raw}")
 
 
 def not_read(job: Job) -> Iterator[Hit]:
     """Options that come too late, or look like a comment."""
     before = None
-    for late in job.header.late:
+    is_habit = _comments_so(job)
+    for late in (each for each in job.header.late if each.line not in job.document_lines):  # of a script it writes
         if before is not None and late.line == before.line + 1 and late.why == before.why:
             before = late
             continue  # one finding for a block of lines
@@ -54,8 +61,36 @@ def not_read(job: Job) -> Iterator[Hit]:
         line = job.lines[late.line - 1]
         start = len(line) - len(line.lstrip())
         repair = re.sub(r"^#\s+", "#", late.text) if "begin" in late.why else f"above the first command: {late.text}"
+        if "begin" in late.why and is_habit:
+            continue
         if job.is_batch or "begin" not in late.why:
-            yield Hit(line=late.line, column=start + 1, width=len(late.text), message=f"this {late.why}", repair=repair)
+            edits = () if "begin" in late.why else _moved_up(job, late.line)
+            yield Hit(
+                line=late.line, column=start + 1, width=len(late.text), message=f"this {late.why}", repair=repair,
+                edits=edits,
+            )  # fmt: skip
+
+
+def _comments_so(job: Job) -> bool:
+    """Tell whether `# SBATCH` is how the author comments options out: one of them is given in another line."""
+    given = {option.name for option in job.header.options}
+    directive = words()["slurm"]["directive"]
+    commented = [late.text for late in job.header.late if "begin" in late.why]
+    lines = [re.sub(r"^#?\s*#?\w+", directive, text) for text in commented]
+    return any(option.name in given for option in read(lines).options)
+
+
+def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
+    """Return the edits that put a block of late options where Slurm reads them; none where that contradicts others."""
+    numbers = {late.line for late in job.header.late if "begin" not in late.why}
+    last = next(number for number in range(first, len(job.lines) + 2) if number not in numbers)
+    block = job.lines[first - 1 : last - 1]
+    names_there = {option.name for option in job.header.options}
+    above = max((option.line for option in job.header.options), default=int(job.text.startswith("#!")))
+    if not above or names_there & {option.name for option in read(block).options}:
+        return ()
+    moved = Edit(line=above + 1, column=1, old="", new="".join(f"{line}\n" for line in block))
+    return (moved, *(Edit(line=first + i, column=1, old=f"{line}\n", new="") for i, line in enumerate(block)))
 
 
 def unreadable_value(job: Job) -> Iterator[Hit]:
@@ -65,7 +100,9 @@ def unreadable_value(job: Job) -> Iterator[Hit]:
             continue
         wrong = _unreadable(option)
         if wrong:
-            yield hit(option, f"--{option.name}={option.value}: {wrong}", _example(option))
+            repair, is_sure = _meant(option)
+            message = f"--{option.name}={option.value}: {wrong}"
+            yield hit(option, message, repair, becomes=repair if is_sure else "")
 
 
 def _unreadable(option: Option) -> str:
@@ -84,9 +121,15 @@ def _unreadable(option: Option) -> str:
     return ""
 
 
-def _example(option: Option) -> str:
+def _meant(option: Option) -> tuple[str, bool]:
+    """Return what to write instead, and whether it is what was meant."""
+    if option.name in ("time", "time-min"):
+        try:
+            return f"--{option.name}={units.slurm_time(units.minutes(option.value))}", True
+        except UsageError:
+            pass
     example = {"time": "1:00:00", "time-min": "1:00:00", "nodes": "1"}.get(option.name, "1")
-    return f"--{option.name}={'60G' if option.name.startswith('mem') else example}"
+    return f"--{option.name}={'60G' if option.name.startswith('mem') else example}", False
 
 
 def placeholder(job: Job) -> Iterator[Hit]:
@@ -100,7 +143,7 @@ def placeholder(job: Job) -> Iterator[Hit]:
             if found := re.search(r"\{\{.*?\}\}|project_(?:X+|x+|0{6,})\b|\bYOUR_\w+", text):
                 yield hit(word, f"{found.group()} has not been filled in")
     for number, line in enumerate(job.lines, 1):
-        code = "" if line.lstrip().startswith("#") else line
+        code = "" if line.lstrip().startswith("#") or number in job.document_lines else line
         if job.is_batch and (found := re.search(r"(?<![<\w])<[a-z][a-z_ -]*>(?!\w)", code)):
             at, text = found.start() + 1, found.group()
             message = f"{text} has not been filled in; the shell reads it as redirections from and to files"
@@ -113,7 +156,16 @@ def no_first_line(job: Job) -> Iterator[Hit]:
         first = job.lines[0] if job.lines else ""
         submit = words()["slurm"]["submit"]
         message = f"the first line is {first.strip()[:40]!r} and not #!/bin/bash: {submit} takes no such script"
-        yield Hit(line=1, width=max(1, len(first)), message=message, repair="#!/bin/bash")
+        edits = _first_line(job.lines)
+        yield Hit(line=1, width=max(1, len(first)), message=message, repair="#!/bin/bash", edits=edits)
+
+
+def _first_line(lines: list[str]) -> tuple[Edit, ...]:
+    """Return the edit that gives the script its first line: the one that stands below empty lines, or bash's."""
+    written = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    if lines[written].startswith("#!"):
+        return (Edit(line=1, column=1, old="".join(f"{line}\n" for line in lines[:written]), new=""),)
+    return (Edit(line=1, column=1, old="", new="#!/bin/bash\n"),)
 
 
 def no_account(job: Job) -> Iterator[Hit]:
@@ -150,7 +202,8 @@ def total_tasks(job: Job) -> Iterator[Hit]:
         message = f"{count} tasks on {job.num_nodes} nodes: nothing says that each node gets {each}"
         if rest:
             message = f"{count} tasks cannot be the same number on each of {job.num_nodes} nodes"
-        yield hit(total, message, f"--ntasks-per-node={each or 1}")
+        repair = f"--ntasks-per-node={each or 1}"
+        yield hit(total, message, repair, becomes="" if rest else repair)
 
 
 RULES = (

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.program import Program, constant, keyword
 from echelon.script.branches import tail
 
@@ -39,8 +39,36 @@ def no_set_epoch(program: Program) -> Iterator[Hit]:
         if constant(keyword(call, "shuffle")) is not False and _is_of_training(program, call):
             name = _target(program, call) or _of_loader(program, call)
             message = "set_epoch is never called: every epoch has the order of the first"
-            yield program.hit(call, message, f"for epoch in range(epochs):\n    {name}.set_epoch(epoch)")
+            repair = f"for epoch in range(epochs):\n    {name}.set_epoch(epoch)"
+            yield program.hit(call, message, repair, _told(program, call, name))
             return
+
+
+def _told(program: Program, call: ast.Call, name: str) -> tuple[Edit, ...]:
+    """Return the edit that tells a sampler the epoch, where the loop over epochs is there for sure, and sees it."""
+    statement = next((each for each in program.around(call) if isinstance(each, ast.stmt)), None)
+    loops = [
+        node
+        for node in program.nodes
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "epoch" in node.target.id.lower()
+    ]
+    if len(loops) != 1 or not isinstance(statement, ast.Assign) or name == "sampler" != _target(program, call):
+        return ()
+    (loop,) = loops
+    scope = program.function(call) or program.tree
+    is_plain = program.parents.get(statement) is scope and isinstance(_outermost(program, call), ast.Call)
+    is_seen = (program.function(loop) or program.tree) is scope and loop.lineno > statement.lineno
+    if not is_plain or not is_seen or ast.unparse(loop.iter).partition("(")[0] != "range":
+        return ()
+    return program.line_before(loop.body[0], f"{name}.set_epoch({ast.unparse(loop.target)})")
+
+
+def _outermost(program: Program, call: ast.Call) -> ast.AST:
+    """Return what is assigned where a sampler is made: it, or the loader around it."""
+    statement = next(each for each in program.around(call) if isinstance(each, ast.stmt))
+    value: ast.AST = getattr(statement, "value", call)
+    is_loader = isinstance(value, ast.Call) and any(each.value is call for each in value.keywords)
+    return value if value is call or is_loader else statement
 
 
 def _is_of_training(program: Program, call: ast.Call) -> bool:
@@ -70,7 +98,8 @@ def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
         is_real = isinstance(sampler, (ast.Call, ast.Name, ast.Attribute)) and ast.unparse(sampler) not in open_names
         if constant(keyword(call, "shuffle")) is True and is_real:
             message = "shuffle=True and a sampler: DataLoader takes one of them, and raises ValueError"
-            yield program.hit(call, message, "shuffle=False")
+            shuffle = keyword(call, "shuffle")
+            yield program.hit(call, message, "shuffle=False", program.edit(shuffle, "False") if shuffle else ())
 
 
 def _may_be_none(program: Program) -> set[str]:
@@ -115,6 +144,7 @@ def unseeded_split(program: Program) -> Iterator[Hit]:
     seeds = [
         call.lineno
         for call in program.called("manual_seed", "seed_everything", "set_seed", "manual_seed_all", "fork_rng")
+        if not _is_of_generator(program, call)
     ]
     for call in program.called("random_split", "train_test_split"):
         seeded = keyword(call, "generator") or keyword(call, "random_state") or len(call.args) > 2
@@ -125,6 +155,12 @@ def unseeded_split(program: Program) -> Iterator[Hit]:
                 f"{name} without a seed: each rank draws other samples, and one's validation is another's training"
             )
             yield program.hit(call, message, f"{name}(…, {given})")
+
+
+def _is_of_generator(program: Program, call: ast.Call) -> bool:
+    """A generator's seed is its own, and no split is drawn from it by itself."""
+    own = isinstance(call.func, ast.Attribute) and call.func.attr == "manual_seed"
+    return own and not program.name(call.func).startswith("torch.")
 
 
 def metric_of_a_part(program: Program) -> Iterator[Hit]:

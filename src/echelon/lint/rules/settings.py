@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.job import Job
+from echelon.lint.text import lines_of
 from echelon.lint.toml import words
 
 
@@ -25,7 +26,7 @@ class Settings:
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the file."""
-        return self.text.splitlines()
+        return lines_of(self.text)
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -57,16 +58,32 @@ def not_json(settings: Settings) -> Iterator[Hit]:
     try:
         json.loads(settings.text)
     except json.JSONDecodeError as error:
-        line = settings.lines[error.lineno - 1].strip() if error.lineno <= len(settings.lines) else ""
-        before = settings.lines[error.lineno - 2].rstrip() if error.lineno > 1 else ""
+        text = settings.lines[error.lineno - 1].strip() if error.lineno <= len(settings.lines) else ""
         what = error.msg[:1].lower() + error.msg[1:]
-        if before.endswith(",") and line[:1] in "}]":
+        repair = ""
+        edits: tuple[Edit, ...] = ()
+        if comma := _comma(error.doc, error.pos):
             what = "JSON has no comma after the last value"
-        elif line.startswith(("//", "#")) or "//" in line:
+            repair, edits = "remove the comma", (comma,)
+        elif text.startswith(("//", "#")) or "//" in text:
             what = "JSON has no comments"
-        yield Hit(line=error.lineno, column=max(1, error.colno), message=f"{what}: nothing of this file is read")
+            repair = "remove the comment"
+            if text.startswith(("//", "#")):
+                edits = (Edit(line=error.lineno, column=1, old=f"{settings.lines[error.lineno - 1]}\n", new=""),)
+        message = f"{what}: nothing of this file is read"
+        line, column = (edits[0].line, edits[0].column) if edits else (error.lineno, max(1, error.colno))
+        yield Hit(line=line, column=column, message=message, repair=repair, edits=edits)
     except RecursionError:
         yield Hit(line=1, message="nested too deeply: nothing of this file is read")
+
+
+def _comma(text: str, at: int) -> Edit | None:
+    """Return the edit that takes a comma away which stands after a last value; Python 3.13 says where, others after."""
+    if text[at : at + 1] != ",":
+        at = len(text[:at].rstrip()) - 1
+    if text[max(0, at) : at + 1] != "," or text[at + 1 :].lstrip()[:1] not in ("}", "]"):
+        return None
+    return Edit(line=text.count("\n", 0, at) + 1, column=at - text.rfind("\n", 0, at), old=",", new="")
 
 
 def batch_sizes(settings: Settings) -> Iterator[Hit]:

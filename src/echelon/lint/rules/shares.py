@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from echelon import units
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.batch import Option
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.job import Job, hit
 
 STARVED = 0.5
@@ -99,7 +100,15 @@ def given_memory(job: Job) -> Iterator[Hit]:
     if option and job.kind and job.kind.memory_follows_devices and job.machine and job.kind.memory_bytes_per_device:
         each = units.size(job.kind.memory_bytes_per_device)
         message = f"{option.written}: on {job.machine.title} each device brings {each} of memory by itself"
-        yield hit(option, message, "")
+        yield hit(option, message, f"remove {option.written}", edits=_without(job, option))
+
+
+def _without(job: Job, option: Option) -> tuple[Edit, ...]:
+    """Return the edit that takes an option away, with its line where nothing else stands on it."""
+    line = job.lines[option.line - 1]
+    if line.split(None, 1)[1].strip() == option.written:
+        return (Edit(line=option.line, column=1, old=f"{line}\n", new=""),)
+    return (Edit(line=option.line, column=option.column - 1, old=f" {option.written}", new=""),)
 
 
 def exclusive_without_memory(job: Job) -> Iterator[Hit]:

@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.job import Job, hit
-from echelon.lint.shell import ASSIGNMENT
+from echelon.lint.shell import ASSIGNMENT, Word
 from echelon.lint.toml import words
 
 CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")
 TYPOGRAPHIC = {"“": '"', "”": '"', "‘": "'", "–": "--", "—": "--", "\u00a0": " ", "−": "-"}
 LISTENING = re.compile(r"(?:--(?:ip|host|bind|listen|server[.]address)[= ]?|\s)(?:0\.0\.0\.0|\*|::)(?=[\s:'\"]|$)")
+NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""What a variable is called that a script may export without having assigned it."""
 SERVERS = (
     "nc",
     "ncat",
@@ -28,13 +30,15 @@ SERVERS = (
     "streamlit",
     "gradio",
 )
+SWAPPED = ")'\""
+"""The end of "… $(…)" inside of single quotes, with its two quotes in the wrong order."""
 BUILT_IN = frozenset({"PWD", "HOSTNAME", "RANDOM", "SECONDS", "LINENO", "PATH", "HOME", "USER"})
 
 
 def substitution(job: Job) -> Iterator[Hit]:
     """$(NAME), which runs a command called NAME."""
     for number, line in enumerate(job.lines, 1):
-        if line.lstrip().startswith("#") or not job.is_bash:
+        if line.lstrip().startswith("#") or not job.is_bash or number in job.literal_lines:
             continue
         for found in CAPITALS.finditer(line):
             message = (
@@ -46,6 +50,7 @@ def substitution(job: Job) -> Iterator[Hit]:
                 width=len(found.group()),
                 message=message,
                 repair=f"${{{found[1]}}}",
+                edits=(Edit(line=number, column=found.start() + 1, old=found.group(), new=f"${{{found[1]}}}"),),
             )
 
 
@@ -53,12 +58,12 @@ def unclosed(job: Job) -> Iterator[Hit]:
     """A quote or bracket that never ends."""
     for problem in job.script.problems[:1]:
         message = f"{problem.what}: the shell reads on to the end of the file"
-        yield Hit(line=problem.line, column=problem.column, message=message, repair=_swapped(job, problem.line))
-
-
-def _swapped(job: Job, line: int) -> str:
-    text = job.lines[line - 1] if line <= len(job.lines) else ""
-    return text.strip().replace(")'\"", ")\"'") if ")'\"" in text else ""
+        text = job.lines[problem.line - 1] if problem.line <= len(job.lines) else ""
+        at = text.find(SWAPPED)
+        edits = (Edit(line=problem.line, column=at + 1, old=SWAPPED, new=")\"'"),) if text.count(SWAPPED) == 1 else ()
+        repair = "close it on this line, or one that was opened above and never closed"
+        repair = text.strip().replace(SWAPPED, ")\"'") if at >= 0 else repair
+        yield Hit(line=problem.line, column=problem.column, message=message, repair=repair, edits=edits)
 
 
 def no_semicolon(job: Job) -> Iterator[Hit]:
@@ -67,11 +72,25 @@ def no_semicolon(job: Job) -> Iterator[Hit]:
     for command in job.commands:
         word = next((each for each in command.words[1:] if each.raw == wanted.get(command.keyword)), None)
         if word is not None:
-            yield hit(word, f"{word.raw} is read as an argument: a ; must stand before it", f"; {word.raw}")
+            message = f"{word.raw} is read as an argument: a ; must stand before it"
+            yield hit(word, message, f"; {word.raw}", edits=_semicolon(job, word))
         first = command.words[0].raw
-        loop = next((each for each in command.words[2:] if each.raw == "do"), None) if first == "for" else None
+        has_list = (
+            first == "for" and len(command.words) > 2 and command.words[2].raw == "in"
+        )  # `for each do` needs none
+        loop = next((each for each in command.words[3:] if each.raw == "do"), None) if has_list else None
         if loop is not None:
-            yield hit(loop, "do is read as an argument: a ; must stand before it", "; do")
+            message = "do is read as an argument: a ; must stand before it"
+            yield hit(loop, message, "; do", edits=_semicolon(job, loop))
+
+
+def _semicolon(job: Job, word: Word) -> tuple[Edit, ...]:
+    before = job.lines[word.line - 1][: word.column - 1]
+    kept = before.rstrip()
+    if not kept:
+        return ()
+    old = before[len(kept) :] + word.raw
+    return (Edit(line=word.line, column=len(kept) + 1, old=old, new=f"; {word.raw}"),)
 
 
 def space_after_backslash(job: Job) -> Iterator[Hit]:
@@ -83,9 +102,11 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
                 f"{len(found[1])} spaces after the backslash: the line ends here and the next is a command of its own"
             )
             message = message.replace("1 spaces", "a space")
+            edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
             yield Hit(
-                line=number, column=found.start() + 1, width=len(found.group()), message=message, repair=line.strip()
-            )
+                line=number, column=found.start() + 1, width=len(found.group()), message=message, repair=line.strip(),
+                edits=edits,
+            )  # fmt: skip
 
 
 def no_continuation(job: Job) -> Iterator[Hit]:
@@ -93,6 +114,8 @@ def no_continuation(job: Job) -> Iterator[Hit]:
     for before, command in pairwise(job.commands):
         word = command.words[0]
         if not re.match(r"--?[a-zA-Z]", word.raw) or command.keyword or word.line == before.words[0].line:
+            continue
+        if _is_pattern(job, word) or job.lines[word.line - 1][: word.column - 1].strip():
             continue
         last = before.words[-1]
         previous = job.lines[word.line - 2].strip() if 1 < word.line <= len(job.lines) + 1 else ""
@@ -103,13 +126,29 @@ def no_continuation(job: Job) -> Iterator[Hit]:
         )
         if re.search(r"\\[ \t]+$", job.lines[last.line - 1]) or command.outer is not before.outer:
             continue  # said already
-        yield hit(word, f"{word.raw} is run as a command: {why}", f"{job.lines[last.line - 1].rstrip()} \\")
+        repair = f"{job.lines[last.line - 1].rstrip()} \\"
+        yield hit(word, f"{word.raw} is run as a command: {why}", repair, edits=_continued(job, last, word))
+
+
+def _is_pattern(job: Job, word: Word) -> bool:
+    """Tell whether a word is a pattern of a case: -h | --help)."""
+    rest = job.lines[word.line - 1][word.column - 1 :]
+    return re.match(r"[^\s()|;]+(?:\s*\|\s*[^\s()|;]+)*\s*(?:\)|\|\s*\\?$)", rest) is not None
+
+
+def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
+    """Return the edit that lets a line go on; none where more than its last word stands between the two."""
+    line = job.lines[last.line - 1]
+    kept = line.rstrip()
+    if word.line != last.line + 1 or not kept.endswith(last.raw) or job.lines[word.line - 1][: word.column - 1].strip():
+        return ()
+    return (Edit(line=last.line, column=len(kept) + 1, old=line[len(kept) :], new=" \\"),)
 
 
 def first_of_array(job: Job) -> Iterator[Hit]:
     """$NAME of an array, which is its first element."""
     arrays = {variable.name: variable.word for variable in job.variables if re.match(r"\w+=\(", variable.word.raw)}
-    for command in job.commands:
+    for command in (each for each in job.commands if each.program != "[["):  # which asks whether there is a first one
         for word in command.words:
             for found in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
                 name = found[1] or found[2]
@@ -136,7 +175,8 @@ def removal(job: Job) -> Iterator[Hit]:
             name = (found[1] or found[3]) if found else ""
             if found and name not in assigned | BUILT_IN and not stops and (found[2] or found[4]):
                 rest = found[2] or found[4]
-                yield hit(word, f"where ${name} is not set, this removes {rest}", f'rm -rf "${{{name}:?}}{rest}"')
+                becomes = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", f"${{{name}:?}}", word.raw, count=1)
+                yield hit(word, f"where ${name} is not set, this removes {rest}", becomes, becomes=becomes)
 
 
 def open_listener(job: Job) -> Iterator[Hit]:
@@ -163,10 +203,12 @@ def stray_words(job: Job) -> Iterator[Hit]:
         assigned = {variable.name for variable in job.variables}
         strays = [word for word in command.argv[2:] if "=" not in word.raw and word.text not in assigned]
         strays = [word for word in strays if not word.raw.startswith("$")]
-        if strays:
+        if any(not NAME.fullmatch(word.raw) for word in strays):
             text = " ".join(word.raw for word in strays)
             repair = f"{command.argv[0].raw} {command.argv[1].raw}   # {text}"
-            yield hit(strays[0], f"{text!r} is no value: the shell takes each word for the name of a variable", repair)
+            message = f"{text!r} is no value: the shell takes each word for the name of a variable"
+            ends = job.lines[strays[0].line - 1][strays[0].column - 1 :].rstrip() == text
+            yield hit(strays[0], message, repair, becomes=f"# {strays[0].raw}" if ends else "")
 
 
 def windows_lines(job: Job) -> Iterator[Hit]:
@@ -174,7 +216,10 @@ def windows_lines(job: Job) -> Iterator[Hit]:
     if "\r\n" in job.text:
         count = job.text.count("\r\n")
         message = f"{count} lines end as on Windows: the shell sees a carriage return at the end of every word"
-        yield Hit(line=1, width=max(1, len(job.lines[0])), message=message, repair=f"sed -i 's/\\r$//' {job.path}")
+        numbered = enumerate(job.text.split("\n"), 1)
+        edits = tuple(Edit(line=n, column=len(line), old="\r", new="") for n, line in numbered if line.endswith("\r"))
+        repair = f"sed -i 's/\\r$//' {job.path}"
+        yield Hit(line=1, width=max(1, len(job.lines[0])), message=message, repair=repair, edits=edits)
 
 
 def typographic(job: Job) -> Iterator[Hit]:
@@ -189,22 +234,28 @@ def typographic(job: Job) -> Iterator[Hit]:
             if line.lstrip().startswith("#")
             else re.sub(r"\s#.*|'[^']*'", _blank, line)
         )
-        found = next((each for each in re.finditer("|".join(TYPOGRAPHIC), code) if _matters(code, each.start())), None)
+        found = [each for each in re.finditer("|".join(TYPOGRAPHIC), code) if _matters(code, each.start())]
         if found:
-            char = found.group()
+            char = found[0].group()
             name = "a space that does not separate" if char == "\u00a0" else f"{char} from a slide or a word processor"
-            message = f"{name}: to the shell it is a letter; {TYPOGRAPHIC[char]!r} is meant"
-            yield Hit(line=number, column=found.start() + 1, message=message, repair=_plain(line).strip())
+            message = f"{name}: to the shell it is a letter; {_plain(code, found[0])!r} is meant"
+            edits = tuple(
+                Edit(line=number, column=each.start() + 1, old=each.group(), new=_plain(code, each)) for each in found
+            )
+            repair = line
+            for each in reversed(found):
+                repair = repair[: each.start()] + _plain(code, each) + repair[each.end() :]
+            yield Hit(line=number, column=found[0].start() + 1, message=message, repair=repair.strip(), edits=edits)
 
 
 def _blank(found: re.Match[str]) -> str:
     return " " * len(found.group())
 
 
-def _plain(line: str) -> str:
-    for char, plain in TYPOGRAPHIC.items():
-        line = line.replace(char, plain)
-    return line
+def _plain(line: str, found: re.Match[str]) -> str:
+    """Return what was typed before a program made it pretty; a dash before one letter was a single one."""
+    plain = TYPOGRAPHIC[found.group()]
+    return "-" if plain == "--" and re.match(r"\w(?!\w)", line[found.end() :]) else plain
 
 
 def _matters(line: str, at: int) -> bool:
@@ -222,9 +273,13 @@ def spaces_around_equals(job: Job) -> Iterator[Hit]:
             if argv[1].raw.startswith("=="):
                 continue
             value = argv[1].raw[1:] or (argv[2].raw if len(argv) > 2 else "")
-            yield hit(
-                argv[0], f"{argv[0].raw} is run as a command: an assignment has no spaces", f"{argv[0].raw}={value}"
-            )
+            repair = f"{argv[0].raw}={value}"
+            written = job.lines[argv[0].line - 1][argv[0].column - 1 :].rstrip()
+            is_whole = bool(value) and " ".join(written.split()) == " ".join(word.raw for word in argv)
+            is_sure = is_whole and len(argv) == 2 + (argv[1].raw == "=")
+            edits = (Edit(line=argv[0].line, column=argv[0].column, old=written, new=repair),) if is_sure else ()
+            message = f"{argv[0].raw} is run as a command: an assignment has no spaces"
+            yield hit(argv[0], message, repair, edits=edits)
 
 
 RULES = (

@@ -20,7 +20,9 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
         if start.option("cpus-per-task", "c", "cpus-per-gpu", "cpu-bind") is None:
             count = job.number(option.value)
             message = f"the job has --cpus-per-task={count}, and a step does not take it over: each task gets one core"
-            found = hit(start.word, message, f"srun --cpus-per-task={count} …")
+            counts = start.option("ntasks", "n", "ntasks-per-node") is not None  # then they may be more than fit
+            becomes = "" if counts else f"{start.word.raw} --cpus-per-task={count}"
+            found = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
             # of a site whose facts are known and say nothing about it, its own guides leave the option out
             yield replace(found, severity="note") if job.machine else found
 

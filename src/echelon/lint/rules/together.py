@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit
+from echelon.lint.job import Job, hit, line_before
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
 from echelon.lint.shell import Word
@@ -77,9 +77,8 @@ def fork(job: Job) -> Iterator[Hit]:
                 continue
             forked = f"{program.path}, line {call.lineno}: {ast.unparse(count)} workers are forked"
             message = f"{forked}, and {needed.name} is not set: {needed.why}"
-            yield hit(
-                place, message, f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
-            )
+            repair = f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
+            yield hit(place, message, repair, edits=line_before(job, job.starts[0].command, repair))
             return
 
 

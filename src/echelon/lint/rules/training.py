@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.program import FUNCTIONS, Program, constant
 from echelon.script.branches import LOOPS, tail
 
@@ -26,17 +26,24 @@ def no_zero_grad(program: Program) -> Iterator[Hit]:
     """Gradients that are never cleared."""
     if "zero_grad" in program.words or program.is_served or "grad" in _assigned_attributes(program):
         return
-    loops = [node for node in program.nodes if isinstance(node, LOOPS)]
-    for loop in loops:
+    for loop in (node for node in program.nodes if isinstance(node, LOOPS) or _is_called_in_a_loop(program, node)):
         inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
         backward = next((call for call in inside if tail(call.func) == "backward"), None)
         step = next((call for call in inside if tail(call.func) == "step" and OPTIMIZER.match(_owner(call))), None)
         if backward and step and not step.args:
-            name = _owner(step)
-            yield program.hit(
-                backward, "no zero_grad anywhere: each step has the gradients of all before it", f"{name}.zero_grad()"
-            )
+            repair = f"{ast.unparse(step.func).rpartition('.')[0]}.zero_grad()"
+            statement = program.parents.get(step)
+            edits = program.line_after(statement, repair) if isinstance(statement, ast.Expr) else ()
+            message = "no zero_grad anywhere: each step has the gradients of all before it"
+            yield program.hit(backward, message, repair, edits)
             return
+
+
+def _is_called_in_a_loop(program: Program, node: ast.AST) -> bool:
+    """Tell whether it is a function that does one step."""
+    if not isinstance(node, FUNCTIONS):
+        return False
+    return any(isinstance(each, LOOPS) for place in program.callers(node) for each in program.around(place))
 
 
 def _assigned_attributes(program: Program) -> set[str]:
@@ -108,9 +115,18 @@ def not_imported(program: Program) -> Iterator[Hit]:
     for _, call in program.calls:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name in TORCH_NAMES and name not in names:
-            yield program.hit(call, f"{name} is called and never imported", f"from {TORCH_NAMES[name]} import {name}")
+            repair = f"from {TORCH_NAMES[name]} import {name}"
+            yield program.hit(call, f"{name} is called and never imported", repair, _imported(program, repair))
         elif name == "Dict" and program.aliases.get("Dict", "typing.Dict") == "typing.Dict":
-            yield program.hit(call, "Dict is a type's name and cannot be called: Python's own is dict", "dict(…)")
+            message = "Dict is a type's name and cannot be called: Python's own is dict"
+            yield program.hit(call, message, "dict(…)", program.edit(call.func, "dict"))
+
+
+def _imported(program: Program, line: str) -> tuple[Edit, ...]:
+    """Return the edit that puts an import before the first one."""
+    imports = (node for node in program.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
+    first = next((node for node in imports if getattr(node, "module", "") != "__future__"), None)
+    return program.line_before(first, line) if first is not None else ()
 
 
 def _bound(program: Program) -> set[str]:
@@ -131,12 +147,14 @@ def not_waited_for(program: Program) -> Iterator[Hit]:
     """A rate from a clock that is read before the device has ended."""
     if "synchronize" in program.words or not {"cuda", "Event"} & program.words or "Event" in program.words:
         return
-    if ".item()" in program.text or "backward" not in program.words:
+    if "backward" not in program.words:
         return
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Div):
             names = " ".join(tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute)))
-            if RATE.search(names) and re.search(r"time|elapsed|dur|dt|end|start", ast.unparse(node.value.right)):
+            if not RATE.search(names) or ".item()" in ast.unparse(program.function(node) or program.tree):
+                continue  # .item() waits
+            if re.search(r"time|elapsed|dur|dt|end|start", ast.unparse(node.value.right)):
                 message = "the clock is read while the device still works: its calls return at once"
                 yield program.hit(node, message, "torch.cuda.synchronize()   before each reading of the clock")
 

@@ -36,15 +36,15 @@ _HABITS = (
 def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Folders:
     """Return the folders of the programs that these devices may run, and that of the checkpoints."""
     vendor = devices.vendor(environ, root)
-    mounts = _mounts(root)
+    mounted = mounts(root)
     found = []
     for habit in _HABITS:
         named = environ.get(habit.variable, "")
         path = named or habit.default.format(**_places(environ))
         if path and (named or habit.vendor in ("", vendor)):
-            found.append(_folder(habit.purpose, habit.variable if named else "", path, mounts))
+            found.append(_folder(habit.purpose, habit.variable if named else "", path, mounted))
     if checkpoints:
-        found.append(_folder("checkpoints", "", checkpoints, mounts))
+        found.append(_folder("checkpoints", "", checkpoints, mounted))
     return Folders(tuple(found))
 
 
@@ -58,11 +58,17 @@ def _places(environ: Mapping[str, str]) -> "dict[str, str]":
     }
 
 
-def _folder(purpose: str, variable: str, path: str, mounts: "Sequence[Tuple[str, str]]") -> Folder:
+def where(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str, str]:
+    """Return the nearest folder that is there, its mount point and its file system."""
     there = os.path.realpath(path)
-    mount, filesystem = _mount_of(there, mounts)
+    mount, filesystem = _mount_of(there, mounted)
     while not os.path.exists(there) and there != "/":
-        there = os.path.dirname(there)  # what is not there yet will be made in the nearest folder that is
+        there = os.path.dirname(there)  # what is not there yet will be made in it
+    return there, mount, filesystem
+
+
+def _folder(purpose: str, variable: str, path: str, mounted: "Sequence[Tuple[str, str]]") -> Folder:
+    there, mount, filesystem = where(path, mounted)
     free_bytes, free_files, owner = -1, -1, -1
     try:
         status = os.statvfs(there)
@@ -85,7 +91,7 @@ def _folder(purpose: str, variable: str, path: str, mounts: "Sequence[Tuple[str,
     )
 
 
-def _mounts(root: str) -> List[Tuple[str, str]]:
+def mounts(root: str) -> List[Tuple[str, str]]:
     """Return each mount point with its file system, the last mounted first.
 
     36 35 98:0 / /scratch rw,noatime - lustre 10.0.0.1@o2ib:/scratch rw
@@ -98,6 +104,6 @@ def _mounts(root: str) -> List[Tuple[str, str]]:
     return found[::-1]
 
 
-def _mount_of(path: str, mounts: "Sequence[Tuple[str, str]]") -> Tuple[str, str]:
-    around = [pair for pair in mounts if pair[0] == "/" or path == pair[0] or path.startswith(pair[0] + "/")]
+def _mount_of(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str]:
+    around = [pair for pair in mounted if pair[0] == "/" or path == pair[0] or path.startswith(pair[0] + "/")]
     return max(around, key=lambda pair: len(pair[0]), default=("", ""))

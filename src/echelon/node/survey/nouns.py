@@ -145,6 +145,26 @@ class Folders(NamedTuple):
     folders: Tuple[Folder, ...] = ()
 
 
+class Quota(NamedTuple):
+    """How much one owner may have on a file system; a limit of 0 is none."""
+
+    owner: str  # "user", "group", "project"
+    mount: str
+    used_bytes: int
+    soft_bytes: int  # may be passed for some days
+    limit_bytes: int
+    used_files: int
+    soft_files: int
+    limit_files: int
+    command: str  # that shows it
+
+
+class Quotas(NamedTuple):
+    """Those that count for the checkpoints."""
+
+    quotas: Tuple[Quota, ...] = ()
+
+
 class Survey(NamedTuple):
     """One node; of a part that did not answer nothing is known."""
 
@@ -161,6 +181,7 @@ class Survey(NamedTuple):
     limits: Limits = Limits()
     software: Software = Software()
     folders: Folders = Folders()
+    quotas: Quotas = Quotas()
     ahead_seconds: float = 0.0  # how far its clock is ahead of the supervisor's
     unreached: Mapping[str, str] = NOTHING  # nodes that it could not connect to, and why
 

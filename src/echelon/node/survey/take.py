@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from ...topology import discover
 from ...topology.node import Node
-from . import cores, devices, folders, health, limits, network, settings, software
+from . import cores, devices, folders, health, limits, network, quotas, settings, software
 from .nouns import Survey, plain, rebuild
 
 PART_SECONDS = 10.0
@@ -75,6 +75,9 @@ def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
     def read_folders() -> Any:
         return folders.read(asked.root, environ, checkpoints=asked.checkpoints)
 
+    def read_quotas() -> Any:
+        return quotas.read(asked.root, environ, checkpoints=asked.checkpoints) if asked.is_full else None
+
     def read_software() -> Any:
         return software.read(asked.root, environ, search_path=asked.search_path, binds=asked.binds)
 
@@ -88,6 +91,7 @@ def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
         Part("devices", lambda: devices.read(node(), environ), TOPOLOGY),
         Part("network", lambda: network.read(asked.root, node(), environ), TOPOLOGY),
         Part("healths", read_health, TOPOLOGY),
+        Part("quotas", read_quotas),
     ]
 
 

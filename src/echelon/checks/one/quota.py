@@ -1,0 +1,45 @@
+"""Do the quotas leave room for checkpoints?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from echelon.checks.finding import Finding, Wanted
+from echelon.checks.one.room import LEAST_BYTES, LEAST_FILES
+from echelon.node.survey.nouns import Quota, Survey
+from echelon.units import size
+
+
+def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+    """Report quotas that are used up, nearly used up, or above their soft limit."""
+    del wanted
+    for quota in survey.quotas.quotas:
+        for what, used, soft, limit, least in (
+            ("bytes", quota.used_bytes, quota.soft_bytes, quota.limit_bytes, LEAST_BYTES),
+            ("files", quota.used_files, quota.soft_files, quota.limit_files, LEAST_FILES),
+        ):
+            yield from _judged(quota, what, used=used, soft=soft, limit=limit, least=least)
+
+
+def _judged(quota: Quota, what: str, *, used: int, soft: int, limit: int, least: int) -> Iterator[Finding]:
+    name = f"the {quota.owner}'s quota of {what} on {quota.mount}"
+    most = limit or soft
+    if most and used >= most:
+        severity, message = "error" if limit else "warning", f"{name} is used up: checkpoints go there"
+    elif most and most - used < least:
+        severity, message = "warning", f"{name} is nearly used up: checkpoints go there"
+    elif soft and used >= soft:
+        severity, message = "warning", f"{name} is above its soft limit: in some days nothing can be written"
+    else:
+        return
+    yield Finding(
+        severity=severity,
+        message=message,
+        evidence=f"{_shown(used, what)} of {_shown(most, what)}",
+        remedy=f"remove what is not needed, or write elsewhere: {quota.command}",
+        source="lfs-quota(1), quota(1)",
+    )
+
+
+def _shown(count: int, what: str) -> str:
+    return size(count) if what == "bytes" else f"{count} files"

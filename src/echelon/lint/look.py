@@ -1,0 +1,72 @@
+"""Let rules look at files, and give what they find its page and its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from echelon.lint.finding import Finding, Hit, Rule
+from echelon.lint.pages import page_of
+from echelon.spec.severity import SEVERITIES
+
+
+class File(Protocol):
+    """What rules read: a job, a program, settings."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def lines(self) -> list[str]: ...
+
+
+def look(files: Iterable[File], table: Iterable[Rule]) -> Iterator[Finding]:
+    """Let every rule look at every file."""
+    rows = tuple(table)
+    for file in files:
+        for rule in rows:
+            try:
+                hits = tuple(dict.fromkeys(rule.find(file)))
+            except RecursionError:  # an expression of thousands of parts
+                message = f"nested too deeply for {rule.code}, which did not look"
+                hits = (Hit(line=1, message=message, severity="note"),)
+            for hit in hits:
+                yield finding(rule.code, file.path, file.lines, hit)
+
+
+def finding(code: str, path: str, lines: list[str], hit: Hit) -> Finding:
+    """Return a hit with everything that its page says."""
+    page = page_of(code)
+    return Finding(
+        code=code,
+        severity=hit.severity or page.severity,
+        path=path,
+        line=hit.line,
+        column=hit.column,
+        width=hit.width,
+        text=lines[hit.line - 1] if 0 < hit.line <= len(lines) else "",
+        message=hit.message,
+        repair=hit.repair,
+        edits=hit.edits,
+        why=page.why,
+        source=page.source,
+    )
+
+
+def ordered(findings: list[Finding]) -> list[Finding]:
+    """Sort: the file with the worst first, in it the worst first, then from top to bottom."""
+    worst: dict[str, int] = {}
+    for each in findings:
+        rank = SEVERITIES.index(each.severity)
+        worst[each.path] = min(rank, worst.get(each.path, rank))
+    return sorted(
+        findings,
+        key=lambda each: (
+            worst[each.path],
+            each.path,
+            SEVERITIES.index(each.severity),
+            each.line,
+            each.column,
+            each.code,
+        ),
+    )

@@ -1,0 +1,132 @@
+"""Make the repairs that are certain, again and again until none is left, and show what they change."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from echelon.lint.finding import Edit, Finding
+from echelon.lint.run import Linted
+
+MOST_PASSES = 100
+"""One repair may show the next: of a file that cannot be read, one mistake is seen at a time."""
+SYNTAX = frozenset({"ECH302", "ECH500", "ECH601"})
+"""What a repair must never bring about: a file that nobody can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """Some files as they are after all repairs."""
+
+    sources: Mapping[str, bytes]
+    findings: tuple[Finding, ...]
+    """What was repaired."""
+    left: Linted
+    """What is still to be said."""
+
+
+def repair(sources: Mapping[str, bytes], look: Callable[[Mapping[str, bytes]], Linted]) -> Repaired:
+    """Return the files with every repair made that is certain; `look` lints them."""
+    linted, done = look(sources), []
+    given_up: set[tuple[str, str]] = set()
+    for _ in range(MOST_PASSES):
+        tried = [each for each in linted.findings if each.edits and (each.path, each.code) not in given_up]
+        changed, made = _pass(sources, tried)
+        if not made:
+            break
+        after = look(changed)
+        worse = _broken(linted, after)
+        useless = {(each.path, each.code) for each in made if each.path in worse} | _unmoved(made, linted, after)
+        if useless:  # they are left as they stand, and the others are made without them
+            given_up |= useless
+            continue
+        sources, linted = changed, after
+        done += made
+    return Repaired(sources=sources, findings=tuple(done), left=linted)
+
+
+def _pass(sources: Mapping[str, bytes], findings: Iterable[Finding]) -> tuple[dict[str, bytes], list[Finding]]:
+    """Make the repairs that do not touch each other; return the files, and which were made."""
+    changed, made = dict(sources), []
+    by_path: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_path.setdefault(finding.path, []).append(finding)
+    for path, found in by_path.items():
+        text = _decoded(sources[path])
+        if text is not None:
+            text, those = _edited(text, found)
+            changed[path] = text.encode()
+            made += those
+    return changed, made
+
+
+def _decoded(source: bytes) -> str | None:
+    """Return the text of a file whose places are certain, and which can be written back as it was; None of another."""
+    try:
+        text = source.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if re.search(r"\r(?!\n)", text) else text
+
+
+def _edited(text: str, findings: list[Finding]) -> tuple[str, list[Finding]]:
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = text.removeprefix(mark)
+    starts = _starts(text)
+    taken: dict[tuple[int, int], str] = {}
+    made = []
+    for finding in findings:
+        pieces = {_span(edit, starts): edit.new for edit in finding.edits}
+        stands = all(text.startswith(edit.old, _span(edit, starts)[0]) for edit in finding.edits)
+        is_new = any(taken.get(span) != new for span, new in pieces.items())
+        if stands and is_new and not any(_touch(span, other) for span in pieces for other in taken):
+            taken |= pieces
+            made.append(finding)
+    for (begin, end), new in sorted(taken.items(), reverse=True):
+        text = text[:begin] + new + text[end:]
+    return mark + text, made
+
+
+def _starts(text: str) -> list[int]:
+    return [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
+
+
+def _span(edit: Edit, starts: list[int]) -> tuple[int, int]:
+    """Return where an edit begins and ends; beyond the end of the text for a line that is not there."""
+    begin = starts[edit.line - 1] + edit.column - 1 if 0 < edit.line <= len(starts) else starts[-1] + (1 << 30)
+    return begin, begin + len(edit.old)
+
+
+def _touch(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Tell whether two pieces are at one place, or overlap."""
+    return one == other or (one[0] < other[1] and other[0] < one[1])
+
+
+def _broken(before: Linted, after: Linted) -> set[str]:
+    """Return the files that could be read before and cannot any more."""
+    counts = [Counter(each.path for each in linted.findings if each.code in SYNTAX) for linted in (before, after)]
+    return set(counts[1] - counts[0])
+
+
+def _unmoved(made: list[Finding], before: Linted, after: Linted) -> set[tuple[str, str]]:
+    """Return the repairs after which the same is said as often as before; of syntax the next mistake is said then."""
+    counts = [Counter((each.path, each.code, each.message) for each in linted.findings) for linted in (before, after)]
+    said = [(each.path, each.code, each.message) for each in made if each.code not in SYNTAX]
+    return {(path, code) for path, code, text in said if counts[1][path, code, text] >= counts[0][path, code, text]}
+
+
+def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """Return what has changed as a unified diff, which patch -p0 takes."""
+    return "".join(
+        line for path in before if before[path] != after[path] for line in _hunks(path, before[path], after[path])
+    )
+
+
+def _hunks(path: str, before: bytes, after: bytes) -> Iterator[str]:
+    old, new = (text.decode("utf-8", "replace").split("\n") for text in (before, after))
+    first, second = ([f"{line}\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1]) for lines in (old, new))
+    for line in difflib.unified_diff(first, second, fromfile=path, tofile=path):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,0 +1,36 @@
+"""All rules, by the kind of file that they read. Each has its page in `pages`, found by its code."""
+
+from __future__ import annotations
+
+from echelon.lint.rules import (
+    binding,
+    launch,
+    limits,
+    meeting,
+    network,
+    request,
+    settings,
+    shares,
+    shell,
+    steps,
+    together,
+)
+from echelon.lint.scripts import RULES
+
+OF_JOBS = (
+    *limits.RULES,
+    *shares.RULES,
+    *request.RULES,
+    *launch.RULES,
+    *meeting.RULES,
+    *steps.RULES,
+    *binding.RULES,
+    *shell.RULES,
+    *network.RULES,
+    *together.RULES,
+)
+OF_PROGRAMS = RULES
+OF_SETTINGS = settings.RULES
+SYNTAX = "ECH500"
+"""A Python file that Python cannot read: found before any rule can look."""
+CODES = tuple(sorted({SYNTAX, *(rule.code for rule in (*OF_JOBS, *OF_PROGRAMS, *OF_SETTINGS))}))

@@ -1,0 +1,38 @@
+"""Names of variables that nothing reads, like one that something does."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+LIKENESS = 0.87
+"""Of difflib, for two whole names."""
+LIKENESS_OF_WORDS = 0.6
+PLACES = ("PATH", "DIR", "DIRECTORY", "FOLDER", "HOME")
+
+
+def meant(name: str, known: Collection[str]) -> list[str]:
+    """Return the names that may have been meant, the nearest first.
+
+    >>> meant("MIOPEN_CUSTOM_CACHE_PATH", ["MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_DISABLE_CACHE"])
+    ['MIOPEN_CUSTOM_CACHE_DIR']
+    """
+    near = [*_other_place(name, known), *difflib.get_close_matches(name, known, n=2, cutoff=LIKENESS)]
+    return [each for each in dict.fromkeys(near) if _is_slip(name, each)]
+
+
+def _other_place(name: str, known: Collection[str]) -> list[str]:
+    """Return the known name that says DIR where this one says PATH."""
+    stem, _, last = name.rpartition("_")
+    return [f"{stem}_{word}" for word in PLACES if last in PLACES and f"{stem}_{word}" in known]
+
+
+def _is_slip(name: str, known: str) -> bool:
+    """Tell a slip of the finger from another variable of the same family: those differ by whole words or numbers."""
+    words, others = name.split("_"), known.split("_")
+    if words[:-1] == others[:-1] and words[-1] in PLACES and others[-1] in PLACES:
+        return True
+    if len(words) != len(others):
+        return abs(len(words) - len(others)) == 1
+    different = [(one, other) for one, other in zip(words, others, strict=True) if one != other]
+    return len(different) == 1 and difflib.SequenceMatcher(None, *different[0]).ratio() >= LIKENESS_OF_WORDS
