@@ -13,6 +13,7 @@ COMMANDS = {
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
     "check": "what is wrong with this machine, or with the nodes of an allocation, before a run",
     "lint": "mistakes in batch scripts and training scripts, found by reading them",
+    "frameworks": "which frameworks are installed here, for which devices, and what does not work together",
     "machines": "what is known of the machines; learn a new one from its Slurm",
     "topology": "what this node is made of: cores, NUMA domains, devices, NICs",
 }

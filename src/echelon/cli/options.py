@@ -43,7 +43,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks"),
     Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger"),
     Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt"),
+    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone, and weights are averaged every H steps"),
+    Option(names=("--outer-lr",), value="LR", help="and take a step along the mean progress instead, as DiLoCo does (its 0.7)"),
+    Option(names=("--outer-momentum",), value="M", help="and the Nesterov momentum of that step (DiLoCo's 0.9)"),
+    Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later"),
+    Option(names=("--compress",), value="HOW", help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]"),
+    Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)"),
     Option(names=("--check",), value="HOW", help="look at the nodes first: fast, full or off (default: fast on a machine with devices)"),
+    Option(names=("--exclude-bad",), help="with --check: go on without the nodes on which an error is found"),
     Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
     Option(names=("--global-batch",), value="N", help="divide N samples: ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
     Option(names=("--container",), value="IMAGE", help="run the ranks in this Singularity or Apptainer image"),
@@ -142,6 +149,8 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
+    if command != "run" and any(name in option.names for option in OPTIONS):
+        hint = f"{name} is an option of echelon run; {lists}"
     raise UsageError(f"there is no option {name}", hint=hint)
 
 
@@ -159,7 +168,8 @@ def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:
 def help_text() -> str:
     """Return the help: what has a meaning first, then what is accepted for torchrun's sake."""
     lines = ["usage: echelon run [options] SCRIPT [args…]", "       echelon run [options] -m MODULE [args…]",
-             "       echelon run [options] -- PROGRAM [args…]", "",
+             "       echelon run [options] -- PROGRAM [args…]",
+             "       echelon run [options] -- torchrun …, accelerate launch …, deepspeed …, mpirun …, srun …", "",
              "Start a script on every device of this machine, or of the Slurm allocation one stands in.", "", "options:"]  # fmt: skip
     lines += rows(OPTIONS)
     accepted = ", ".join(option.names[-1] for option in OPTIONS if option.no_meaning)

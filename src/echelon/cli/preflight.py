@@ -50,6 +50,11 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan) -> tuple[str, bool]:
             "--exclude-bad leaves out nodes of an allocation, and here is one machine",
             hint="salloc --nodes=8 … echelon run --check full --exclude-bad …",
         )
+    if excludes and plan.launcher is not None and plan.launcher.is_step:
+        raise UsageError(
+            f"--exclude-bad leaves nodes out of echelon's own step, and here {plan.launcher.name} starts the ranks",
+            hint=f"echelon check --exclude-bad prints the nodes; leave them out of the line of {plan.launcher.name}",
+        )
     if excludes and level == "off":
         raise UsageError(
             "--exclude-bad leaves out what a check finds, and none was asked for",

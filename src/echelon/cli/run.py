@@ -8,12 +8,16 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from echelon.cli import exchange
+from echelon.cli.launcher import say_launcher, with_launcher, with_line
+from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
+from echelon.cli.preflight import checked
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
-    from echelon.host import Host
+    from echelon.launch.launchers import Line
 
 MAX_RANKS = 1 << 20
 
@@ -34,7 +38,10 @@ def main(arguments: list[str]) -> int:
         raise UsageError(
             "--json prints the plan of a --dry-run, and this is none", hint="echelon run --dry-run --json …"
         )
+    scanned, line = with_launcher(scanned)
     job = read_job(scanned)
+    if line is not None:
+        job = with_line(job, line)
     from echelon.launch.prepare import prepare
 
     plan = prepare(job)
@@ -42,32 +49,14 @@ def main(arguments: list[str]) -> int:
         print_plan(plan, as_json="json" in scanned.values)
         return 0
     if plan.node_rank <= 0:  # where each node is started by hand, once is enough
-        _name_accepted(scanned, plan)
+        _name_accepted(scanned, plan, line)
+        if "off" not in scanned.values.get("check", ()):
+            say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
     from echelon.host import Host
     from echelon.launch.start import start
 
     host = Host()
-    _check_nodes(scanned, plan, host)
-    return start(plan, host)
-
-
-def _check_nodes(scanned: Scanned, plan: Plan, host: Host) -> None:
-    """Say the worst that is wrong with the nodes; where somebody asked, raise UsageError for an error."""
-    by_default = "fast" if plan.where == "here" and plan.devices_per_node else "off"
-    given = scanned.values.get("check", [by_default])[-1]
-    level = _one_of("--check", given, ("fast", "full", "off"))
-    if level == "off":
-        return
-    from echelon.cli.nodes import before_run
-
-    found = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=False, host=host)
-    if found.is_refused and "check" in scanned.values:
-        raise UsageError(
-            found.line.removeprefix("error").lstrip(": "),
-            hint="echelon check shows all that was found; echelon run --check off … starts anyway",
-        )
-    if found.line:
-        sys.stderr.write(f"echelon: check: {found.line}\n")
+    return start(checked(scanned.values, job, plan, host), host)
 
 
 def read_job(scanned: Scanned) -> Job:
@@ -112,6 +101,7 @@ def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
         words.append(f"lr={rule}")
     if "exact" in values:
         words.append(f"exact={_shards(values)}")
+    words += exchange.words(values)
     if words and values.get("scale") == "off":
         from echelon.launch.scaling import as_option
 
@@ -279,13 +269,18 @@ def _port(name: str, text: str, port: str, *, hint: str) -> int:
     return int(port)
 
 
-def _name_accepted(scanned: Scanned, plan: Plan) -> None:
-    """Name, once, what was accepted for torchrun's sake."""
+def _name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
+    """Say which launcher's line this is, and name, once, what was accepted for its sake."""
     by_why: dict[str, list[str]] = {}
+    if line is not None:
+        say_launcher(line, plan)
+        for name, why in line.no_meaning:
+            by_why.setdefault(why, []).append(name)
     if plan.where != "meet":
+        said = {given.key: given.text.partition(" ")[0].partition("=")[0] for given in line.options} if line else {}
         for key in ("node_rank", "master_addr", "master_port", "rdzv_endpoint"):
             if key in scanned.values:
-                by_why.setdefault(WE_MEET, []).append("--" + key.replace("_", "-"))
+                by_why.setdefault(WE_MEET, []).append(said.get(key, "--" + key.replace("_", "-")))
     if (
         scanned.values.get("nproc_per_node", [""])[-1] in ("gpu", "xpu")
         and plan.where == "here"

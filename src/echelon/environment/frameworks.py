@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 _TF_CONFIG_BYTES = 100_000
 
 # Set for the rank, but what the user chose is better: none of these says which rank this is.
-_USERS_CHOICE = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+OF_NO_RANK = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+"""A user's own value stays, as under torchrun: it does not tell one rank from another."""
+_USERS_CHOICE = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG", OF_NO_RANK)
 
 
 class _Start(NamedTuple):

@@ -15,6 +15,7 @@ class AgentTask(NamedTuple):
     node_rank: int
     local_rank: int
     node: str
+    local_world_size: int = 0  # where the launcher itself says how many it has put on this node
 
 
 def agent_task(environ: Mapping[str, str]) -> AgentTask | None:

@@ -314,6 +314,18 @@ def find(environ: Mapping[str, str]) -> Surrounding:
     return next(surrounding for surrounding in ORDER if surrounding.present(environ))
 
 
+def filled_by_mpi(environ: Mapping[str, str]) -> tuple[Started, int]:
+    """Return what mpirun or mpiexec says of this process, and its node's number."""
+    launcher = next((each for each in (OpenMpi(), Mpich(), Pmi()) if each.present(environ)), None)
+    if launcher is None:
+        raise SurroundingError(
+            "mpirun has started this process and says nothing of its rank",
+            "is it the mpirun of Open MPI, MPICH or Intel MPI? mpirun --version",
+        )
+    started = launcher.started(environ)
+    return started, _filled(started, launcher.name)[0]
+
+
 def mpi_identity(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that would make a rank take its agent's place in an MPI world."""
     return [name for name in environ if name.startswith(_MPI_IDENTITY)]

@@ -20,7 +20,7 @@ def command(plan: Plan, archive: str) -> tuple[str, ...]:
     """Return the command line that starts all agents of a plan; -I and -S keep the user's site out of them."""
     inside = plan.container.prefix if plan.container is not None else ()
     agent = (*inside, plan.python, "-I", "-S", archive, "agent", plan.run_directory)
-    if plan.where == "slurm":
+    if plan.step:
         return (*plan.step, *agent)
     return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the host of the meeting is number 0
 
@@ -50,7 +50,8 @@ class Agents:
         """Start the agents; raise ToolMissing when the program that does it is not here."""
         from echelon.slurm.step import step_environment
 
-        environ = step_environment(host.environ) if plan.where == "slurm" else dict(host.environ)
+        is_srun = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
+        environ = step_environment(host.environ) if is_srun else dict(host.environ)
         return cls(host.start(command(plan, archive), environ=environ), on_end, on_said)
 
     @property

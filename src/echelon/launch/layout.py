@@ -86,6 +86,8 @@ def ranks_per_node(shares: Sequence[Share]) -> list[int]:
 
 def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
     """Raise RunError when Slurm has put its tasks elsewhere than the plan says, as it may when cores are short."""
+    if plan.launcher is not None and plan.launcher.is_step:
+        return  # mpirun puts its ranks where it likes
     for share in shares:
         if plan.launch == "tasks" and share.local_world_size != plan.ranks_per_node:
             raise RunError(

@@ -35,4 +35,6 @@ def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is
         is_private_directory=is_private,
         forwards_signals=not plan.slurm_signals_ranks,
         secret=secret,
+        rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
+        mpi=plan.launcher.mpi if plan.launcher is not None else "",
     )

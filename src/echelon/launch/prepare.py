@@ -22,6 +22,7 @@ from echelon.plan import Site, Surroundings, resolve
 from echelon.spec import Command, Job, Plan
 
 if TYPE_CHECKING:
+    from echelon.script.find import Script
     from echelon.script.imports import Imports
 
 RUNS = "echelon-runs"
@@ -35,10 +36,14 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     host = host or Host()
     cwd = os.getcwd()
     folder, found_imports = _read_script(job, cwd)
+    found = allocation.read(host.environ, partial(gres.ask, host))
+    if job.launcher is not None:
+        from echelon.launch.launchers.settle import settle
+
+        job = settle(job, found, host)
     decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
     asked_by_itself = ("auto",) if job.scale == "auto" else ()
     job = replace(job, scale=decision.how, scale_with=(*job.scale_with, *asked_by_itself))
-    found = allocation.read(host.environ, partial(gres.ask, host))
     run_id = os.urandom(8).hex()
     label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
     around = Surroundings(
@@ -58,7 +63,12 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         vendor=devices.vendor(host.environ),
         scale_why=decision.why,
     )
-    return resolve(job, around)
+    plan = resolve(job, around)
+    if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
+        from echelon.launch.frameworks import traps
+
+        traps.refuse(job, plan, _script(job.command, cwd), host.environ)
+    return plan
 
 
 def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
@@ -103,19 +113,24 @@ def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     if command.kind == "program" or (job.container and command.kind == "module"):
         refuse_bad_command(job)
         return cwd, None
-    from echelon.script import find, imports
+    from echelon.script import imports
 
-    script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
+    script = _script(command, cwd)
     if job.launch != "warm":
         return script.folder, None
     return script.folder, imports.read_imports(script)
 
 
 def imports_of(command: Command, cwd: str) -> Imports:
-    from echelon.script import find, imports
+    from echelon.script import imports
 
-    script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
-    return imports.read_imports(script)
+    return imports.read_imports(_script(command, cwd))
+
+
+def _script(command: Command, cwd: str) -> Script:
+    from echelon.script import find
+
+    return find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
 
 
 def _refuse_what_cannot_be_executed(target: str) -> None:

@@ -129,7 +129,7 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
         return
     said = said.strip()
     has_begun = supervisor.attempt.is_running
-    what = "srun" if plan.where == "slurm" else "the agent"
+    what = os.path.basename(plan.step[0]) if plan.step else "the agent"
     if has_begun:
         supervisor.lose_all(f"{what} ended with exit code {exit_code}" + (f": {_first_line(said)}" if said else ""))
         return
@@ -151,7 +151,8 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
             f"the run directory {plan.run_directory} is not seen by every node",
             hint="echelon run --run-dir DIRECTORY-ON-A-SHARED-DISK …",
         )
-    if re.search(r"execve\(\).*No such file|No such file or directory", said):
+    mpi = plan.launcher.mpi if plan.launcher is not None else ""
+    if not mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
         return UsageError(
             f"there is no {plan.python} on {', '.join(nodes)}",
@@ -160,6 +161,10 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
     hint = ""
     if plan.launch == "tasks" and re.search("More processors requested|tasks", said):
         hint = f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm"
+    elif mpi and "Invalid MPI type" in said:
+        hint = f"this Slurm lists {mpi} and cannot load it; srun --mpi=list shows the others"
+    elif mpi:
+        hint = f"the same line without echelon shows whether {what} works here"
     message = f"the agents could not be started: {what} ended with exit code {exit_code}\n{said}"
     return RunError(message.rstrip(), hint=hint)
 

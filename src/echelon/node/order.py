@@ -29,6 +29,8 @@ class Order(NamedTuple):
     is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
     forwards_signals: bool  # whether a signal to the agent is to be passed on to the ranks
     secret: bytes
+    rank_argument: str = ""  # each rank gets this and its local rank as its first argument; "": none
+    mpi: str = ""  # what starts the ranks of an MPI program: "mpirun", "horovodrun", Slurm's "pmix" …; "": we do
 
 
 def read(run_directory: str) -> Order:

@@ -6,6 +6,7 @@ import sys
 from typing import Any, Dict, Mapping, NamedTuple
 
 from ..environment import devices, threads
+from ..environment.mpi_agent import mpi_task
 from ..environment.slurm_agent import agent_task
 from .order import Order
 
@@ -30,6 +31,8 @@ class Seat(NamedTuple):
 def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:
     """Find this agent's seat: from the index on its command line, else from Slurm's variables of its task."""
     task = agent_task(environ) if index < 0 else None
+    if order.mpi in ("mpirun", "horovodrun"):
+        task = mpi_task(environ)
     num_devices = len(devices.visible(environ))
     per_node = order.ranks_per_node or max(1, num_devices)
     is_one_rank = order.launch == "tasks"
@@ -39,7 +42,7 @@ def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:
         node=(task.node if task else "") or socket.gethostname(),
         first_local_rank=task.local_rank if task and is_one_rank else 0,
         num_ranks=1 if is_one_rank else per_node,
-        local_world_size=per_node,
+        local_world_size=task.local_world_size or per_node if task else per_node,
         num_cores=threads.num_cores(),
         num_devices=num_devices,
     )

@@ -68,16 +68,21 @@ class Starter:
         try:
             if self.warm is not None and self.warm.state == READY:
                 rank.was_forked = True
-                self.warm.fork(rank.local_rank, variables, cpus, stdout, stderr)
+                self.warm.fork(rank.local_rank, variables, cpus, stdout, stderr, self._argument(variables))
             else:
                 self._adopt_orphans()
                 affinity.apply(cpus)  # a program inherits it
-                rank.pid = spawn(self.order.argv, self._exec_environment(variables), stdout, stderr)
+                argv = with_argument(self.order, self._argument(variables))
+                rank.pid = spawn(argv, self._exec_environment(variables), stdout, stderr)
         finally:
             if cpus and not rank.was_forked:
                 os.sched_setaffinity(0, ours)
             os.close(stdout)
             os.close(stderr)
+
+    def _argument(self, variables: Variables) -> str:
+        """Return what DeepSpeed's launcher, for one, puts before the script's own arguments."""
+        return self.order.rank_argument + str(variables["LOCAL_RANK"]) if self.order.rank_argument else ""
 
     def _adopt_orphans(self) -> None:
         if not self._adopts:
@@ -112,9 +117,12 @@ class Starter:
             )
         )
         result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
+        if frameworks.OF_NO_RANK in self.environ:
+            result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]
         result["ECHELON_RUN_ID"] = message["run_id"]
         result["ECHELON_RUN_DIR"] = message["run_directory"]
-        result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
+        if not self.order.mpi:
+            result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
         if self.order.visible == "own":
             result.update(devices.only(self.environ, place.local_rank))
         elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
@@ -141,6 +149,14 @@ def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
     )
 
 
+def with_argument(order: Order, argument: str) -> List[str]:
+    """Return what a rank executes, with one more argument before the program's own."""
+    if not argument:
+        return order.argv
+    first = 1 if not order.is_python else 3 if order.argv[1] == "-m" else 2
+    return [*order.argv[:first], argument, *order.argv[first:]]
+
+
 def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
     """Return a rank with its log file, not yet started; raise OSError where the log cannot be written."""
     os.makedirs(log_directory, exist_ok=True)
@@ -148,4 +164,4 @@ def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], 
     return Rank(rank=place.rank, local_rank=place.local_rank, output=output)
 
 
-__all__: List[str] = ["CannotStart", "Starter", "new_rank", "place_of"]
+__all__: List[str] = ["CannotStart", "Starter", "new_rank", "place_of", "with_argument"]

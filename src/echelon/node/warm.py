@@ -111,6 +111,8 @@ def _become_rank(
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    if message.get("argument"):
+        sys.argv.insert(1, message["argument"])
     _reseed()
     leave.in_rank()
     _renew_thread_id()

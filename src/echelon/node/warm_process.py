@@ -31,9 +31,15 @@ class WarmProcess:
         link.send(self.socket, {"preload": preload, "folder": folder, "own": own})
 
     def fork(
-        self, local_rank: int, environ: Dict[str, Optional[str]], cpus: Sequence[int], stdout: int, stderr: int
+        self,
+        local_rank: int,
+        environ: Dict[str, Optional[str]],
+        cpus: Sequence[int],
+        stdout: int,
+        stderr: int,
+        argument: str = "",
     ) -> None:
-        order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus)}
+        order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
         link.send(self.socket, order, [stdout, stderr])
 
     def receive(self) -> Optional[Dict[str, Any]]:

@@ -52,10 +52,6 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     _refuse_rank_variables(job.environ)
     where, nodes, why_nodes = _place(job, around)
     ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
-    step: tuple[str, ...] = ()
-    if where == "slurm":
-        tasks = ranks_per_node if job.launch == "tasks" else 1
-        step = step_command(num_nodes=len(nodes), tasks_per_node=tasks, devices_per_node=devices)
     num_nodes = len(nodes) or job.num_nodes
     container = _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
@@ -95,18 +91,37 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         max_restarts=job.max_restarts,
         rendezvous=_rendezvous(job, around) if where == "meet" else "",
         node_rank=_node_rank(job, around) if where == "meet" else 0,
-        step=step,
+        step=_step(job, where, len(nodes), ranks_per_node, devices),
         slurm_signals_ranks=around.slurm_signals_ranks,
+        launcher=job.launcher,
         reasons=(
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             Reason(what="launch", value=job.launch, why=_why_launch(job)),
+            *([Reason(what="read", value=job.launcher.name, why="its own command line")] if job.launcher else []),
             *([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else []),
             *why_settings,
             *([Reason(what="container", value=container.image, why=container.convention)] if container else []),
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
+
+
+def _is_mpi(job: Job) -> bool:
+    return job.launcher is not None and bool(job.launcher.mpi)
+
+
+def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: int) -> tuple[str, ...]:
+    """Return what starts the agents: srun in an allocation, or the launcher of MPI that the user named."""
+    if job.launcher is not None and job.launcher.is_step:
+        launcher, *options = job.launcher.words
+        number = () if job.launcher.num_ranks else ("-n", str(num_nodes * ranks_per_node))
+        return (launcher, *number, *options)
+    if where != "slurm":
+        return ()
+    tasks = ranks_per_node if job.launch == "tasks" else 1
+    mpi = job.launcher.mpi if job.launcher is not None else ""
+    return step_command(num_nodes=num_nodes, tasks_per_node=tasks, devices_per_node=devices, mpi=mpi or "none")
 
 
 def _argv(job: Job, around: Surroundings, batch: int) -> tuple[str, ...]:
@@ -154,7 +169,7 @@ def _why_launch(job: Job) -> str:
     return {
         "warm": "imports once per node, then forks the ranks",
         "exec": "asked for: every rank imports for itself",
-        "tasks": "asked for: one Slurm task per rank",
+        "tasks": "each rank of MPI is started by itself" if _is_mpi(job) else "asked for: one Slurm task per rank",
     }[job.launch]
 
 
@@ -190,7 +205,7 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
 
 
 def _refuse_tasks_outside_slurm(job: Job) -> None:
-    if job.launch == "tasks":
+    if job.launch == "tasks" and not (job.launcher is not None and job.launcher.is_step):
         raise UsageError(
             "--launch tasks needs a Slurm allocation, and this is none",
             hint="choose --launch warm or --launch exec",
@@ -272,10 +287,12 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
             return devices, devices, "one per visible device"
         if where == "slurm":
             if job.launch == "tasks":
+                name = f"{job.launcher.name} without a number" if job.launcher is not None else "--launch tasks"
                 raise UsageError(
-                    "--launch tasks must know how many ranks a node gets, "
-                    "and Slurm does not say how many devices it has",
-                    hint="echelon run --launch tasks -n 8 …",
+                    f"{name} must know how many ranks a node gets, and Slurm does not say how many devices it has",
+                    hint=f"echelon run -n 8 -- {job.launcher.name} …"
+                    if job.launcher
+                    else "echelon run --launch tasks -n 8 …",
                 )
             return (
                 ONE_PER_DEVICE,

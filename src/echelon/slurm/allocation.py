@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from echelon.environment import hostlist
@@ -23,6 +23,8 @@ class Allocation:
     task_rank: int
     step_nodes: tuple[str, ...]
     partition: str = ""
+    tasks_per_node: int = 0
+    """What the job asked for, and a plain srun would start on each node; 0: it did not say."""
 
 
 def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[str, int]]) -> Allocation | None:
@@ -50,7 +52,14 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
         task_rank=int(environ.get("SLURM_PROCID", "0")) if is_task else 0,
         step_nodes=tuple(hostlist.expand(step_text)),
         partition=environ.get("SLURM_JOB_PARTITION", ""),
+        tasks_per_node=int(tasks) if (tasks := environ.get("SLURM_NTASKS_PER_NODE", "")).isdigit() else 0,
     )
+
+
+def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str]:
+    """Return the environment of the same job as if it had not been given these nodes."""
+    name = next(name for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST") if environ.get(name))
+    return {**environ, name: ",".join(node for node in hostlist.expand(environ[name]) if node not in nodes)}
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:

@@ -22,7 +22,7 @@ _SHAPES_OF_THE_JOB = (
 )  # fmt: skip
 
 
-def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int) -> tuple[str, ...]:
+def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int, mpi: str = "none") -> tuple[str, ...]:
     """Return srun and its options; the agents' command line follows."""
     return (
         "srun",
@@ -32,7 +32,7 @@ def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int) 
         "--cpu-bind=none",  # the agent is to see all cores of the job on its node
         # asked for again because a job that asked by task, or in total, would give this step one device
         *((f"--gpus-per-node={devices_per_node}",) if devices_per_node else ()),
-        "--mpi=none",
+        f"--mpi={mpi}",
         "--overlap",  # beside other steps, and inside an interactive one
         "--export=ALL",
         "--kill-on-bad-exit=0",  # an agent's end is the supervisor's to judge

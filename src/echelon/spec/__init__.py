@@ -3,6 +3,7 @@
 from echelon.spec.booking import Booking, Variable
 from echelon.spec.container import Container
 from echelon.spec.job import ALL_NODES, ONE_PER_DEVICE, Command, Job
+from echelon.spec.launcher import Launcher
 from echelon.spec.plan import Plan
 from echelon.spec.reason import Reason
 from echelon.spec.request import Request
@@ -14,6 +15,7 @@ __all__ = [
     "Command",
     "Container",
     "Job",
+    "Launcher",
     "Plan",
     "Reason",
     "Request",

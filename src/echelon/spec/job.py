@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from echelon.spec.launcher import Launcher
+
 ONE_PER_DEVICE = 0  # ranks per node: as many as the node has devices, one where it has none
 ALL_NODES = 0  # number of nodes: all of the allocation, or this machine
 
@@ -57,3 +59,5 @@ class Job:
     """This machine's place among nodes that are started by hand; -1: not said."""
     rendezvous: str = ""
     """host:port where nodes that are started by hand meet; empty: not said."""
+    launcher: Launcher | None = None
+    """Whose command line was given, if any."""

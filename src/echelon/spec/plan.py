@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from echelon.spec.booking import Variable
 from echelon.spec.container import Container
+from echelon.spec.launcher import Launcher
 from echelon.spec.reason import Reason
 
 
@@ -58,4 +59,6 @@ class Plan:
     """The command that starts the agents, before the agent's own; empty where they are children."""
     slurm_signals_ranks: bool
     """Whether Slurm's signals reach the ranks without the agents' help."""
+    launcher: Launcher | None
+    """Whose command line was given, if any."""
     reasons: tuple[Reason, ...]

@@ -1,0 +1,133 @@
+"""`echelon frameworks`: what is installed for this Python, what it was built for, what does not work together."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from echelon.cli.options import Option, rows, scan
+from echelon.errors import EchelonError, UsageError
+from echelon.host import Host
+from echelon.launch.frameworks import installed
+from echelon.launch.frameworks.installed import Build, Problem
+from echelon.launch.frameworks.rows import FRAMEWORKS
+
+IMPORT_SECONDS = 300.0  # tensorflow from a cold shared disk
+OPTIONS = (
+    Option(names=("--import",), help="import each, in a process of its own, and say how long that takes"),
+    Option(names=("--json",), help="as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One framework as it was found."""
+
+    name: str
+    version: str
+    """Empty: not installed."""
+    tested: str
+    install: str
+    note: str
+    import_seconds: float | None = None
+    import_error: str = ""
+
+
+def main(arguments: list[str]) -> int:
+    """Show the table; exit with 1 where something cannot work."""
+    scanned = scan(arguments, OPTIONS, command="frameworks")
+    if "help" in scanned.values:
+        print(help_text(), end="")
+        return 0
+    names = _names(scanned.rest)
+    from echelon.environment import devices
+
+    found, build = installed.versions(), installed.torch_build()
+    vendor, num_devices = devices.vendor(os.environ), len(devices.visible(os.environ))
+    wrong = installed.problems(found, build, vendor)
+    if scanned.rest:
+        wrong = [problem for problem in wrong if problem.package in names]
+    host = Host()
+    tries = "import" in scanned.values
+    seen = [_look(name, found.get(name, ""), build, host if tries else None) for name in names]
+    if "json" in scanned.values:
+        facts = {"python": sys.executable, "devices": num_devices, "vendor": vendor}
+        told = {"frameworks": [asdict(each) for each in seen], "problems": [asdict(each) for each in wrong]}
+        print(json.dumps({"format": 1, **facts, **told}, indent=1))
+    else:
+        _print(seen, wrong, num_devices, vendor)
+    is_missing = bool(scanned.rest) and any(not each.version for each in seen)
+    fails = any(problem.breaks for problem in wrong) or any(each.import_error for each in seen)
+    return 1 if is_missing or fails else 0
+
+
+def _names(rest: Sequence[str]) -> list[str]:
+    known = [row.name for row in FRAMEWORKS]
+    for name in rest:
+        if name not in known:
+            raise UsageError(f"{name} is no framework that is known here", hint=f"they are {', '.join(known)}")
+    return list(dict.fromkeys(rest)) or known
+
+
+def _look(name: str, version: str, build: Build | None, host: Host | None) -> Seen:
+    row = next(row for row in FRAMEWORKS if row.name == name)
+    note = ""
+    if name == "torch" and build is not None:
+        note = f"for {build.devices}"
+    elif name == "deepspeed" and version:
+        note = f"operators for torch {built}" if (built := installed.prebuilt_for()) else "operators built when needed"
+    elif not version and installed.is_there(name):
+        note = "there, but not installed by pip"
+    seconds, error = _import(name, host) if host is not None and version else (None, "")
+    return Seen(
+        name=name, version=version, tested=row.tested, install=f"pip install {row.install}", note=note,
+        import_seconds=seconds, import_error=error,
+    )  # fmt: skip
+
+
+def _import(name: str, host: Host) -> tuple[float | None, str]:
+    """Import one framework in a child; return the seconds, or its last line of complaint."""
+    began = time.monotonic()
+    try:
+        done = host.ask([sys.executable, "-c", f"import {name}"], timeout_seconds=IMPORT_SECONDS)
+    except EchelonError as error:
+        return None, error.message
+    if done.exit_code == 0:
+        return round(time.monotonic() - began, 1), ""
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.exit_code}"]
+    return None, lines[-1]
+
+
+def _print(seen: Sequence[Seen], wrong: Sequence[Problem], num_devices: int, vendor: str) -> None:
+    there = f"{num_devices} {'NVIDIA' if vendor == 'nvidia' else 'AMD'}" if vendor else "none"
+    print(f"python     {sys.executable}\ndevices    {there}\n")
+    table = [("framework", "version", "tested", ""), *((_row(each)) for each in seen)]
+    widths = [max(len(line[column]) for line in table) for column in range(3)]
+    for line in table:
+        cells = [text.ljust(width) for text, width in zip(line, [*widths, 0], strict=True)]
+        print("  ".join(cells).rstrip())
+    for problem in wrong:
+        print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
+
+
+def _row(each: Seen) -> tuple[str, str, str, str]:
+    last = each.note if each.version or each.note else each.install
+    if each.import_seconds is not None:
+        last = f"{last + ', ' if last else ''}imported in {each.import_seconds} s"
+    elif each.import_error:
+        last = f"cannot be imported: {each.import_error}"
+    return each.name, each.version or "-", each.tested, last
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    lines = ["usage: echelon frameworks [options] [NAME…]", "",
+             "Say which frameworks are installed for this Python, what they were built for, and what is known",
+             "not to work together. Nothing is imported. Exit code 1: something cannot work, or a NAME is missing.",
+             "", "options:", *rows(OPTIONS), "", "example:", "  echelon frameworks deepspeed torch", ""]  # fmt: skip
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""Another launcher's command line after `--`: it becomes options of `echelon run`, and one line says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from echelon.cli.options import Scanned
+from echelon.spec import Job, Plan
+
+if TYPE_CHECKING:
+    from echelon.launch.launchers import Line
+
+
+def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
+    """Return the command line with a launcher's words in it; raise UsageError where the two disagree."""
+    is_program = scanned.is_program or "no_python" in scanned.values
+    if not is_program or not scanned.rest:
+        return scanned, None
+    from echelon.launch.launchers import merge, recognise
+
+    line = recognise(scanned.rest)
+    if line is None:
+        return scanned, None
+    values = merge.options({key: found for key, found in scanned.values.items() if key != "no_python"}, line)
+    command = line.command
+    rest = (command.target, *command.arguments)
+    return Scanned(values=values, rest=rest, is_program=command.kind == "program"), line
+
+
+def with_line(job: Job, line: Line) -> Job:
+    """Return the job with what no option says; devices are shown as if the user had done it in the shell."""
+    from echelon.launch.launchers import merge
+
+    environ = line.environ
+    if line.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = line.devices
+        if job.visible == "all":  # a Slurm step sets it anew, to all that the job has
+            environ = (*environ, ("CUDA_VISIBLE_DEVICES", line.devices))
+    return replace(job, launcher=merge.launcher(line), environ=(*environ, *job.environ))
+
+
+def say_launcher(line: Line, plan: Plan) -> None:
+    """Say what was recognised, and how its ranks are started."""
+    num_ranks = plan.num_nodes * plan.ranks_per_node
+    ranks = f"its {num_ranks} ranks" if num_ranks > 1 else "its rank" if num_ranks else "its ranks"
+    mpi = plan.launcher.mpi if plan.launcher is not None else ""
+    if plan.launcher is not None and plan.launcher.is_step:
+        how = f"it starts {ranks} itself, each under an agent of echelon"
+    else:
+        how = f"srun --mpi={mpi} starts {ranks}" if mpi else f"echelon starts {ranks}"
+    note = f"; {line.note}" if line.note else ""
+    print(f"echelon: {line.launcher}: {how}{note}", file=sys.stderr)

@@ -1,0 +1,124 @@
+"""DeepSpeed's configuration: does it parse, and does its batch size multiply?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from echelon.errors import UsageError
+from echelon.host import Host
+from echelon.launch.frameworks import installed
+
+OPTIONS = ("--deepspeed_config", "--deepspeed-config", "--deepspeed")
+"""By which scripts are given the file; the last is Transformers' own, and a mere flag of DeepSpeed's."""
+BATCH, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+SPLITTING = ("sequence_parallel_size", "tensor_parallel", "pipeline")
+"""Keys with which fewer than all ranks share a batch."""
+WIDTH = 80
+ANSWER_SECONDS = 30.0
+TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?:#|//)[^\n]*|/\*.*?\*/', re.DOTALL)
+"""A text, which stays as it is, or a comment."""
+
+
+def named_in(arguments: Sequence[str]) -> str:
+    """Return the configuration that a command line names; empty where it names none."""
+    for place, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in OPTIONS:
+            value = value if equals else (arguments[place + 1 : place + 2] or [""])[0]
+            if value.endswith(".json") and not value.startswith("-"):
+                return value
+    return ""
+
+
+def refuse_wrong(path: str, num_ranks: int, cwd: str) -> None:
+    """Raise UsageError for a file that is missing, does not parse, or whose batch is not that of these ranks."""
+    full = os.path.join(cwd, path)
+    try:
+        with open(full, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise _unreadable(path, full, error) from None
+    found = _parsed(text, path, full)
+    if isinstance(found, dict) and num_ranks:
+        refuse_wrong_batch(found, num_ranks, path)
+
+
+def _unreadable(path: str, full: str, error: OSError) -> UsageError:
+    import difflib  # 5 ms that only an error has to pay
+
+    folder, name = os.path.split(full)
+    try:
+        others = [entry for entry in os.listdir(folder) if entry.endswith(".json")]
+    except OSError:
+        others = []
+    near = difflib.get_close_matches(name, others, n=2) or sorted(others)[:4]
+    hint = f"the nearest there: {', '.join(near)}" if near else f"ls {folder}"
+    return UsageError(f"DeepSpeed's configuration {path} cannot be read: {error.strerror}", hint=hint)
+
+
+def _parsed(text: str, path: str, full: str) -> object:
+    """Return what the file says; DeepSpeed reads it as Hjson, which takes more than JSON does."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        wrong = error
+    found = _asked(full) if installed.is_there("hjson") else _lenient(text)
+    if found is not None:
+        return found
+    line = ""
+    if isinstance(wrong, json.JSONDecodeError):
+        where = f", line {wrong.lineno}, column {wrong.colno}: {wrong.msg}"
+        line = "".join(text.splitlines()[wrong.lineno - 1 : wrong.lineno]).strip()[:WIDTH]
+    else:
+        where = f": {wrong}"
+    raise UsageError(
+        f"{path} is no JSON{where}" + (f"\n    {line}" if line else ""), hint=f"python -m json.tool {path}"
+    )
+
+
+def _asked(full: str) -> object:
+    """Return what DeepSpeed's own reader makes of the file; None where it cannot read it."""
+    code = "import hjson, json, sys; print(json.dumps(hjson.load(open(sys.argv[1]))))"
+    done = Host().ask([sys.executable, "-c", code, full], timeout_seconds=ANSWER_SECONDS)
+    return json.loads(done.stdout) if done.exit_code == 0 else None
+
+
+def _lenient(text: str) -> object:
+    """Read what has comments, commas too many at an end, or too few between lines; None for what is worse."""
+    kept = TOKEN.sub(lambda found: found.group() if found.group().startswith('"') else "", text)
+    lines = "\n".join(line.rstrip() for line in kept.splitlines() if line.strip())
+    joined = re.sub(r'(["\d\]}el])\n(\s*")', r"\1,\n\2", lines)
+    try:
+        return json.loads(re.sub(r",(\s*[}\]])", r"\1", joined))
+    except ValueError:
+        return None
+
+
+def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -> None:
+    """Raise UsageError where batch = micro-batch × accumulation × ranks cannot hold."""
+    if any(key in found for key in SPLITTING):
+        return
+    batch, micro, steps = (_number(found, key) for key in (BATCH, MICRO, STEPS))
+    if batch is None or any(found.get(key) == "auto" for key in (BATCH, MICRO, STEPS)):
+        return
+    shared = (micro or 1) * (steps or 1) * num_ranks
+    fits = batch == shared if micro and steps else batch % shared == 0 and batch >= shared
+    if fits:
+        return
+    known = [f"{value} ({key})" for key, value in ((MICRO, micro), (STEPS, steps)) if value]
+    product = " × ".join([*known, f"{num_ranks} ranks"])
+    does = f"is not {product} = {shared}" if micro and steps else f"is no multiple of {product} = {shared}"
+    raise UsageError(
+        f"{path}: {BATCH} {batch} {does}, and DeepSpeed would stop in every rank",
+        hint=f'"{BATCH}": {shared if micro and steps else max(1, round(batch / shared)) * shared}   '
+        f'or leave it out: DeepSpeed multiplies by itself where "{MICRO}" is there',
+    )
+
+
+def _number(found: Mapping[str, object], key: str) -> int | None:
+    value = found.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

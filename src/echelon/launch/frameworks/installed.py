@@ -1,0 +1,191 @@
+"""What is installed for this Python, read from its files: importing the frameworks would take minutes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from echelon.launch.frameworks.rows import COMPANIONS, CONFLICTS, FRAMEWORKS, Framework
+from echelon.launch.frameworks.versions import fits, is_older, parts
+
+REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?(?P<versions>[^;)]*)\)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is wrong with what is installed."""
+
+    package: str
+    """The framework that it is wrong with."""
+    text: str
+    hint: str
+    breaks: bool
+    """Whether a script that imports the package cannot run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """What the installed PyTorch was built for."""
+
+    version: str
+    cuda: str
+    rocm: str
+
+    @property
+    def vendor(self) -> str:
+        return "nvidia" if self.cuda else "amd" if self.rocm else ""
+
+    @property
+    def devices(self) -> str:
+        return f"CUDA {self.cuda}" if self.cuda else f"ROCm {self.rocm}" if self.rocm else "the CPU"
+
+
+def version(*distributions: str) -> str:
+    """Return the version of the first that is installed; empty where none is."""
+    from importlib import metadata  # 15 ms that most runs never need
+
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def is_there(name: str) -> bool:
+    """Tell whether `import NAME` would find something; nothing is imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def torch_build() -> Build | None:
+    """Return what PyTorch was built for, from its version.py; None where it is not installed."""
+    text = _source("torch", "version.py")
+    if not text:
+        return None
+    found = dict(re.findall(r"^(__version__|cuda|hip)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
+    rocm = ".".join(found.get("hip", "").split(".")[:2])
+    return Build(version=found.get("__version__", ""), cuda=found.get("cuda", ""), rocm=rocm)
+
+
+def _source(package: str, file: str) -> str:
+    """Return the text of a file of a package; empty where there is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return ""
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for folder in folders:
+        try:
+            with open(os.path.join(folder, file), encoding="utf-8") as opened:
+                return opened.read()
+        except OSError:
+            continue
+    return ""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all packages that a row speaks of, where they are installed."""
+    by_name = {row.name: row.distributions for row in FRAMEWORKS}
+    names = {name for row in CONFLICTS for name in (row.one, row.other)} | {
+        name for pair in COMPANIONS for name in pair
+    }
+    found = {name: version(*by_name.get(name, (name,))) for name in sorted(names | by_name.keys())}
+    return {name: text for name, text in found.items() if text}
+
+
+def problems(found: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+    """Return what is wrong with these versions, on devices of this vendor ("" where there are none)."""
+    return [*_conflicts(found), *_companions(found), *_builds(found, build, vendor)]
+
+
+def _conflicts(found: Mapping[str, str]) -> list[Problem]:
+    return [
+        Problem(
+            package=row.one,
+            text=f"{row.one} {found[row.one]} with {row.other} {found[row.other]}: {row.why}",
+            hint=row.hint,
+            breaks=row.breaks,
+        )
+        for row in CONFLICTS
+        if row.one in found and row.other in found
+        if not row.below or is_older(found[row.one], row.below)
+        if not row.other_from or not is_older(found[row.other], row.other_from)
+    ]
+
+
+def _companions(found: Mapping[str, str]) -> list[Problem]:
+    """Compare what packages ask of each other with what is there, as `pip check` does, their extras included."""
+    wrong = []
+    for package, other in COMPANIONS:
+        wanted = requirement(package, other) if package in found and other in found else ""
+        if wanted and not fits(found[other], wanted):
+            wrong.append(
+                Problem(
+                    package=package,
+                    text=f"{package} {found[package]} wants {other}{wanted}, and {found[other]} is installed",
+                    hint=f"pip install '{other}{wanted}'" if other != "torch" else f"pip install -U {package}",
+                    breaks=True,
+                )
+            )
+    return wrong
+
+
+def requirement(package: str, other: str) -> str:
+    """Return the versions of another package that an installed one asks for, ">=1.1.0"; empty where it does not say."""
+    from importlib import metadata
+
+    try:
+        lines = metadata.requires(package) or []
+    except metadata.PackageNotFoundError:
+        return ""
+    for line in lines:
+        match = REQUIREMENT.match(line)
+        if match and match["name"].replace("_", "-").lower() == other and match["versions"].strip():
+            return match["versions"].replace(" ", "").strip()
+    return ""
+
+
+def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+    wrong = []
+    if build is not None and vendor and build.vendor != vendor:
+        devices = {"nvidia": "NVIDIA", "amd": "AMD"}[vendor]
+        wrong.append(
+            Problem(
+                package="torch",
+                text=f"torch {build.version} is built for {build.devices}, and the devices here are {devices}'s",
+                hint="https://pytorch.org/get-started shows the command for each kind of device",
+                breaks=False,
+            )
+        )
+    built_with = prebuilt_for() if "deepspeed" in found else ""
+    if build is not None and built_with and parts(built_with)[:2] != parts(build.version)[:2]:
+        wrong.append(
+            Problem(
+                package="deepspeed",
+                text=f"deepspeed {found['deepspeed']} has operators built for torch {built_with}, and {build.version} "
+                "is installed",
+                hint="pip install --force-reinstall --no-deps --no-build-isolation deepspeed",
+                breaks=True,
+            )
+        )
+    return wrong
+
+
+def prebuilt_for() -> str:
+    """Return the PyTorch that DeepSpeed's operators were compiled with; empty where they are compiled when needed."""
+    text = _source("deepspeed", "git_version_info_installed.py")
+    operators = re.search(r"^installed_ops\s*=\s*\{(.*)\}", text, re.MULTILINE)
+    built = re.search(r"^torch_info\s*=.*?'version':\s*'([\d.]+)'", text, re.MULTILINE)
+    is_prebuilt = operators is not None and "True" in operators.group(1)
+    return built.group(1) if is_prebuilt and built and built.group(1) != "0.0" else ""
+
+
+def row(name: str) -> Framework | None:
+    """Return the row of a framework by the name that scripts import."""
+    return next((each for each in FRAMEWORKS if each.name == name), None)

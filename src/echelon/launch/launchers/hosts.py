@@ -1,0 +1,61 @@
+"""Lists of hosts, as MPI, Horovod and DeepSpeed write them in files and on command lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from echelon.errors import UsageError
+
+LINE = re.compile(
+    r"(?P<host>[^\s:]+)(?::(?P<short>\d+)|(?:\s+(?:slots\s*=\s*(?P<slots>\d+)|max_slots\s*=\s*\d+))*)\s*$"
+)
+HERE = ("localhost", "127.0.0.1", "::1")
+
+
+def read_file(path: str, *, launcher: str) -> dict[str, int]:
+    """Return the hosts of a file with their slots, 0 where it names none; raise UsageError where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise UsageError(
+            f"{launcher}: the host file {path} cannot be read: {error.strerror}",
+            hint="in a Slurm allocation leave it out: echelon knows the nodes",
+        ) from None
+    hosts: dict[str, int] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        content = raw.partition("#")[0].strip()
+        match = LINE.fullmatch(content)
+        if content and (match is None or match["host"] in hosts):
+            what = "names a host a second time" if match is not None else "is not `host slots=N`"
+            raise UsageError(f"{launcher}: line {number} of {path} {what}: {raw.strip()}", hint="worker-0 slots=4")
+        if match is not None and content:
+            hosts[match["host"]] = int(match["short"] or match["slots"] or 0)
+    if not hosts:
+        raise UsageError(f"{launcher}: the host file {path} names no host", hint="worker-0 slots=4")
+    return hosts
+
+
+def read_list(text: str, *, launcher: str) -> dict[str, int]:
+    """Return the hosts of server1:4,server2:4 with their slots, 0 where none are named."""
+    hosts: dict[str, int] = {}
+    for word in text.split(","):
+        host, colon, slots = word.strip().partition(":")
+        if not host or (colon and not slots.isdigit()):
+            raise UsageError(f"{launcher}: {word!r} in {text!r} is no host:slots", hint="-H server1:4,server2:4")
+        hosts[host] = hosts.get(host, 0) + int(slots or 0)
+    return hosts
+
+
+def slots_per_node(hosts: Mapping[str, int], *, launcher: str) -> int:
+    """Return the slots that every host has, 0 where they are not named; raise UsageError where they differ."""
+    counts = set(hosts.values())
+    if len(counts) > 1:
+        listed = ", ".join(f"{host}: {slots or 'none named'}" for host, slots in hosts.items())
+        least = min((count for count in counts if count), default=1)
+        raise UsageError(
+            f"{launcher} names different numbers of ranks for its hosts ({listed}), and here every node has as many",
+            hint=f"the same for all, as {next(iter(hosts))}:{least}",
+        )
+    return counts.pop()

@@ -1,0 +1,99 @@
+"""Put a launcher's words among those of `echelon run`; where the two disagree, nothing is started."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from echelon.errors import UsageError
+from echelon.launch.launchers.line import Given, Line
+from echelon.spec import Command, Launcher
+
+AUTOMATIC = ("", "auto", "gpu", "xpu")
+"""Numbers of ranks that leave the choice to the machine; one that was said wins."""
+_WHAT = {
+    "nproc_per_node": "ranks per node",
+    "nnodes": "nodes",
+    "max_restarts": "restarts",
+    "visible": "as devices of a rank",
+    "node_rank": "as this node's number",
+}
+_SAID = {"nproc_per_node": "-n"}
+
+
+def options(own: Mapping[str, list[str]], line: Line) -> dict[str, list[str]]:
+    """Return the options of `echelon run` with the launcher's added; raise UsageError where they disagree."""
+    merged = {key: list(values) for key, values in own.items()}
+    for given in line.options:
+        said = merged.get(given.key, [""])[-1] if given.key in own else ""
+        if given.key not in own or said in AUTOMATIC:
+            merged[given.key] = [given.value]
+        elif given.value not in AUTOMATIC and given.value != said:
+            raise _disagreement(given, said, line)
+    _refuse_other_command(own, line)
+    kind = line.command.kind
+    if kind == "module":
+        merged["module"] = [""]
+    if line.mpi is not None:
+        _refuse_what_mpi_cannot(merged, line)
+        merged["launch"] = ["tasks"]
+        merged["scale"] = ["off"]
+    return merged
+
+
+def launcher(line: Line) -> Launcher:
+    """Return what of the line no option of `echelon run` says."""
+    return Launcher(
+        name=line.launcher,
+        num_ranks=line.num_ranks,
+        num_ranks_text=line.num_ranks_text,
+        hosts=line.hosts,
+        rank_argument=line.rank_argument,
+        mpi=line.mpi.kind if line.mpi is not None else "",
+        words=line.mpi.words if line.mpi is not None else (),
+    )
+
+
+def _disagreement(given: Given, said: str, line: Line) -> UsageError:
+    option = _SAID.get(given.key, "--" + given.key.replace("_", "-"))
+    what = _WHAT.get(given.key, "")
+    return UsageError(
+        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + what if what else ''}, "
+        f"{line.launcher} {given.text} for {given.value}",
+        hint=f"echelon run -- {line.launcher} {given.text} …   or: echelon run {option} {said} {started(line.command)}",
+    )
+
+
+def started(command: Command) -> str:
+    """Return a command as it stands after `echelon run`, cut short."""
+    mark = {"module": ["-m"], "program": ["--"]}.get(command.kind, [])
+    more = " …" if command.arguments else ""
+    return shlex.join([*mark, command.target]) + more
+
+
+def _refuse_other_command(own: Mapping[str, Sequence[str]], line: Line) -> None:
+    if "module" in own:
+        raise UsageError(
+            f"-m names a module, and after -- stands {line.launcher}: one of them is wanted",
+            hint=f"echelon run -- {line.launcher} …",
+        )
+
+
+def _refuse_what_mpi_cannot(merged: Mapping[str, list[str]], line: Line) -> None:
+    how = merged.get("launch", ["tasks"])[-1]
+    if how != "tasks":
+        raise UsageError(
+            f"--launch {how}: {line.launcher} is of MPI, whose ranks are started one by one", hint="leave --launch out"
+        )
+    restarts = merged.get("max_restarts", ["0"])[-1]
+    if restarts != "0":
+        raise UsageError(
+            f"--max-restarts {restarts}: MPI's ranks cannot be started again in the same {line.launcher}",
+            hint="leave it out, and submit the job again where it failed",
+        )
+    scale = merged.get("scale", ["auto"])[-1]
+    if scale not in ("auto", "off"):
+        raise UsageError(
+            f"--scale {scale}: a script that {line.launcher} starts shares the work out by itself",
+            hint=f"echelon run --scale {scale} {started(line.command)}",
+        )

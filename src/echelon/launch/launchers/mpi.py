@@ -1,0 +1,88 @@
+"""mpirun and mpiexec, of Open MPI and of the MPICH family: read for the layout, started with their own options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from echelon.errors import UsageError
+from echelon.launch.launchers import hosts
+from echelon.launch.launchers.line import Given, Line, MpiStart
+from echelon.launch.launchers.program import command
+from echelon.launch.launchers.words import Grammar, Read, read, whole
+
+# Open MPI 5's mpirun(1), Hydra's and Intel MPI's mpiexec(1): what has no effect on the layout is passed on unread.
+GRAMMAR = Grammar(
+    launcher="mpirun",
+    flags=frozenset(
+        {"allow-run-as-root", "oversubscribe", "nooversubscribe", "use-hwthread-cpus", "report-bindings", "bynode",
+         "byslot", "pernode", "display-map", "display-allocation", "tag-output", "timestamp-output", "quiet", "verbose",
+         "bind-to-core", "bind-to-none", "bind-to-socket", "nolocal", "prepend-rank", "print-rank-map", "genvall",
+         "genvnone", "envall", "envnone", "disable-auto-cleanup", "nocheck", "localonly", "merge-stderr-to-stdout",
+         "use-app-topology", "info", "debug-daemons", "enable-recovery"}
+    ),
+    values=frozenset(
+        {"n", "np", "c", "npernode", "ppn", "perhost", "N", "H", "host", "hosts", "hostfile", "machinefile",
+         "default-hostfile", "f", "x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "prefix",
+         "output-filename", "rf", "rankfile", "genvlist", "envlist", "env-list", "launcher", "bootstrap", "rmk",
+         "iface", "configfile", "outfile-pattern", "errfile-pattern", "tune", "am", "output", "display", "pmixmca",
+         "stdin", "rr", "binding", "s", "l"}
+    ),
+    wide={"mca": 2, "omca": 2, "gmca": 2, "prtemca": 2, "genv": 2, "env": 2, "gpmixmca": 2},
+    short={"-v": "verbose", "-q": "quiet"},
+    single_dash=True,
+    abbreviates=False,
+)  # fmt: skip
+EXAMPLE = "echelon run -- mpirun -n 4 python train.py"
+COUNTS = ("n", "np", "c")
+PER_NODE = ("npernode", "ppn", "perhost", "N")
+HOSTS = ("H", "host", "hosts")
+FILES = ("hostfile", "machinefile", "default-hostfile", "f")
+
+
+def line(name: str, program: str, words: Sequence[str]) -> Line:
+    """Read the line; its launcher keeps its words and starts our agents in place of the program."""
+    found = read(words, GRAMMAR, example=EXAMPLE)
+    if ":" in found.rest:
+        raise UsageError(
+            f"{name} is given several programs, separated by a colon, and all ranks of a run are one program",
+            hint="a script that asks for its rank, or a run for each",
+        )
+    own = tuple(words[: len(words) - len(found.rest)])
+    total, per_node = _last(found, COUNTS), _last(found, PER_NODE)
+    pool = _pool(name, found)
+    others = tuple(host for host in pool if host not in hosts.HERE)
+    options: tuple[Given, ...] = ()
+    if per_node is not None:
+        whole(name, per_node)
+        options = (Given(key="nproc_per_node", value=per_node.value, text=per_node.text),)
+    elif found.has("pernode"):
+        options = (Given(key="nproc_per_node", value="1", text="-pernode"),)
+    elif total is None and pool and (slots := hosts.slots_per_node(pool, launcher=name)):
+        options = (Given(key="nproc_per_node", value=str(slots), text="the slots of its hosts"),)
+    return Line(
+        launcher=name,
+        command=command(name, found.rest, example=EXAMPLE),
+        options=options,
+        num_ranks=whole(name, total) if total is not None else 0,
+        num_ranks_text=total.text if total is not None else "",
+        environ=exported(found),
+        hosts=others,
+        mpi=MpiStart(kind="mpirun", words=(program, *own)),
+    )
+
+
+def exported(found: Read) -> tuple[tuple[str, str], ...]:
+    """Return the variables with a value that the line sets in every rank: -x NAME=VALUE, -genv NAME VALUE."""
+    named = [given.value.partition("=") for given in found.given if given.key in ("x", "genv", "env")]
+    return tuple((name, value) for name, equals, value in named if equals)
+
+
+def _pool(name: str, found: Read) -> dict[str, int]:
+    listed, file = _last(found, HOSTS), _last(found, FILES)
+    if listed is not None:
+        return hosts.read_list(listed.value, launcher=name)
+    return hosts.read_file(file.value, launcher=name) if file is not None else {}
+
+
+def _last(found: Read, keys: Sequence[str]) -> Given | None:
+    return next((given for given in reversed(found.given) if given.key in keys), None)

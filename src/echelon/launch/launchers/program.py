@@ -1,0 +1,62 @@
+"""The program at the end of a launcher's command line: a script of this Python, a module, or any program."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+from echelon.errors import UsageError
+from echelon.launch.launchers.line import Given
+from echelon.spec import Command
+
+HARMLESS = ("-u",)  # ranks' output is line buffered anyway
+
+
+def script_or_program(launcher: str, rest: Sequence[str], *, module: bool, no_python: bool, example: str) -> Command:
+    """Return what follows a launcher that starts Python by itself."""
+    if not rest:
+        raise UsageError(f"{launcher} is given no script", hint=example)
+    if module and no_python:
+        raise UsageError(f"{launcher}: --module names a module, --no_python any program", hint="leave one of them out")
+    kind = "module" if module else "program" if no_python else "script"
+    return Command(kind=kind, target=rest[0], arguments=tuple(rest[1:]))
+
+
+def command(launcher: str, rest: Sequence[str], *, example: str) -> Command:
+    """Return what follows a launcher of any program; `python train.py` is a script where that Python is our own."""
+    if not rest:
+        raise UsageError(f"{launcher} is given no program", hint=example)
+    words = list(rest)
+    if is_our_python(words[0]):
+        at = 1
+        while at < len(words) and words[at] in HARMLESS:
+            at += 1
+        if words[at : at + 1] == ["-m"] and at + 1 < len(words):
+            return Command(kind="module", target=words[at + 1], arguments=tuple(words[at + 2 :]))
+        if at < len(words) and not words[at].startswith("-"):
+            return Command(kind="script", target=words[at], arguments=tuple(words[at + 1 :]))
+    return Command(kind="program", target=words[0], arguments=tuple(words[1:]))
+
+
+def is_our_python(word: str) -> bool:
+    """Tell whether a word starts the Python that runs this: then nothing is lost by starting it ourselves."""
+    if not re.fullmatch(r"(?:.*/)?python(?:3(?:\.\d+)?)?", word):
+        return False
+    found = shutil.which(word)
+    return found is not None and os.path.dirname(os.path.abspath(found)) == os.path.dirname(
+        os.path.abspath(sys.executable)
+    )
+
+
+def renamed(given: Sequence[Given], keys: dict[str, str]) -> tuple[Given, ...]:
+    """Return the options that `echelon run` has too, under its names."""
+    return tuple(Given(key=keys[each.key], value=each.value, text=each.text) for each in given if each.key in keys)
+
+
+def without_meaning(given: Sequence[Given], reasons: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the options that have no meaning here, each once and with its reason."""
+    found = {each.text.partition(" ")[0].partition("=")[0]: reasons[each.key] for each in given if each.key in reasons}
+    return tuple(found.items())

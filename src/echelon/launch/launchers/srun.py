@@ -1,0 +1,136 @@
+"""srun: its tasks are the ranks; the step that starts them is echelon's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from echelon.errors import UsageError
+from echelon.launch.launchers.line import Given, Line, MpiStart
+from echelon.launch.launchers.program import command, without_meaning
+from echelon.launch.launchers.words import Grammar, Read, read, whole
+
+# srun(1) of Slurm 22.05 to 25.05: options of guides; what asks for an allocation is refused
+GRAMMAR = Grammar(
+    launcher="srun",
+    flags=frozenset({"label", "unbuffered", "overlap", "exclusive", "exact", "verbose", "quiet", "quit-on-interrupt",
+                     "disable-status", "whole", "overcommit"}),
+    values=frozenset(
+        {"nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu", "cpu-bind",
+         "mem-bind", "gpus", "gpus-per-node", "gpus-per-task", "gpu-bind", "gres", "mem", "mem-per-cpu",
+         "mem-per-gpu", "mpi", "export", "distribution", "hint", "threads-per-core", "kill-on-bad-exit",
+         "wait", "output", "error", "input", "chdir", "job-name", "time", "network", "tres-per-task",
+         "gres-flags", "partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude",
+         "jobid", "container-image", "container-mounts", "het-group"}
+    ),
+    short={"-N": "nodes", "-n": "ntasks", "-c": "cpus-per-task", "-G": "gpus", "-l": "label", "-u": "unbuffered",
+           "-m": "distribution", "-K": "kill-on-bad-exit", "-W": "wait", "-o": "output", "-e": "error", "-i": "input",
+           "-D": "chdir", "-J": "job-name", "-t": "time", "-p": "partition", "-A": "account", "-q": "qos",
+           "-C": "constraint", "-w": "nodelist", "-x": "exclude", "-v": "verbose", "-Q": "quiet"},
+)  # fmt: skip
+EXAMPLE = "echelon run -- srun --ntasks-per-node=4 python train.py"
+_BINDS = "ranks are bound by --bind"
+_ALLOCATED = "of the allocation, and this is inside of it"
+_LOGS = "every rank has its own log in the run directory"
+NO_MEANING = {
+    "label": "see --show all", "unbuffered": "output is live anyway", "cpu-bind": _BINDS, "mem-bind": _BINDS,
+    "distribution": _BINDS, "hint": _BINDS, "gpu-bind": "see --visible own", "output": _LOGS, "error": _LOGS,
+    "input": "standard input is at its end in every rank", "kill-on-bad-exit": "the first failure ends all ranks",
+    "wait": "the first failure ends all ranks", "time": "see --timeout", "job-name": _ALLOCATED,
+    "partition": _ALLOCATED, "account": _ALLOCATED, "jobid": _ALLOCATED, "qos": _ALLOCATED, "constraint": _ALLOCATED,
+    "reservation": _ALLOCATED, "mem": _ALLOCATED, "mem-per-cpu": _ALLOCATED, "mem-per-gpu": _ALLOCATED,
+    "cpus-per-task": _BINDS, "cpus-per-gpu": _BINDS, "threads-per-core": _BINDS, "gres": _ALLOCATED,
+    "gres-flags": _ALLOCATED, "gpus": _ALLOCATED, "gpus-per-node": _ALLOCATED, "network": _ALLOCATED,
+    "overlap": "echelon's own step overlaps", "exclusive": _ALLOCATED, "exact": _ALLOCATED,
+    "whole": _ALLOCATED, "verbose": "see the run directory", "quiet": "see the run directory",
+    "quit-on-interrupt": "see the run directory", "disable-status": "see the run directory", "overcommit": _BINDS,
+}  # fmt: skip
+UNSUPPORTED = {
+    "nodelist": "echelon takes the nodes of the allocation in their order: echelon run --nnodes 2 …",
+    "exclude": "echelon takes the nodes of the allocation in their order: echelon run --nnodes 2 …",
+    "container-image": "echelon run --container IMAGE …",
+    "container-mounts": "echelon run --container IMAGE --container-bind SRC:DST …",
+    "het-group": "echelon run in one component",
+    "chdir": "cd there first",
+    "ntasks-per-gpu": "echelon run -n RANKS …",
+    "tres-per-task": "echelon run -n RANKS …",
+}
+
+
+def line(name: str, words: Sequence[str], inner: Callable[[Sequence[str]], Line | None]) -> Line:
+    """Read the line; where it starts another launcher once per node, that one says what the ranks are."""
+    found = read(words, GRAMMAR, example=EXAMPLE)
+    for given in found.given:
+        if given.key in UNSUPPORTED:
+            raise UsageError(f"srun {given.text} has no counterpart here", hint=UNSUPPORTED[given.key])
+    within = inner(found.rest)
+    unused = without_meaning(found.given, NO_MEANING)
+    if within is not None:
+        return _around(found, within, unused)
+    mpi = found.value("mpi")
+    total = found.last("ntasks")
+    return Line(
+        launcher=name,
+        command=command(name, found.rest, example=EXAMPLE),
+        options=(*_nodes(found), *_tasks(found), *_own_device(found)),
+        num_ranks=whole(name, total) if total is not None and not found.has("ntasks-per-node") else 0,
+        num_ranks_text=total.text if total is not None else "",
+        environ=_exported(found),
+        mpi=MpiStart(kind=mpi) if mpi not in ("", "none") else None,
+        no_meaning=unused,
+    )
+
+
+def _nodes(found: Read) -> tuple[Given, ...]:
+    nodes = found.last("nodes")
+    return () if nodes is None else (Given(key="nnodes", value=nodes.value.replace("-", ":"), text=nodes.text),)
+
+
+def _tasks(found: Read) -> tuple[Given, ...]:
+    tasks = found.last("ntasks-per-node")
+    if tasks is None:
+        return ()
+    whole("srun", tasks)
+    return (Given(key="nproc_per_node", value=tasks.value, text=tasks.text),)
+
+
+def _own_device(found: Read) -> tuple[Given, ...]:
+    given = found.last("gpus-per-task")
+    if given is None:
+        return ()
+    if given.value.rpartition(":")[2] != "1":
+        raise UsageError(f"srun {given.text}: a rank has one device here", hint="--gpus-per-task=1")
+    return (Given(key="visible", value="own", text=given.text),)
+
+
+def _exported(found: Read) -> tuple[tuple[str, str], ...]:
+    words = found.value("export").split(",")
+    return tuple((name, value) for name, equals, value in (word.partition("=") for word in words) if equals)
+
+
+def _around(found: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> Line:
+    """Return the inner launcher's line: `srun --ntasks-per-node=1 torchrun …` is one of them on each node."""
+    per_node = found.last("ntasks-per-node")
+    total, nodes = found.last("ntasks"), found.last("nodes")
+    tasks = whole("srun", per_node) if per_node is not None else 1
+    if per_node is None and total is not None and nodes is not None and nodes.value.isdigit() and int(nodes.value):
+        tasks = whole("srun", total) // int(nodes.value)
+    if tasks > 1:
+        text = (per_node or total or Given(key="", value="", text="")).text
+        raise UsageError(
+            f"two launchers: srun {text} starts {tasks} of {within.launcher} on each node, and each would start all "
+            "the ranks of its node",
+            hint=f"srun --ntasks-per-node=1 {within.launcher} …   or without srun: echelon run -- {within.launcher} …",
+        )
+    if within.mpi is not None:
+        raise UsageError(
+            f"two launchers: srun and {within.launcher}", hint=f"leave one out: echelon run -- {within.launcher} …"
+        )
+    kept = tuple(each for each in _nodes(found) if not any(other.key == "nnodes" for other in within.options))
+    return replace(
+        within,
+        launcher=f"srun {within.launcher}",
+        options=(*within.options, *kept),
+        environ=(*_exported(found), *within.environ),
+        no_meaning=(*unused, *within.no_meaning),
+    )

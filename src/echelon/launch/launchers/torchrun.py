@@ -1,0 +1,41 @@
+"""torchrun, `python -m torch.distributed.run` and `python -m torch.distributed.launch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from echelon.launch.launchers.line import Given, Line
+from echelon.launch.launchers.program import script_or_program
+from echelon.launch.launchers.words import Grammar, read
+
+# torch 2.13, torch/distributed/run.py
+GRAMMAR = Grammar(
+    launcher="torchrun",
+    flags=frozenset({"standalone", "module", "no-python", "run-path", "use-env", "virtual-local-rank"}),
+    values=frozenset(
+        {"nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts",
+         "monitor-interval", "start-method", "role", "log-dir", "redirects", "tee", "local-ranks-filter",
+         "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank", "master-addr", "master-port",
+         "local-addr", "logs-specs", "event-log-handler", "numa-binding", "signals-to-handle", "shutdown-timeout"}
+    ),
+    short={"-m": "module", "-r": "redirects", "-t": "tee"},
+)  # fmt: skip
+EXAMPLE = "echelon run -- torchrun --nproc-per-node=4 train.py"
+
+
+def line(name: str, words: Sequence[str]) -> Line:
+    """Read the line; `torch.distributed.launch` gives each rank its local rank as an argument unless told not to."""
+    found = read(words, GRAMMAR, example=EXAMPLE)
+    passes_rank = name == "torch.distributed.launch" and not found.has("use-env")
+    return Line(
+        launcher=name,
+        command=script_or_program(
+            name, found.rest, module=found.has("module"), no_python=found.has("no-python"), example=EXAMPLE
+        ),
+        options=tuple(
+            Given(key=each.key.replace("-", "_"), value=each.value, text=each.text)
+            for each in found.given
+            if each.key not in ("module", "no-python")
+        ),
+        rank_argument="--local-rank=" if passes_rank else "",
+    )

@@ -1,0 +1,111 @@
+"""What a script says to its frameworks: packages that it surely imports, and arguments that can be read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from echelon.script.bindings import aliases, bound, once
+from echelon.script.find import Script
+from echelon.script.source import parse
+from echelon.script.values import dotted
+
+
+class Unknown:
+    """An argument that reading cannot tell."""
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of something that was asked for."""
+
+    name: str
+    """The dotted name behind imports."""
+    line: int
+    arguments: Mapping[str, object]
+    """Keyword arguments: a constant, a list of constants, or UNKNOWN."""
+    has_more: bool
+    """Whether there are positional arguments or a ** that reading cannot name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A script that has been parsed."""
+
+    path: str
+    tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def certain_imports(self) -> dict[str, int]:
+        """Top-level packages that are imported whatever happens, not in `try`, `if` or functions; with the line."""
+        found: dict[str, int] = {}
+        for node in self.tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                found.setdefault(name.partition(".")[0], node.lineno)
+        return found
+
+    @cached_property
+    def moves_path(self) -> bool:
+        """Whether the script itself says where Python looks for packages."""
+        return any(isinstance(node, ast.Attribute) and node.attr == "path" and isinstance(node.value, ast.Name)
+                   and node.value.id == "sys" for node in self.nodes)  # fmt: skip
+
+    @cached_property
+    def _constants(self) -> dict[str, object]:
+        """Names that hold one constant throughout."""
+        names = once(bound(self.tree.body))
+        pairs = (
+            (node.targets[0].id, node.value.value)
+            for node in self.tree.body
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        )  # fmt: skip
+        return {name: value for name, value in pairs if name in names}
+
+    def calls(self, names: Iterable[str]) -> list[Call]:
+        """Return the calls of these dotted names, in the order of the source."""
+        wanted, known = frozenset(names), aliases(self.nodes)
+        found = []
+        for node in self.nodes:
+            name = dotted(node.func, known) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and name in wanted:
+                arguments = {each.arg: self._value(each.value) for each in node.keywords if each.arg}
+                has_more = bool(node.args) or any(each.arg is None for each in node.keywords)
+                found.append(Call(name=name, line=node.lineno, arguments=arguments, has_more=has_more))
+        return sorted(found, key=lambda call: call.line)
+
+    def _value(self, node: ast.expr) -> object:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            value = node.operand.value
+            return -value if isinstance(value, (int, float)) else UNKNOWN
+        if isinstance(node, ast.Name):
+            return self._constants.get(node.id, UNKNOWN)
+        if isinstance(node, (ast.List, ast.Tuple)):
+            values = [self._value(each) for each in node.elts]
+            return UNKNOWN if UNKNOWN in values else values
+        return UNKNOWN
+
+
+def read(script: Script) -> Source | None:
+    """Return the script's source, None where there is none to be read."""
+    if not script.path:
+        return None
+    try:
+        with open(script.path, "rb") as file:
+            tree = parse(file.read(), script.path)
+    except OSError:
+        return None
+    return Source(path=script.path, tree=tree) if tree is not None else None

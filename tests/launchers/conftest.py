@@ -1,0 +1,54 @@
+"""A shell whose `python` is the one that runs the tests, as in a user's activated environment."""
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.run.shell import Shell, wait_until
+
+BESIDE = os.path.dirname(os.path.abspath(sys.executable))
+PATH = f"{BESIDE}:{os.environ['PATH']}"
+FOREIGN = ("ACCELERATE", "FSDP", "DS_", "HF_HOME", "XDG_CACHE")
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as CI's containers are
+SCRIPT = """
+import json, os, sys
+path = f"rank-{os.environ['RANK']}.json"
+with open(path, "x") as file:
+    json.dump({"environ": dict(os.environ), "argv": sys.argv[1:]}, file)
+"""
+
+
+def require(needs: str) -> None:
+    """Skip a test where one of these programs or packages is not installed."""
+    for name in needs.split():
+        if shutil.which(name, path=PATH) is None and importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+def reports(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return what each rank of the run has written."""
+    return {int(path.stem[5:]): json.loads(path.read_text()) for path in folder.glob("rank-*.json")}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Give a test its shell; whatever still runs 5 s after it fails it."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    opened = Shell(folder, mark=str(tmp_path))
+    opened.environ = {name: value for name, value in opened.environ.items() if not name.startswith(FOREIGN)}
+    opened.environ |= {"PATH": PATH, **AS_ROOT}
+    opened.script(SCRIPT)
+    yield opened
+    try:
+        wait_until(lambda: not opened.processes(), seconds=5.0)
+    except AssertionError:
+        left = opened.processes()
+        opened.kill_all()
+        pytest.fail(f"processes were left behind: {left}")

@@ -1,0 +1,220 @@
+"""What would fail in every rank, or train something else, is refused before the start: by reading, in 0.1 s."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from tests.run.shell import Shell
+
+LIGHTNING = "import lightning as L\n"
+
+
+def refused(shell: Shell, *arguments: str, **environ: str) -> str:
+    done = shell.run(*arguments, **environ)
+    assert done.exit_code == 2, done.said
+    assert "Traceback" not in done.said
+    assert "hint: " in done.said
+    assert not shell.files("echelon-runs/*")
+    return done.said
+
+
+def accepted(shell: Shell, *arguments: str, **environ: str) -> None:
+    done = shell.run("--dry-run", *arguments, **environ)
+    assert done.exit_code == 0, done.said
+
+
+def fake(shell: Shell, *packages: str) -> str:
+    """Make packages that are found and never imported; return the PYTHONPATH that has them."""
+    for package in packages:
+        shell.script("raise ImportError('nobody may import this')\n", f"packages/{package}/__init__.py")
+    return f"{shell.environ['PYTHONPATH']}:{shell.folder}/packages"
+
+
+def hide(shell: Shell, package: str) -> str:
+    """Make a package one that is not installed; return the PYTHONPATH that does so."""
+    shell.script(
+        "import importlib.util as util\nfind = util.find_spec\n"
+        f"util.find_spec = lambda name, *rest: None if name == {package!r} else find(name, *rest)\n",
+        "hide/sitecustomize.py",
+    )
+    return f"{shell.folder}/hide:{shell.environ['PYTHONPATH']}"
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "parts"),
+    [
+        ("L.Trainer(devices=4)", ["-n", "2"], ("line 2", "devices=4", "2 ranks on each node", "echelon run -n 4 t.py")),
+        ("L.Trainer(accelerator='cpu', devices=4)", ["-n", "1"], ("devices=4", "1 rank on each", "echelon run -n 4")),
+        ("L.Trainer(max_epochs=3)", ["-n", "2"], ("without devices", "train alone", "Trainer(devices=2")),
+        ("L.Trainer(devices='auto')", ["-n", "2"], ("devices='auto'", "train alone")),
+        ("L.Trainer(devices=1)", ["-n", "2"], ("devices=1", "train alone")),
+        ("L.Fabric(accelerator='cpu', devices=3)", ["-n", "2"], ("Fabric(devices=3)",)),
+        ("L.Trainer(devices=[0, 1, 2])", ["-n", "2"], ("[0, 1, 2]", "2 ranks")),
+        ("L.Trainer(devices=2, num_nodes=4)", ["-n", "2"], ("num_nodes=4", "4 nodes", "has 1")),
+        ("L.Trainer(devices=-1)", ["-n", "2", "--share-devices"], ("devices=-1",)),
+        ("N = 8\nL.Trainer(devices=N)", ["-n", "2"], ("line 3", "devices=8")),
+    ],
+)  # fmt: skip
+def test_lightnings_devices_against_the_ranks(
+    shell: Shell, call: str, options: list[str], parts: Sequence[str]
+) -> None:
+    """Its own count of devices and nodes is compared with the run's."""
+    shell.script(f"{LIGHTNING}{call}\n", "t.py")
+    said = refused(shell, *options, "t.py", PYTHONPATH=fake(shell, "lightning"), CUDA_VISIBLE_DEVICES="")
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("call", "devices"),
+    [
+        ("L.Trainer(devices=2)", ""),
+        ("L.Trainer(devices='2')", ""),
+        ("L.Trainer()", "0,1"),
+        ("L.Trainer(devices=-1)", "0,1"),
+        ("L.Trainer(accelerator='gpu', devices='auto')", ""),
+        ("L.Trainer(devices=int(os.environ['LOCAL_WORLD_SIZE']))", ""),
+        ("L.Trainer(**options)", ""),
+        ("L.Trainer(devices=2); L.Trainer(devices=1)", ""),
+        ("import transformers; transformers.Trainer()", ""),
+    ],
+)
+def test_what_fits_or_cannot_be_read_is_let_through(shell: Shell, call: str, devices: str) -> None:
+    """Also a second Trainer that tests on one device, and numbers that only running would show."""
+    shell.script(f"{LIGHTNING}import accelerate\n{call}\n", "t.py")
+    path = fake(shell, "lightning", "transformers", "accelerate")
+    accepted(shell, "-n", "2", "t.py", PYTHONPATH=path, CUDA_VISIBLE_DEVICES=devices)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2},
+         ("30 is not 8", "× 2 (gradient_accumulation_steps) × 2 ranks = 32", '"train_batch_size": 32')),
+        ({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 8}, ("no multiple", "8", "2 ranks = 16", ": 32")),
+        ({"train_batch_size": 3}, ("3 is no multiple of 2 ranks = 2",)),
+        ('{"train_batch_size": 8,, }', ("no JSON", "line 1, column ", "json.tool")),
+        ('{"train_batch_size": 8', ("no JSON",)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["option", "launcher", "script"])
+def test_deepspeeds_configuration(shell: Shell, how: str, config: object, parts: Sequence[str]) -> None:
+    """Named by an option, on DeepSpeed's own line or in the script: it must parse, and multiply."""
+    shell.script(config if isinstance(config, str) else json.dumps(config), "ds.json")
+    named = "deepspeed.initialize(config='ds.json')" if how == "script" else ""
+    shell.script(f"import deepspeed\n{named}\n", "t.py")
+    words = {
+        "option": ["-n", "2", "t.py", "--deepspeed_config", "ds.json"],
+        "launcher": ["--", "deepspeed", "--num_gpus", "2", "t.py", "--deepspeed", "--deepspeed_config=ds.json"],
+        "script": ["-n", "2", "t.py"],
+    }
+    said = refused(shell, *words[how], PYTHONPATH=fake(shell, "deepspeed"))
+    assert all(part in said for part in ("ds.json", *parts)), said
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}',
+        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8}',
+        '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 7}',
+        '{"train_batch_size": 3, "sequence_parallel_size": 2}',
+        '{\n  # Hjson, "quoted"\n  "train_batch_size": 32 // all ranks\n  "fp16": {"enabled": true,},\n}\n',
+        "{}",
+    ],
+)
+def test_configurations_that_deepspeed_takes(shell: Shell, config: str) -> None:
+    """What DeepSpeed works out by itself, leaves to Transformers, or reads as Hjson, is let through."""
+    shell.script(config, "ds.json")
+    shell.script("import deepspeed\n", "t.py")
+    accepted(shell, "-n", "2", "t.py", "--deepspeed_config", "ds.json", PYTHONPATH=fake(shell, "deepspeed"))
+
+
+def test_a_configuration_that_is_not_there(shell: Shell) -> None:
+    """The nearest names are offered."""
+    shell.script("{}", "ds_config.json")
+    shell.script("import deepspeed\n", "t.py")
+    path = fake(shell, "deepspeed")
+    said = refused(shell, "-n", "2", "t.py", "--deepspeed_config", "ds_confg.json", PYTHONPATH=path)
+    assert "ds_confg.json cannot be read" in said
+    assert "ds_config.json" in said
+
+
+@pytest.mark.parametrize("module", ["lightning", "deepspeed", "horovod.torch", "tensorflow", "jax", "mpi4py.MPI"])
+def test_a_framework_that_is_missing(shell: Shell, module: str) -> None:
+    """The package, the line that imports it, the interpreter, and the extra that installs it."""
+    top = module.partition(".")[0]
+    shell.script(f"import os\nimport {module}\n", "t.py")
+    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=hide(shell, top))
+    assert f"t.py, line 2, imports {top}, which is not installed" in said
+    assert "pip install 'echelon[" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    import horovod_\nexcept ImportError:\n    pass\n",
+        "import horovod\n",
+        "import sys\nsys.path.append('x')\n",
+    ],
+)
+def test_what_may_be_there_all_the_same(shell: Shell, text: str) -> None:
+    """In `try`, beside the script, or on a path that the script adds, nothing is called missing."""
+    shell.script("", "horovod.py")
+    shell.script(text + ("import deepspeed\n" if "sys.path" in text else ""), "t.py")
+    accepted(shell, "-n", "2", "t.py")
+
+
+def test_a_framework_that_is_too_old_for_torch(shell: Shell) -> None:
+    """Its version is read from its metadata, and the conflict is named."""
+    path = fake(shell, "deepspeed", "torch")
+    shell.script(
+        "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.14.0\n", "packages/deepspeed-0.14.0.dist-info/METADATA"
+    )
+    shell.script("Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n", "packages/torch-2.6.0.dist-info/METADATA")
+    shell.script("import deepspeed\n", "t.py")
+    ahead = ":".join(reversed(path.split(":")))
+    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=ahead)
+    assert "deepspeed 0.14.0 with torch 2.6.0" in said
+    assert "pip install -U deepspeed" in said
+
+
+def test_a_framework_that_was_built_for_another_torch(shell: Shell) -> None:
+    """DeepSpeed's compiled operators are of one PyTorch; another one is installed."""
+    path = fake(shell, "deepspeed", "torch")
+    shell.script("installed_ops={'cpu_adam': True}\ntorch_info={'version': '2.1'}\n",
+                 "packages/deepspeed/git_version_info_installed.py")  # fmt: skip
+    shell.script("__version__ = '2.6.0+cu124'\ncuda: Optional[str] = '12.4'\nhip: Optional[str] = None\n",
+                 "packages/torch/version.py")  # fmt: skip
+    shell.script(
+        "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.19.8\n", "packages/deepspeed-0.19.8.dist-info/METADATA"
+    )
+    shell.script("import deepspeed\n", "t.py")
+    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=":".join(reversed(path.split(":"))))
+    assert "operators built for torch 2.1, and 2.6.0+cu124 is installed" in said
+
+
+def test_transformers_without_accelerate(shell: Shell) -> None:
+    """Transformers installs without it, and its Trainer does not start."""
+    shell.script("from transformers import Trainer\nTrainer()\n", "t.py")
+    path = fake(shell, "transformers")
+    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=f"{hide(shell, 'accelerate')}:{path}")
+    assert "transformers.Trainer, which needs accelerate" in said
+    assert "echelon[hf]" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [('{"cluster": {"worker": ["a:1", "b:2", "c:3"]}, "task": {"type": "worker", "index": 1}}', "worker 1 of 3"),
+     ("not json", "is no JSON")],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["shell", "option"])
+def test_a_cluster_that_the_user_set_for_tensorflow(shell: Shell, how: str, value: str, part: str) -> None:
+    """Every rank would be the same worker."""
+    shell.script("import tensorflow\n", "t.py")
+    path = fake(shell, "tensorflow")
+    options = ["--env", f"TF_CONFIG={value}"] if how == "option" else []
+    environ = {} if how == "option" else {"TF_CONFIG": value}
+    said = refused(shell, "-n", "2", *options, "t.py", PYTHONPATH=path, **environ)
+    assert part in said
+    assert "unset TF_CONFIG" in said
+    accepted(shell, "-n", "1", "t.py", PYTHONPATH=path, TF_CONFIG=value)
