@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FRAMEWORKS := $(VENV)/frameworks
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check slurm benchmark clean
+.PHONY: demo test check slurm benchmark frameworks horovod clean
 
 demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
 	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
@@ -27,6 +28,23 @@ slurm: $(VENV)/.test  ## a private Slurm cluster of four nodes to play with, unt
 benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun beside us
 	@tools/install-slurm
 	$(BIN)/python -m benchmarks.launch --write
+
+frameworks: $(FRAMEWORKS)/.installed  ## install the frameworks of the guides, 4 GB, and run an example of each
+	@tools/install-slurm
+	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/torch/bin/python -m pytest tests/frameworks \
+	  --ignore tests/frameworks/test_horovod.py -k 'not with_tensorflow'
+	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/tensorflow/bin/python -m pytest tests/frameworks/test_one_task.py -k with_tensorflow
+
+horovod: $(FRAMEWORKS)/.horovod  ## build Horovod beside this torch, in ten minutes, and run its example
+	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest tests/frameworks/test_horovod.py
+
+$(FRAMEWORKS)/.installed: pyproject.toml tools/install-frameworks
+	@tools/install-frameworks $(FRAMEWORKS)
+	@touch $@
+
+$(FRAMEWORKS)/.horovod: tools/install-frameworks
+	@tools/install-frameworks $(FRAMEWORKS) horovod
+	@touch $@
 
 # torch is a user's own; here any build will do, and one that is installed already is kept.
 $(VENV)/.torch:

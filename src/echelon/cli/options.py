@@ -149,7 +149,7 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
-    if command != "run" and any(name in option.names for option in OPTIONS):
+    if not near and command != "run" and any(name in option.names for option in OPTIONS):
         hint = f"{name} is an option of echelon run; {lists}"
     raise UsageError(f"there is no option {name}", hint=hint)
 
