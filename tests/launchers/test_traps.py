@@ -218,3 +218,25 @@ def test_a_cluster_that_the_user_set_for_tensorflow(shell: Shell, how: str, valu
     assert part in said
     assert "unset TF_CONFIG" in said
     accepted(shell, "-n", "1", "t.py", PYTHONPATH=path, TF_CONFIG=value)
+
+
+MPI = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.Get_size())\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "hint"),
+    [
+        (MPI, "line 1, imports mpi4py: COMM_WORLD has the ranks", "echelon run -- mpirun -n 2 python t.py"),
+        ("import horovod.torch as hvd\nhvd.init()\n", "imports horovod", "echelon run -- horovodrun -np 2 python t.py"),
+    ],
+)  # fmt: skip
+def test_ranks_that_only_their_own_launcher_makes_known(shell: Shell, text: str, part: str, hint: str) -> None:
+    """Each would be alone, without a word, or wait for ever; one rank, or one that meets through torch, is let pass."""
+    shell.script(text, "t.py")
+    path = fake(shell, "mpi4py", "horovod", "torch")
+    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=path)
+    assert part in said
+    assert hint in said
+    accepted(shell, "-n", "1", "t.py", PYTHONPATH=path)
+    shell.script(text + "import torch.distributed as dist\ndist.init_process_group()\n", "t.py")
+    accepted(shell, "-n", "2", "t.py", PYTHONPATH=path)

@@ -61,6 +61,10 @@ class Source:
         return any(isinstance(node, ast.Attribute) and node.attr == "path" and isinstance(node.value, ast.Name)
                    and node.value.id == "sys" for node in self.nodes)  # fmt: skip
 
+    def mentions(self, name: str) -> bool:
+        """Whether a name or an attribute of this name stands anywhere."""
+        return any(name in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in self.nodes)
+
     @cached_property
     def _constants(self) -> dict[str, object]:
         """Names that hold one constant throughout."""

@@ -36,6 +36,8 @@ def refuse(job: Job, plan: Plan, script: Script, environ: Mapping[str, str]) -> 
         _refuse_configuration(job, source, num_ranks)
     if num_ranks:
         _refuse_numbers_of_trainer(source, plan)
+    if num_ranks > 1 and not (job.launcher is not None and job.launcher.mpi):
+        _refuse_ranks_of_mpi(job, source, num_ranks, {**environ, **dict(job.environ)})
     if "tensorflow" in used and num_ranks != 1 and plan.where != "meet":
         _refuse_set_cluster({**environ, **dict(job.environ)}, num_ranks)
 
@@ -140,6 +142,28 @@ def _devices(call: Call, plan: Plan) -> int:
     if accelerator == "cpu" or (accelerator == "auto" and not plan.devices_per_node):
         return 1  # Lightning takes one process where it counts CPUs
     return (1 if plan.visible == "own" else plan.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0
+
+
+def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapping[str, str]) -> None:
+    """Refuse ranks that only their own launcher makes known to each other, unless they meet through torch as well."""
+    used = source.certain_imports
+    if source.mentions("init_process_group"):
+        return
+    if "mpi4py" in used and source.mentions("COMM_WORLD"):
+        name, launcher = "mpi4py", f"mpirun -n {num_ranks}"
+        said = f"COMM_WORLD has the ranks that MPI has started; each of {num_ranks} that echelon starts would be alone"
+    elif "horovod" in used and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in environ:
+        name, launcher = "horovod", f"horovodrun -np {num_ranks}"
+        said = (
+            f"its ranks meet through horovodrun or MPI; {num_ranks} that echelon starts would wait, or be alone"
+        )
+    else:
+        return
+    shown = os.path.relpath(source.path)
+    program = f"python -m {job.command.target}" if job.command.kind == "module" else f"python {shlex.quote(shown)}"
+    raise UsageError(
+        f"{shown}, line {used[name]}, imports {name}: {said}", hint=f"echelon run -- {launcher} {program} …"
+    )
 
 
 def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:
