@@ -154,9 +154,7 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
         said = f"COMM_WORLD has the ranks that MPI has started; each of {num_ranks} that echelon starts would be alone"
     elif "horovod" in used and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in environ:
         name, launcher = "horovod", f"horovodrun -np {num_ranks}"
-        said = (
-            f"its ranks meet through horovodrun or MPI; {num_ranks} that echelon starts would wait, or be alone"
-        )
+        said = f"its ranks meet through horovodrun or MPI; {num_ranks} that echelon starts would wait, or be alone"
     else:
         return
     shown = os.path.relpath(source.path)
