@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.options import Option, rows, scan
-from echelon.cli.resources import say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:

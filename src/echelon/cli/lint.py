@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli.options import Option, rows, scan
-from echelon.cli.resources import say, today
+from echelon.cli.resources import today
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli.resources import say
+from echelon.cli.talk import say
 from echelon.errors import EchelonError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict
 
 from echelon.cli.options import Option, rows, scan
-from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, say, today
+from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, today
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.spec import Booking
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from echelon.cli.resources import say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.host import Host
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, rows, scan
-from echelon.cli.resources import say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from echelon.cli.resources import say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:

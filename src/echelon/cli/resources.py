@@ -6,7 +6,6 @@ import datetime
 import os
 import re
 import socket
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -96,11 +95,6 @@ def projects() -> tuple[str, ...]:
         except KeyError:
             continue  # a group without a name on this node
     return tuple(sorted(name for name in names if name.startswith("project")))
-
-
-def say(text: str) -> None:
-    """Talk to the person: on standard error."""
-    print(f"echelon: {text}", file=sys.stderr)
 
 
 def _whole(values: Mapping[str, str], key: str, option: str) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from echelon.cli import options as run_options
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
-from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, say, today
+from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, today
 from echelon.cli.run import read_job
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 
 SUBMITTING: tuple[Option, ...] = (
