@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,13 +42,15 @@ def run(
 def _address() -> str:
     with _starting:
         if not _server:
-            address = os.path.join(tempfile.mkdtemp(prefix="plain-"), "socket")
+            folder = tempfile.mkdtemp(prefix="plain-")
+            address = os.path.join(folder, "socket")
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(address)
             listener.listen(64)
             environ = {**os.environ, "OMP_NUM_THREADS": "1"}
             command = [sys.executable, "-m", "tests.plain", str(listener.fileno())]
             process = subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=[listener.fileno()])
+            atexit.register(shutil.rmtree, folder)
             atexit.register(process.kill)
             _server.append(address)
     return _server[0]

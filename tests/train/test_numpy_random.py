@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from echelon.train import numpy_random
@@ -31,7 +31,10 @@ def expected() -> str:
 
 
 @given(st.lists(st.one_of(st.integers(0, len(DRAWS) - 1), st.just("keep"), st.integers(100, 105)), max_size=30))
-@settings(max_examples=400, deadline=None)
+@example(
+    [4, 1, 1, "keep", 4, 1, "keep", 101]
+)  # the same words, once with a number that numpy keeps
+@settings(max_examples=1000, deadline=None)
 def test_states_come_back(words: list[Any]) -> None:
     """Whatever is drawn in between, a state that was kept gives again the numbers that it would have given."""
     kept: list[tuple[Any, str]] = []
@@ -41,12 +44,12 @@ def test_states_come_back(words: list[Any]) -> None:
         elif word >= 100:
             if kept:
                 state, then = kept[(word - 100) % len(kept)]
-                numpy_random.put(pickle.loads(pickle.dumps(state)))
+                numpy_random.put(pickle.loads(pickle.dumps(state)), numpy_random.keep() if word % 2 else None)
                 assert expected() == then
         else:
             DRAWS[word]()
     for state, then in kept:
-        numpy_random.put(state)
+        numpy_random.put(state, numpy_random.keep())
         assert expected() == then
 
 

@@ -137,7 +137,7 @@ class Streams:
     def _swap(self) -> None:
         other, self._other = self._other, _state()
         if other is not None:
-            _set_state(other)
+            _set_state(other, now=self._other)
 
 
 def key_of(key: int, place: int) -> int:
@@ -163,13 +163,13 @@ def _state() -> List[Any]:
     ]
 
 
-def _set_state(state: List[Any]) -> None:
+def _set_state(state: List[Any], now: Optional[List[Any]] = None) -> None:
     cpu, cuda, python, numpy_state = state
     torch.set_rng_state(cpu)
     if cuda is not None:
         torch.cuda.set_rng_state(cuda)
     random.setstate(python)
-    numpy_random.put(numpy_state)
+    numpy_random.put(numpy_state, None if now is None else now[3])
 
 
 def _is_same(one: List[Any], other: List[Any]) -> bool:
