@@ -31,9 +31,7 @@ def expected() -> str:
 
 
 @given(st.lists(st.one_of(st.integers(0, len(DRAWS) - 1), st.just("keep"), st.integers(100, 105)), max_size=30))
-@example(
-    [4, 1, 1, "keep", 4, 1, "keep", 101]
-)  # the same words, once with a number that numpy keeps
+@example([4, 1, 1, "keep", 4, 1, "keep", 101])  # the same words, once with a number that numpy keeps
 @settings(max_examples=1000, deadline=None)
 def test_states_come_back(words: list[Any]) -> None:
     """Whatever is drawn in between, a state that was kept gives again the numbers that it would have given."""
