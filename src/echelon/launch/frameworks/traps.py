@@ -152,7 +152,7 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
     if "mpi4py" in used and source.mentions("COMM_WORLD"):
         name, launcher = "mpi4py", f"mpirun -n {num_ranks}"
         said = f"COMM_WORLD has the ranks that MPI has started; each of {num_ranks} that echelon starts would be alone"
-    elif "horovod" in used and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in environ:
+    elif "horovod" in used and source.mentions("init") and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in environ:
         name, launcher = "horovod", f"horovodrun -np {num_ranks}"
         said = f"its ranks meet through horovodrun or MPI; {num_ranks} that echelon starts would wait, or be alone"
     else:
