@@ -14,7 +14,7 @@ REFUSED = {
     "seq2seq": "through the whole of a batch, then through single samples",
     "whole_batch_gradient": "torch.autograd.grad is called for what is the same for all samples",
 }
-SOME = ("critic_penalty", "gan", "iterable_workers", "sparse_embedding", "transformer_lm")
+SOME = ("critic_penalty", "gan", "graphs", "iterable_workers", "lbfgs", "simclr", "sparse_embedding", "transformer_lm")
 ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
 CHOSEN = [name for name in ALL if name not in REFUSED] if os.environ.get("ECHELON_ALL_RANKS") else SOME
 

@@ -54,12 +54,12 @@ REFUSED: dict[str, str] = {
 
 
 def ranks_of(name: str) -> tuple[int, ...]:
-    """Return on how many ranks a script runs: every 72nd on all, the others in turns on 2, 3, 2 or 4.
+    """Return on how many ranks a script runs: every 24th on all, the others in turns on 2, 3 or 4.
 
     With ECHELON_ALL_RANKS=1 every script runs on 1, 2, 3 and 4 ranks, which takes three times as long.
     """
     place = SCRIPTS.index(name)
-    return RANKS if place % 72 == 0 or os.environ.get("ECHELON_ALL_RANKS") else ((2, 3, 2, 4)[place % 4],)
+    return RANKS if place % 24 == 0 or os.environ.get("ECHELON_ALL_RANKS") else (RANKS[1:][place % 3],)
 
 
 def each() -> Any:

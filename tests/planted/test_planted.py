@@ -1,6 +1,5 @@
 """`echelon prove` finds the planted mistakes, names them, and is silent of the correct scripts."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -8,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of
+from tests.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of, scripts
 
 CASES = cases()
 MISSED = 2  # mistakes that may go unseen, each with its reason
-EVERY = 1 if os.environ.get("ECHELON_ALL_RANKS") else 2  # of the scripts; the score on the page is that of all
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all scripts
 
 
@@ -20,23 +18,14 @@ def each_mistake() -> list[Any]:
     """Return the mistakes as parameters; those that cannot be seen are expected to fail, for the reason given."""
     return [
         pytest.param(case, id=name, marks=[pytest.mark.xfail(reason=case.missed, strict=True)] if case.missed else [])
-        for name, case in list(CASES.items())[::EVERY]
+        for name, case in CASES.items()
     ]
-
-
-CHOSEN_CORRECT = sorted(CORRECT.glob("*.py"))[::EVERY]
-
-
-def chosen() -> list[Path]:
-    """Return the scripts that are proved here."""
-    bugs = [BUGS / f"{name}.py" for name in list(CASES)[::EVERY]]
-    return [*bugs, *CHOSEN_CORRECT]
 
 
 @pytest.fixture(scope="module")
 def said() -> Mapping[tuple[str, bool], Said]:
     """Return what is said of every script."""
-    return {(one.name, one.is_bug): one for one in said_of(chosen())}
+    return {(one.name, one.is_bug): one for one in said_of(scripts())}
 
 
 @pytest.mark.parametrize("case", each_mistake())
@@ -48,7 +37,7 @@ def test_mistake_is_found_and_named(said: Mapping[tuple[str, bool], Said], case:
     assert case.cause in f"{one.why}\n{one.meaning}"
 
 
-@pytest.mark.parametrize("name", [path.stem for path in CHOSEN_CORRECT])
+@pytest.mark.parametrize("name", [path.stem for path in sorted(CORRECT.glob("*.py"))])
 def test_correct_script_gives_no_alarm(said: Mapping[tuple[str, bool], Said], name: str) -> None:
     """A correct training is called equal."""
     one = said[(name, False)]
