@@ -31,12 +31,13 @@ benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun b
 
 frameworks: $(FRAMEWORKS)/.installed  ## install the frameworks of the guides, 4 GB, and run an example of each
 	@tools/install-slurm
-	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/torch/bin/python -m pytest tests/frameworks \
+	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/torch/bin/python -m pytest tests/frameworks tests/launchers \
 	  --ignore tests/frameworks/test_horovod.py -k 'not with_tensorflow'
 	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/tensorflow/bin/python -m pytest tests/frameworks/test_one_task.py -k with_tensorflow
 
 horovod: $(FRAMEWORKS)/.horovod  ## build Horovod beside this torch, in ten minutes, and run its example
-	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest tests/frameworks/test_horovod.py
+	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest tests/frameworks/test_horovod.py \
+	  tests/launchers/test_lines.py
 
 $(FRAMEWORKS)/.installed: pyproject.toml tools/install-frameworks
 	@tools/install-frameworks $(FRAMEWORKS)

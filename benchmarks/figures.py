@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import math
+import os
+import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +122,14 @@ def _number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
+
+
+def circumstances(program: str, num_rounds: int, *, also: str = "") -> str:
+    """Return where, when and with what was measured, for the line above a table."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "echelon"))
+    load, _, _ = os.getloadavg()
+    return (
+        f"Measured on {datetime.date.today()} by `python -m benchmarks.{program}`: {also}{os.cpu_count()} cores, load "
+        f"average {load:.1f}, Linux {platform.release()}, Python {platform.python_version()}, {versions}; median of "
+        f"{num_rounds} with least and greatest value; one thread a rank, gloo."
+    )

@@ -12,20 +12,17 @@ the median with the least and the greatest value. Examples:
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 
 from benchmarks import account
-from benchmarks.figures import Figure, Row, Spread, at_most_of_theirs, markdown
+from benchmarks.figures import Figure, Row, Spread, at_most_of_theirs, circumstances, markdown
 from benchmarks.meter import BenchmarkError, Meter, clean_environ, program, tool
 
 RATE = "800mbit"
@@ -69,7 +66,8 @@ def main() -> int:
         num_rounds = 1 if options.quick else options.rounds
         meter = Meter(account=counted, folder=folder, num_rounds=num_rounds, num_calls=1, environ=clean_environ())
         rows = [_measure(meter, PAIRS[name], options.rate) for name in options.only or PAIRS]
-    text = f"{_circumstances(num_rounds, options.rate)}\n\n{markdown(rows)}"
+    heading = circumstances("overlap", num_rounds, also=f"2 ranks over a link of {options.rate}, ")
+    text = f"{heading}\n\n{markdown(rows)}"
     print(json.dumps([asdict(row) for row in rows], indent=1) if options.json else text)
     return 0 if all(figure.is_reached for row in rows for figure in row.figures) else 1
 
@@ -122,17 +120,6 @@ def _step(meter: Meter, options: Sequence[str], rate: str) -> float:
     meter.run([*slow_link(rate), *run])
     with open(os.path.join(marks, "steps")) as file:
         return float(file.read().split()[0])
-
-
-def _circumstances(num_rounds: int, rate: str) -> str:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "echelon"))
-    load, _, _ = os.getloadavg()
-    return (
-        f"Measured on {datetime.date.today()} by `python -m benchmarks.overlap`: 2 ranks over a link of {rate}, "
-        f"{os.cpu_count()} cores, load average {load:.1f}, Linux {platform.release()}, Python "
-        f"{platform.python_version()}, {versions}; median of {num_rounds} with least and greatest value; one thread a "
-        "rank, gloo."
-    )
 
 
 if __name__ == "__main__":

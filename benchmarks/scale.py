@@ -11,20 +11,17 @@ this echelon does not have, are skipped and say so. Examples:
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import metadata
 
 from benchmarks import account
-from benchmarks.figures import Figure, Row, Spread, at_most_of_theirs, markdown
+from benchmarks.figures import Figure, Row, Spread, at_most_of_theirs, circumstances, markdown
 from benchmarks.meter import BenchmarkError, Meter, clean_environ, program, tool
 
 PAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "performance.md")
@@ -59,7 +56,7 @@ def main() -> int:
         num_rounds = 1 if options.quick else options.rounds
         meter = Meter(account=counted, folder=folder, num_rounds=num_rounds, num_calls=1, environ=clean_environ())
         rows = [_measure(name, meter) for name in options.only or ROWS]
-    text = f"{_circumstances(num_rounds)}\n\n{markdown(rows)}"
+    text = f"{circumstances('scale', num_rounds)}\n\n{markdown(rows)}"
     print(json.dumps([asdict(row) for row in rows], indent=1) if options.json else text)
     if options.write:
         write(PAGE, text)
@@ -227,16 +224,6 @@ def _means(runs: Sequence[Steps]) -> Spread:
 def _throughput(ours: Sequence[Steps], theirs: Sequence[Steps]) -> str:
     ratio = _means(theirs).over(_means(ours))  # steps/s are one over the time of a step
     return f"throughput: {ratio.median:.3f} ({min(ratio.values):.3f}–{max(ratio.values):.3f}) of that beside it"
-
-
-def _circumstances(num_rounds: int) -> str:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "echelon"))
-    load, _, _ = os.getloadavg()
-    return (
-        f"Measured on {datetime.date.today()} by `python -m benchmarks.scale`: {os.cpu_count()} cores, load average "
-        f"{load:.1f}, Linux {platform.release()}, Python {platform.python_version()}, {versions}; median of "
-        f"{num_rounds} with least and greatest value; one thread a rank, gloo."
-    )
 
 
 def write(page: str, text: str) -> None:

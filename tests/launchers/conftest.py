@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.run.shell import Shell, wait_until
+from tests.run.shell import Shell, opened_in
 
 BESIDE = os.path.dirname(os.path.abspath(sys.executable))
 PATH = f"{BESIDE}:{os.environ['PATH']}"
@@ -25,10 +25,12 @@ with open(path, "x") as file:
 
 
 def require(needs: str) -> None:
-    """Skip a test where one of these programs or packages is not installed."""
+    """Skip a test where one of these programs or packages is not installed; `make frameworks` lets none be skipped."""
     for name in needs.split():
         if shutil.which(name, path=PATH) is None and importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
+            where = "make horovod" if name == "horovodrun" else "make frameworks"
+            is_missing = "ECHELON_FRAMEWORKS" in os.environ and where == "make frameworks"
+            (pytest.fail if is_missing else pytest.skip)(f"{name} is not installed: {where}")
 
 
 def reports(folder: Path) -> dict[int, dict[str, Any]]:
@@ -38,17 +40,9 @@ def reports(folder: Path) -> dict[int, dict[str, Any]]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """Give a test its shell; whatever still runs 5 s after it fails it."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    opened = Shell(folder, mark=str(tmp_path))
-    opened.environ = {name: value for name, value in opened.environ.items() if not name.startswith(FOREIGN)}
-    opened.environ |= {"PATH": PATH, **AS_ROOT}
-    opened.script(SCRIPT)
-    yield opened
-    try:
-        wait_until(lambda: not opened.processes(), seconds=5.0)
-    except AssertionError:
-        left = opened.processes()
-        opened.kill_all()
-        pytest.fail(f"processes were left behind: {left}")
+    """Give a test its shell, with the script that reports what each rank is told."""
+    with opened_in(tmp_path) as shell:
+        shell.environ = {name: value for name, value in shell.environ.items() if not name.startswith(FOREIGN)}
+        shell.environ |= {"PATH": PATH, **AS_ROOT}
+        shell.script(SCRIPT)
+        yield shell

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from tests.runs import hear_interrupts
 
 import echelon
@@ -143,3 +144,18 @@ def read_variables(path: Path) -> Mapping[str, str]:
     """Read an environment that a rank has written as NUL-separated bytes."""
     words = path.read_bytes().decode("utf-8", "surrogateescape").split("\0")
     return dict(word.split("=", 1) for word in words if word)
+
+
+@contextlib.contextmanager
+def opened_in(tmp_path: Path) -> Iterator[Shell]:
+    """Give a test its shell; whatever still runs 5 s after it fails it."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    shell = Shell(folder, mark=str(tmp_path))
+    yield shell
+    try:
+        wait_until(lambda: not shell.processes(), seconds=5.0)
+    except AssertionError:
+        left = shell.processes()
+        shell.kill_all()
+        pytest.fail(f"processes were left behind: {left}")

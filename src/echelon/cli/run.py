@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli import exchange
+from echelon.cli import exchange_options
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
@@ -101,7 +101,7 @@ def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
         words.append(f"lr={rule}")
     if "exact" in values:
         words.append(f"exact={_shards(values)}")
-    words += exchange.words(values)
+    words += exchange_options.words(values)
     if words and values.get("scale") == "off":
         from echelon.launch.scaling import as_option
 

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 from . import batch_norm, shards
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
-from .local import hooks as local_hooks
-from .local.gradients import OwnGradients
+from .local_sgd import hooks as local_hooks
+from .local_sgd.gradients import OwnGradients
 from .refusal import Refusal
 from .run import Run
 from .view import derivatives, losses

@@ -16,9 +16,9 @@ from .exact.keys import Keys
 from .files.sharing import Files
 from .first_step import FirstStep
 from .gradients import Gradients
-from .local.gradients import OwnGradients
-from .local.headline import headline
-from .local.meetings import Rule
+from .local_sgd.gradients import OwnGradients
+from .local_sgd.headline import headline
+from .local_sgd.meetings import Rule
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal

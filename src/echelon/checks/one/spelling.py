@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from echelon.checks.finding import Finding, Wanted
 from echelon.node.survey.nouns import Survey
-from echelon.script.slips import meant
+from echelon.script.misspellings import meant
 
 FAMILIES = ("NCCL", "NCLL", "NCC_", "RCCL", "RCC", "MIOPEN", "MIOPN", "MOIPEN", "MIPEN", "OMP", "TORCH_NCCL", "CUDA_",
             "ROCR", "HIP_", "HSA_", "GLOO_", "FI_", "CXI_", "OFI_NCCL", "UCX_", "MASTER_", "PYTORCH_", "TRITON_", "HF_",

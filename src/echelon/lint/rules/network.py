@@ -9,7 +9,7 @@ from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.job import Job, Variable, hit, line_before
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
 from echelon.lint.toml import words
-from echelon.script.slips import meant
+from echelon.script.misspellings import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
 CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.local.simulation import SCRIPT, simulate
+from tests.train.local_sgd.simulation import SCRIPT, simulate
 
 from echelon.cli import main
 
