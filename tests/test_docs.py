@@ -154,7 +154,8 @@ def lay(folder: Path, block: Block, environ: Mapping[str, str]) -> Desk:
         install_containers(folder)
     kept = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
     programs = os.pathsep.join([str(folder / "bin"), os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
-    return Desk(folder / "work", {**kept, "PATH": programs, "HOME": str(folder / "home"), "TZ": "UTC"})
+    environ = {**kept, "PATH": programs, "HOME": str(folder / "home"), "TZ": "UTC"}
+    return Desk(folder / "work", {**environ, "ECHELON_CHECK": "off"})  # the cluster's cores and devices are imitated
 
 
 def install_containers(folder: Path) -> None:

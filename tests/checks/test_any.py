@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from tests.checks import nodes
 
 from echelon.checks.examine import examine
-from echelon.checks.nodelist import compress
 from echelon.checks.report import as_json, text
-from echelon.environment import hostlist
 from echelon.node.survey import nouns
 from echelon.spec.severity import SEVERITIES
 
@@ -64,9 +62,3 @@ def test_no_answer_breaks_the_checks(surveys: list[nouns.Survey], good: nodes.Go
     assert text(surveys, findings, seconds=1.0, with_colour=False).strip()
     json.loads(as_json(surveys, findings, exclude=[], seconds=1.0, more={}))
     assert examine(surveys, nodes.wanted(good)) is not None
-
-
-@given(st.lists(st.from_regex(r"\A[a-z]{1,4}-?[0-9]{0,6}[a-z]?\Z"), min_size=1, max_size=40, unique=True))
-def test_node_lists_are_what_slurm_reads(names: list[str]) -> None:
-    """What is written as a list is read as the same nodes."""
-    assert sorted(hostlist.expand(compress(names))) == sorted(names)

@@ -1,6 +1,7 @@
 """All-reduce measured by real ranks, a delayed one found, and what a sweep shows judged."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,14 +9,38 @@ from typing import Any
 
 import pytest
 from tests.checks import nodes
+from tests.checks.shaped import CannotShape
+from tests.checks.shaped import Network as Shaped
 from tests.runs import ECHELON
 
-from echelon.checks import collectives
+from echelon.checks import collectives, reference
 from echelon.checks.finding import Finding
 from echelon.node.survey.nouns import Interface, Network, Survey
 from echelon.train.collectives.routes import libraries, traffic
 
 MIB = 1 << 20
+MINE = """
+name = "mine"
+title = "A workstation"
+source = "its owner"
+date = 2026-11-20
+[[node_type]]
+name = "desk"
+chip = "A100"
+vendor = "nvidia"
+num_devices = 1
+source = "its owner"
+date = 2026-11-20
+[[reference]]
+node_type = "desk"
+num_nodes = 1
+ranks_per_node = 2
+backend = "gloo"
+num_bytes = 1048576
+bus_bytes_per_second = 90000000000000
+source = "a page that dreams"
+date = 2026-11-20
+"""
 DELAYED = """
 import os
 import sys
@@ -37,24 +62,35 @@ sweep.main(sys.argv[1:], os.environ)
 """
 
 
-def run_nodes(folder: Path, num_nodes: int, bad: int, slow_above: float) -> dict[str, Any]:
-    """Sweep over nodes that are processes of this machine, of which one is late in each all-reduce."""
+def delayed(folder: Path, bad: int) -> tuple[str, ...]:
+    """Return the sweep as a program of whose ranks one is late in each all-reduce."""
     program = folder / "delayed.py"
     program.write_text(DELAYED.format(bad=bad))
+    return (sys.executable, str(program))
+
+
+def run_nodes(
+    folder: Path, num_nodes: int, program: tuple[str, ...], slow_above: float = 0.0, network: Shaped | None = None
+) -> dict[str, Any]:
+    """Sweep over nodes that are processes of this machine, each in a network of its own if there is one."""
     out = folder / "out.json"
-    port = free_port()
+    port = free_port() if network is None else 29500  # nobody else is in there
+    size = 64 << 10 if network is None else 256 << 10
+    environ = {
+        "PATH": os.environ["PATH"], "WORLD_SIZE": str(num_nodes), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": network.address(0) if network else "127.0.0.1", "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "eth0" if network else "lo",
+    }  # fmt: skip
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(program), str(out), f"4096,{64 << 10}", "0.2", "0.4", f"{slow_above:g}"],
-            env={
-                "PATH": "/usr/bin:/bin", "RANK": str(rank), "WORLD_SIZE": str(num_nodes), "GROUP_RANK": str(rank),
-                "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-            },
+            [*(network.inside(rank) if network else ()), *program, str(out), f"4096,{size}", "0.2", "0.4",
+             f"{slow_above:g}"],
+            env={**environ, "RANK": str(rank), "GROUP_RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(num_nodes)
     ]  # fmt: skip
-    said = [rank.communicate(timeout=150)[0] for rank in ranks]
+    said = [rank.communicate(timeout=250)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * num_nodes, said
     found: dict[str, Any] = json.loads(out.read_text())
     return found
@@ -69,34 +105,59 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.parametrize(
-    ("num_nodes", "bad", "slow_above"),
-    [(5, 4, 0.0), (3, 2, 0.05), (2, 0, 0.05)],  # of two and three the usual must be known
-)
-def test_a_delayed_rank_is_found(tmp_path: Path, num_nodes: int, bad: int, slow_above: float) -> None:
-    """Real ranks of which one sleeps in every all-reduce: that one, no other, within ⌈log2 N⌉ + 1 rounds."""
-    found = run_nodes(tmp_path, num_nodes, bad, slow_above)
+def blamed(found: dict[str, Any], num_nodes: int) -> list[str]:
+    """Return the nodes that are errors in the report, which is made of what was measured."""
     assert all(row["is_right"] for row in found["sweep"])
-    assert found["slow"]["bad"] == [bad], found["rounds"]
     assert found["slow"]["num_rounds"] <= (num_nodes - 1).bit_length() + 1
     surveys = nodes.several(Survey("n"), num_nodes)
     findings = judged(found, names=[each.node for each in surveys])
-    assert [(each.node, each.severity) for each in findings] == [(surveys[bad].node, "error")]
+    return [each.node for each in findings if each.severity == "error"]
+
+
+@pytest.mark.parametrize(("num_nodes", "bad"), [(3, 2), (2, 0)])
+def test_a_delayed_rank_is_found(tmp_path: Path, num_nodes: int, bad: int) -> None:
+    """Real ranks of which one sleeps in every all-reduce: that one, no other, where it is known what is usual."""
+    found = run_nodes(tmp_path, num_nodes, delayed(tmp_path, bad), slow_above=0.05)
+    assert blamed(found, num_nodes) == [f"nid{5000 + bad:06d}"], found["rounds"]
+
+
+def test_a_node_on_a_slow_link_is_found(tmp_path: Path) -> None:
+    """Five nodes on one switch, of which the last has a link of 20 Mbit/s: found by comparison, and no other is.
+
+    Where nobody can make namespaces and shapers, that node's rank sleeps instead.
+    """
+    num_nodes, bad = 5, 4
+    program = (sys.executable, "-m", "echelon.train.collectives.sweep")
+    try:
+        with Shaped(num_nodes) as network:
+            network.slow_down(bad)
+            found = run_nodes(tmp_path, num_nodes, program, network=network)
+    except CannotShape as error:
+        if os.environ.get("CI") == "true" and error.has_tools:
+            raise
+        found = run_nodes(tmp_path, num_nodes, delayed(tmp_path, bad))
+    assert blamed(found, num_nodes) == [f"nid{5000 + bad:06d}"], found["rounds"]
 
 
 def test_the_command_measures(tmp_path: Path) -> None:
-    """`echelon check --collectives` measures with ranks of its own, and leaves nothing behind."""
+    """`echelon check --collectives` measures with ranks of its own, compares with the machine's, keeps what is good."""
+    (tmp_path / "mine.toml").write_text(MINE)
     done = subprocess.run(
-        [*ECHELON, "check", "--fast", "--collectives", "-n", "2", "--reference", "100000", "--json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [*ECHELON, "check", "--fast", "--collectives", "-n", "2", "--machine", "mine", "--keep", "--json"],
+        cwd=tmp_path, env={**os.environ, "ECHELON_MACHINES": "mine.toml", "XDG_CONFIG_HOME": str(tmp_path / "home")},
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     found = json.loads(done.stdout)
     rows = found["collectives"]["sweep"]
     assert [row["bytes"] for row in rows] == [4096, 256 << 10, 4 << 20]
     for row in rows:  # of two ranks both bandwidths are one: 2 (n - 1) / n is 1
         assert row["bus_bytes_per_second"] == pytest.approx(row["bytes"] / row["seconds"])
-    assert [each["severity"] for each in found["findings"] if each["check"] == "collectives"] == ["warning"]
-    assert not list(tmp_path.iterdir())
+    (slow,) = [each for each in found["findings"] if each["check"] == "collectives"]
+    assert slow["severity"] == "warning"
+    assert "0% of what 1 such node of mine reach, 90000.00 GB/s" in slow["message"]
+    assert slow["source"] == "a page that dreams, 2026-11-20"
+    assert "nothing is kept: it is not good: bus bandwidth" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
 def sweep(**changes: Any) -> dict[str, Any]:
@@ -125,7 +186,7 @@ SOCKET = "nid1:1:2 [0] NCCL INFO NET/Socket : Using [0]nmn0:10.120.116.65<0> [1]
 
 def test_a_good_sweep_is_let_pass() -> None:
     """The plugin's provider, RDMA and the reference's bandwidth: nothing to say."""
-    assert judged(sweep(), CXI, GDR, reference_bytes_per_second=85e9) == []
+    assert judged(sweep(), CXI, GDR, usual=reference.asked(85e9)) == []
 
 
 @pytest.mark.parametrize(
@@ -163,8 +224,8 @@ def test_a_wrong_sum_is_an_error() -> None:
 def test_less_than_the_reference() -> None:
     """The published case: 5.4 GB/s where 123 are usual."""
     row = {**sweep()["sweep"][0], "bus_bytes_per_second": 5.4e9}
-    findings = judged(sweep(sweep=[row]), CXI, GDR, reference_bytes_per_second=123e9)
-    assert findings[0].message == "bus bandwidth 5.40 GB/s, 4% of the reference 123.00 GB/s"
+    findings = judged(sweep(sweep=[row]), CXI, GDR, usual=reference.asked(123e9))
+    assert findings[0].message == "bus bandwidth 5.40 GB/s, 4% of the reference, 123.00 GB/s"
 
 
 def test_mapped_libraries_and_counters_are_read(tmp_path: Path) -> None:

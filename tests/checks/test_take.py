@@ -40,6 +40,15 @@ def messages(found: dict[str, Any]) -> str:
     return "\n".join(f"{each['severity']}: {each['message']} → {each['remedy']}" for each in found["findings"])
 
 
+def test_an_allocation_without_srun_is_this_node(tmp_path: Path) -> None:
+    """Inside of a container there is no srun: the node that one stands on is checked, and that is said."""
+    environ = {"PATH": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]"}
+    done = check("--fast", folder=tmp_path, **environ)
+    assert done.returncode == 0, done.stderr
+    assert "note: srun cannot be found, as inside of a container: this node alone is looked at" in done.stderr
+    assert " on 1 node in " in done.stdout
+
+
 def test_a_part_that_blocks_costs_one_deadline() -> None:
     """What blocks is killed and named; what comes after it is read; what needs it is not tried."""
     parts = [

@@ -168,7 +168,8 @@ class Cluster:
     def environ(self) -> dict[str, str]:
         """Return a copy of this process's environment in which Slurm's clients find this cluster."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
-        return {**inherited, "SLURM_CONF": str(self.conf), CLUSTER_MARK: str(self.folder)}
+        quiet = {"ECHELON_CHECK": "off"}  # else each run would say that cores and devices are not what they claim
+        return {**quiet, **inherited, "SLURM_CONF": str(self.conf), CLUSTER_MARK: str(self.folder)}
 
     def popen(self, *argv: str, **options: Any) -> subprocess.Popen[str]:
         """Start a command whose Slurm is this cluster; the options are those of subprocess.Popen."""

@@ -123,3 +123,23 @@ def _scontrol(folder: Path, text: str) -> list[str]:
     command = ["scontrol", "show", "hostnames", text]
     environ = {**os.environ, "SLURM_CONF": str(conf)}
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["nid005000", "nid005003", "nid005001"], "nid[005000-005001,005003]"),
+        (["node7"], "node7"),
+        (["a9", "a10", "login"], "a9,a10,login"),
+        (["7", "n" + "1" * 16], "7,n" + "1" * 16),
+    ],
+)
+def test_compress_of_names(names, text):
+    """Names become as short a list as Slurm takes."""
+    assert hostlist.compress(names) == text
+
+
+@given(st.lists(st.from_regex(r"\A[a-z]{1,4}-?[0-9]{0,6}[a-z]?\Z"), min_size=1, max_size=40, unique=True))
+def test_node_lists_are_what_slurm_reads(names):
+    """What is written as a list is read as the same nodes."""
+    assert sorted(hostlist.expand(hostlist.compress(names))) == sorted(names)

@@ -126,7 +126,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, s
         (folder / "bin" / name).write_text(text.removeprefix("\n"))
         (folder / "bin" / name).chmod(0o755)
     (folder / "bin" / "apptainer").symlink_to("singularity")
-    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')  # a link would lose its packages
+    (folder / "bin" / "python").chmod(0o755)
     lumi, roihu = Cluster.like(MACHINES["lumi"]), Cluster.like(MACHINES["roihu"], num_live_nodes=1)
     cores = Cluster(num_nodes=1, task_plugin="task/affinity")
     with lumi, roihu, cores:

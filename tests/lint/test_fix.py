@@ -38,7 +38,7 @@ def repaired(code: str) -> Repaired:
 
 FIXABLE = [code for code in PAGES if repaired(code).findings]
 # the bad example has a second mistake, for which a person has to decide
-LEFT = {"ECH120": 4, "ECH121": 3}
+LEFT = {"ECH120": 4, "ECH121": 3, "ECH126": 2}
 
 
 def test_many_rules_are_repaired() -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from echelon.checks.finding import Finding, Wanted, leave_out
-from echelon.checks.nodelist import compress
+from echelon.checks.reference import Usual
+from echelon.environment.hostlist import compress
 from echelon.node.survey.nouns import Survey
 
 NAME = "collectives"
-LEAST_SHARE = 0.8  # of the reference; LUMI's own acceptance test takes 0.95 of it on quiet nodes
 FAST = ("slingshot", "infiniband")
 MUCH_BYTES = 16 << 20
 
@@ -23,14 +23,14 @@ def look(
     surveys: Sequence[Survey],
     wanted: Wanted,
     *,
-    reference_bytes_per_second: float = 0.0,
+    usual: Usual | None = None,
 ) -> list[Finding]:
-    """Return what a sweep shows; `debug` are the lines that NCCL or RCCL wrote."""
+    """Return what a sweep shows; `debug` are the lines that NCCL or RCCL wrote, `usual` is what it should reach."""
     names = [survey.node for survey in surveys]
     found = [
         *_wrong(result),
         *_slow_nodes(result, names),
-        *_slow(result, reference_bytes_per_second),
+        *_slow(result, usual),
         *_network(result, debug, surveys, wanted),
     ]
     return [replace(finding, check=NAME) for finding in found]
@@ -47,7 +47,14 @@ def rows(result: Mapping[str, Any]) -> list[str]:
             f"{_rate(row['algorithm_bytes_per_second']):>12}  {_rate(row['bus_bytes_per_second']):>12}"
             for row in result["sweep"]
         ),
+        _compared(result.get("reference")),
     ]
+
+
+def _compared(reference: Mapping[str, Any] | None) -> str:
+    if reference is None:
+        return "nothing to compare it with is known: --reference GB/S names it; --keep keeps this for later checks"
+    return f"{reference['name']}: {_rate(reference['bytes_per_second'])} ({reference['source']})"
 
 
 def used(debug: Iterable[str]) -> list[str]:
@@ -119,15 +126,16 @@ def _times(result: Mapping[str, Any], number: int) -> str:
     return f"{own[-1] * 1e3:.1f} ms" + (f", where others take {usual * 1e3:.1f} ms" if usual else "")
 
 
-def _slow(result: Mapping[str, Any], reference: float) -> Iterator[Finding]:
+def _slow(result: Mapping[str, Any], usual: Usual | None) -> Iterator[Finding]:
     best = max((row["bus_bytes_per_second"] for row in result["sweep"]), default=0.0)
-    if reference and best < LEAST_SHARE * reference:
+    if usual is not None and best < usual.least_share * usual.bytes_per_second:
+        share, reached = best / usual.bytes_per_second, _rate(usual.bytes_per_second)
         yield Finding(
             severity="warning",
-            message=f"bus bandwidth {_rate(best)}, {best / reference:.0%} of the reference {_rate(reference)}",
+            message=f"bus bandwidth {_rate(best)}, {share:.0%} of {usual.name}, {reached}",
             evidence=f"all-reduce of {_size(result['sweep'][-1]['bytes'])} on {result['num_ranks']} ranks",
             remedy="the findings on network and plugin say why; else tell the support",
-            source="as asked: --reference",
+            source=usual.source,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from echelon.machines.machine import Network, NodeType
+from echelon.machines.machine import Network, NodeType, Reference
 from echelon.node.survey.nouns import Survey
 
 
@@ -48,6 +48,7 @@ class Wanted:
     machine: str = ""
     kind: NodeType | None = None
     network: Network | None = None
+    references: tuple[Reference, ...] = ()
     provided: frozenset[str] = frozenset()
     """Variables that echelon sets in every rank of this machine."""
     binds: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echelon.checks.finding import Finding
-from echelon.checks.nodelist import compress
+from echelon.environment.hostlist import compress
 from echelon.node.survey.nouns import Survey, plain
 from echelon.spec.severity import SEVERITIES
 
@@ -116,13 +116,29 @@ def describe(survey: Survey) -> str:
 
 def in_one_line(findings: Sequence[Finding]) -> str:
     """Return the worst finding for who has asked for something else; empty where there is none above a note."""
-    groups = [group for group in grouped(findings) if group.finding.severity != "note"]
-    if not groups:
-        return ""
-    worst = groups[0]
-    where = f" on {compress(worst.nodes)}" if worst.nodes else ""
-    more = f", and {len(groups) - 1} more: echelon check shows them" if len(groups) > 1 else ""
-    return f"{worst.finding.severity}{where}: {worst.finding.message}; {worst.finding.remedy}{more}"
+    worth = [group for group in grouped(findings) if group.finding.severity != "note"]
+    more = f", and {len(worth) - 1} more: echelon check shows them" if len(worth) > 1 else ""
+    return line(worth[0]) + more if worth else ""
+
+
+def line(group: Group) -> str:
+    """Return one finding in a line: how bad, where, what, and what to do."""
+    where = f" on {compress(group.nodes)}" if group.nodes else ""
+    return f"{group.finding.severity}{where}: {group.finding.message}; {group.finding.remedy}"
+
+
+def fields(group: Group) -> dict[str, Any]:
+    """Return one finding for a program."""
+    finding = group.finding
+    return {
+        "severity": finding.severity,
+        "check": finding.check,
+        "nodes": list(group.nodes),
+        "message": finding.message,
+        "evidence": finding.evidence,
+        "remedy": finding.remedy,
+        "source": finding.source,
+    }
 
 
 def _summary(findings: Sequence[Finding], surveys: Sequence[Survey], seconds: float) -> str:
@@ -145,18 +161,7 @@ def as_json(
 ) -> str:
     """Return the report for a program."""
     counts = Counter(finding.severity for finding in findings)
-    groups = [
-        {
-            "severity": group.finding.severity,
-            "check": group.finding.check,
-            "nodes": list(group.nodes),
-            "message": group.finding.message,
-            "evidence": group.finding.evidence,
-            "remedy": group.finding.remedy,
-            "source": group.finding.source,
-        }
-        for group in grouped(findings)
-    ]
+    groups = [fields(group) for group in grouped(findings)]
     return json.dumps(
         {
             "format": 1,

@@ -19,6 +19,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks each node will have (default: its devices)"),
     Option(names=("--collectives",), help="measure all-reduce as well, and find the nodes that are slow in it"),
     Option(names=("--reference",), value="GB/S", help="the bus bandwidth that --collectives should reach"),
+    Option(names=("--keep",), help="keep what --collectives measures as this machine's reference, for later checks"),
     Option(names=("--checkpoints",), value="DIR", help="where the run will write (default: this directory)"),
     Option(names=("--machine",), value="NAME", help="compare with this machine's facts (default: where you stand)"),
     Option(names=("--deadline",), value="SECONDS", help="what each part of a node may take (default: 15, --fast: 5)"),
@@ -56,6 +57,7 @@ def main(arguments: list[str]) -> int:
         machine=_name(values),
         measures="collectives" in values,
         reference_bytes_per_second=_reference(values),
+        keeps=_keeps(values),
         part_seconds=float(_whole("--deadline", values["deadline"], LONGEST_SECONDS)) if "deadline" in values else 0.0,
     )
     checked = nodes.check(question, Host())
@@ -66,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 def _print(checked: Checked, values: dict[str, str]) -> None:
     from echelon.checks import collectives, report
-    from echelon.checks.nodelist import compress
+    from echelon.environment.hostlist import compress
 
     if "json" in values:
         more: dict[str, Any] = {"collectives": dict(checked.sweep)} if checked.sweep else {}
@@ -116,6 +118,12 @@ def _reference(values: dict[str, str]) -> float:
     if "collectives" not in values:
         raise UsageError("--reference is for what is measured", hint=f"--collectives --reference {text}")
     return float(text) * 1e9
+
+
+def _keeps(values: dict[str, str]) -> bool:
+    if "keep" in values and "collectives" not in values:
+        raise UsageError("--keep is for what is measured", hint="--collectives --keep")
+    return "keep" in values
 
 
 def _folder(path: str) -> str:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
-import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from echelon.checks.examine import bad_nodes, examine, in_order
 from echelon.checks.finding import Finding, Wanted
+from echelon.cli.preflight import search_path
+from echelon.cli.talk import say
+from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.node.survey import take
 from echelon.node.survey.nouns import Survey
 
 if TYPE_CHECKING:
+    from echelon.checks.report import Group
     from echelon.machines.machine import Machine, NodeType
     from echelon.slurm.allocation import Allocation
+    from echelon.spec import Plan
 
 PART_SECONDS = {"fast": 5.0, "full": 15.0}
 MEASURE_SECONDS = 300.0
@@ -40,6 +46,8 @@ class Question:
     """Whether the collectives are measured."""
     reference_bytes_per_second: float = 0.0
     """The bus bandwidth that these nodes should reach; 0: not known."""
+    keeps: bool = False
+    """Whether what is measured becomes the machine's reference."""
     part_seconds: float = 0.0
     """What each part of a node may take; 0: by the level."""
 
@@ -79,10 +87,15 @@ def check(question: Question, host: Host) -> Checked:
     began = time.monotonic()
     allocation = _allocation(host)
     machine = _machine(question.machine, host, is_job=allocation is not None)
+    if question.keeps and machine is None:
+        raise UsageError(
+            "--keep is for a machine that is known, and this one is not",
+            hint="on its login node: echelon machines learn   then here: echelon check --machine NAME …",
+        )
     wanted = _wanted(question, machine, allocation, host)
     asked = take.Asked(
         is_full=question.level == "full",
-        search_path=_search_path(),
+        search_path=search_path(),
         checkpoints=os.path.abspath(question.checkpoints or os.getcwd()),
         binds=wanted.binds,
         part_seconds=question.part_seconds or PART_SECONDS[question.level],
@@ -103,7 +116,7 @@ def _measure(
     question: Question, wanted: Wanted, surveys: list[Survey], host: Host
 ) -> tuple[Mapping[str, Any], list[Finding]]:
     """Measure the collectives in a run of their own, and judge them."""
-    from echelon.checks import collectives
+    from echelon.checks import collectives, reference
     from echelon.launch import sweep
 
     has_devices = any(survey.devices.visible for survey in surveys)
@@ -115,11 +128,30 @@ def _measure(
         timeout_seconds=MEASURE_SECONDS,
         host=host,
     )
-    more = collectives.look(
-        swept.result, swept.debug, surveys, wanted,
-        reference_bytes_per_second=question.reference_bytes_per_second,
-    )  # fmt: skip
-    return swept.result, more
+    asked = question.reference_bytes_per_second
+    usual = reference.asked(asked) if asked else reference.usual(swept.result, wanted)
+    more = collectives.look(swept.result, swept.debug, surveys, wanted, usual=usual)
+    if question.keeps:
+        _keep(swept.result, more, wanted, host)
+    return {**swept.result, "reference": asdict(usual) if usual is not None else None}, more
+
+
+def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:
+    """Keep what was measured for later comparisons, unless it is itself in doubt."""
+    from echelon.checks import reference
+    from echelon.machines.keep import keep
+    from echelon.machines.load import find
+
+    wrong = [finding.message for finding in findings if finding.severity != "note"]
+    if wanted.kind is None or wrong:
+        why = (
+            f"it is not good: {wrong[0]}" if wrong else f"which of the nodes of {wanted.machine} these are is not known"
+        )
+        say(f"nothing is kept: {why}")
+        return
+    row = reference.kept(result, wanted.kind.name, datetime.fromtimestamp(host.now(), timezone.utc).date())
+    path = keep(find(wanted.machine, host.environ), row, host.environ)
+    say(f"kept as the reference of {wanted.machine}: {row.bus_bytes_per_second / 1e9:.2f} GB/s, in {path}")
 
 
 def _allocation(host: Host) -> Allocation | None:
@@ -127,7 +159,12 @@ def _allocation(host: Host) -> Allocation | None:
     from echelon.slurm import allocation, gres
 
     found = allocation.read(host.environ, partial(gres.ask, host))
-    return found if found is not None and not found.is_task else None
+    if found is None or found.is_task:
+        return None
+    if shutil.which("srun", path=host.environ.get("PATH")) is None:
+        say("note: srun cannot be found, as inside of a container: this node alone is looked at")
+        return None
+    return found
 
 
 def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
@@ -184,6 +221,7 @@ def _wanted(question: Question, machine: Machine | None, allocation: Allocation 
         kind=kind,
         whole_nodes=is_whole,
         network=machine.networks[0] if machine.networks else None,
+        references=machine.references,
         provided=frozenset(row.name for row in machine.settings),
         binds=tuple(dict.fromkeys(_source(bind) for row in machine.containers for bind in row.binds)),
     )
@@ -201,9 +239,24 @@ def _source(bind: str) -> str:
     return bind.partition(":")[0]
 
 
-def _search_path() -> tuple[str, ...]:
-    """Return the folders in which Python looks for packages, after its own library."""
-    return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
+def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]:
+    """Judge what the nodes say while their ranks start; return all above a note, the worst first."""
+    from echelon.checks.report import grouped
+
+    allocation = _planned(plan, host)
+    machine = _machine("", host, is_job=allocation is not None)
+    wanted = _wanted(Question(level="fast", ranks_per_node=plan.ranks_per_node), machine, allocation, host)
+    findings = examine(surveys, replace(wanted, binds=()))  # those of a container are made by the run itself
+    return [group for group in grouped(findings) if group.finding.severity != "note"]
+
+
+def _planned(plan: Plan, host: Host) -> Allocation | None:
+    """Return what the plan has of the allocation, without asking the scheduler again."""
+    from echelon.slurm import allocation
+
+    found = allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
+    devices = (plan.devices_per_node,) * len(plan.nodes) if plan.devices_per_node else ()
+    return replace(found, nodes=plan.nodes, devices=devices) if found is not None else None
 
 
 def before_run(*, level: str, ranks_per_node: int, exclude_bad: bool, host: Host) -> BeforeRun:

@@ -12,7 +12,7 @@ from echelon.cli import exchange_options
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
-from echelon.cli.preflight import checked
+from echelon.cli.preflight import checked, look
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
@@ -50,13 +50,15 @@ def main(arguments: list[str]) -> int:
         return 0
     if plan.node_rank <= 0:  # where each node is started by hand, once is enough
         _name_accepted(scanned, plan, line)
+        for note in plan.notes:
+            print(f"echelon: note: {note}", file=sys.stderr)
         if "off" not in scanned.values.get("check", ()):
             say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
     from echelon.host import Host
     from echelon.launch.start import start
 
     host = Host()
-    return start(checked(scanned.values, job, plan, host), host)
+    return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host))
 
 
 def read_job(scanned: Scanned) -> Job:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from .errors import HostlistError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _SEPARATORS = ", \t\n"  # the ones that Slurm's own hostlist_create splits at
+_MOST_DIGITS = 15  # of a node's number; what is longer is no number that anybody counts by
 
 
 def expand(text: str) -> list[str]:
@@ -28,6 +29,32 @@ def first(text: str) -> str:
         raise HostlistError(text, 0, "there is no node")
     start, end = spans[0]
     return "".join(alternatives[0] for alternatives in _alternatives(text, start, end, limit=1))
+
+
+def compress(names: Iterable[str]) -> str:
+    """Write nid005000, nid005001, nid005003 as nid[005000-005001,005003]."""
+    alone: list[str] = []
+    groups: dict[tuple[str, int], list[int]] = {}
+    for name in dict.fromkeys(names):
+        stem = name.rstrip("0123456789")
+        width = len(name) - len(stem)
+        if stem and 0 < width <= _MOST_DIGITS:
+            groups.setdefault((stem, width), []).append(int(name[-width:]))
+        else:
+            alone.append(name)
+    written = [_bracketed(stem, width, sorted(numbers)) for (stem, width), numbers in groups.items()]
+    return ",".join([*written, *alone])
+
+
+def _bracketed(stem: str, width: int, numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    ranges = ["-".join(f"{end:0{width}d}" for end in run) for run in runs]
+    return f"{stem}{ranges[0]}" if len(numbers) == 1 else f"{stem}[{','.join(ranges)}]"
 
 
 def expand_counts(text: str) -> list[int]:

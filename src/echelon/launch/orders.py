@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from echelon.node.order import Order
 from echelon.spec import Plan
@@ -11,7 +12,14 @@ CONNECT_SECONDS = 60.0
 MEET_SECONDS = 600.0  # nodes started by hand come when their people do; torchrun waits as long
 
 
-def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is_private: bool = False) -> Order:
+def order(
+    plan: Plan,
+    addresses: Sequence[tuple[str, int]],
+    secret: bytes,
+    *,
+    is_private: bool = False,
+    looks: Mapping[str, Any] | None = None,
+) -> Order:
     """Return the part of a plan that agents read before they can ask."""
     return Order(
         run_id=plan.run_id,
@@ -37,4 +45,6 @@ def order(plan: Plan, addresses: Sequence[tuple[str, int]], secret: bytes, *, is
         secret=secret,
         rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
         mpi=plan.launcher.mpi if plan.launcher is not None else "",
+        horovod_address=("" if not plan.serves_horovod else "127.0.0.1" if plan.num_nodes == 1 else "0.0.0.0"),
+        looks=dict(looks) if looks is not None else None,
     )

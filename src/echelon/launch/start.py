@@ -19,6 +19,7 @@ from echelon.launch.agents import Agents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
+from echelon.launch.lookouts import Load, Look, Lookouts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.supervisor import Supervisor
 from echelon.node import order as node_order
@@ -29,8 +30,8 @@ LOCAL_END_SECONDS = 3.0
 STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 
-def start(plan: Plan, host: Host) -> int:
-    """Carry a plan out and return the exit code that a shell user expects."""
+def start(plan: Plan, host: Host, look: Look | None = None) -> int:
+    """Carry a plan out and return the exit code that a shell user expects; `look` is what is looked at meanwhile."""
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
     began = time.monotonic()
@@ -41,11 +42,14 @@ def start(plan: Plan, host: Host) -> int:
         secret = _secret(plan)
         hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
-        node_order.write(orders.order(plan, addresses, secret), directory.path)
+        asked = look.asked if look is not None else None
+        node_order.write(orders.order(plan, addresses, secret, looks=asked), directory.path)
         console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
         if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
             console.say(f"not scaled: {plan.scale_why}")
         supervisor = Supervisor(plan, directory, listener, secret, console)
+        lookouts = Lookouts(look, directory, plan.num_nodes, console.say)
+        supervisor.hear_else = lookouts.hear
         agents = Agents.start(
             plan,
             archive,
@@ -65,8 +69,9 @@ def start(plan: Plan, host: Host) -> int:
             agents.end(seconds=seconds, waits_first=supervisor.crew.is_complete)
             console.finish_output()
             console.clear()
+        lookouts.close()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
-        _report(plan, directory, supervisor, outcome, time.monotonic() - began)
+        _report(plan, directory, supervisor, outcome, time.monotonic() - began, lookouts.load)
         return exit_code
     finally:
         directory.remove("secret")
@@ -190,7 +195,7 @@ def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Ho
 
 
 def _report(
-    plan: Plan, directory: RunDirectory, supervisor: Supervisor, outcome: Failure | None, seconds: float
+    plan: Plan, directory: RunDirectory, supervisor: Supervisor, outcome: Failure | None, seconds: float, load: Load
 ) -> None:
     console = supervisor.console
     exit_code = outcome.exit_code if outcome is not None else 0
@@ -202,7 +207,9 @@ def _report(
         console.say(f"warning: the run directory is incomplete: {directory.problem}")
     num_ranks = supervisor.num_ranks
     ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
-    nodes = f" on {plan.num_nodes} nodes" if plan.num_nodes > 1 else ""
+    # mpirun puts its ranks where it likes, and not always on all nodes
+    num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
+    nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
     logs = _shortest(directory.logs(supervisor.attempt.number))
     console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
     fields = (
@@ -213,7 +220,8 @@ def _report(
     directory.write_json(
         "report.json",
         {"format": 1, "exit_code": exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,
-         "attempts": supervisor.attempt.number + 1, "restarts": supervisor.restarts.count, **fields},
+         "attempts": supervisor.attempt.number + 1, "restarts": supervisor.restarts.count, **fields,
+         **({"load": load} if load else {})},
     )  # fmt: skip
     directory.event("end", exit_code=exit_code, **fields)
 
@@ -227,7 +235,7 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
     is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
     device = str(outcome.local_rank) if has_devices else ""
     shown = replace(outcome, log=_shortest(outcome.log)) if outcome.log else outcome
-    return failure.describe(shown, device=device, with_tail=not is_shown)
+    return failure.describe(shown, device=device, with_tail=not is_shown, scale=plan.scale)
 
 
 def _shortest(path: str) -> str:

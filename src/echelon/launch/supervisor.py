@@ -57,6 +57,7 @@ class Supervisor:
         self.bound = Bound(plan, directory, self.num_agents, console.say)
         self.stragglers = Stragglers(console.say)
         self.imported: set[int] = set()
+        self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
         self.stop_signal = 0
         self.num_interrupts = 0
         self.is_console_closed = False
@@ -188,9 +189,8 @@ class Supervisor:
             "signalled": self._hear_signalled,
             "lost": self._hear_lost,
             "stopped": self._hear_stopped,
-        }.get(message["kind"])
-        if hear is not None:
-            hear(member, message)
+        }.get(message["kind"], self.hear_else)
+        hear(member, message)
 
     def _hear_imported(self, member: Member, message: Message) -> None:
         self.imported.add(member.seat.agent_index)

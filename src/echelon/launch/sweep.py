@@ -47,7 +47,7 @@ def sweep(
         out = os.path.join(folder, "sweep.json")
         command = [
             sys.executable, "-m", "echelon", "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
-            "--show", "none", "--timeout", f"{timeout_seconds:g}", "--env", "NCCL_DEBUG=INFO",
+            "--check", "off", "--show", "none", "--timeout", f"{timeout_seconds:g}", "--env", "NCCL_DEBUG=INFO",
             "--env", "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH", "--env", f"NCCL_DEBUG_FILE={folder}/nccl.%h.%p",
             *(("-n", str(ranks_per_node), "--share-devices") if ranks_per_node else ()),
             "-m", PROGRAM, out, ",".join(map(str, sizes)), f"{SECONDS:g}", f"{share:g}",

@@ -11,6 +11,8 @@ from echelon.lint.toml import words
 
 WORD = re.compile(r"""(?:\{\{.*?\}\}|'[^']*'|"[^"]*"|[^\s'"])+""")
 """What stands between spaces; quotes hold spaces together, and so do the brackets of a template."""
+NO_COMMANDS = ("#", "{%", "{#")
+"""How comments begin, and the lines of a template that are gone once it is filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def read(lines: list[str]) -> Header:
                 options += _options(line, number, len(directive))
         elif re.match(rf"#\s+{directive[1:]}\b|\s+{directive}\b", line, re.IGNORECASE) and " -" in line:
             late.append(Late(line=number, why=f"does not begin with {directive}", text=text))
-        elif text and not text.startswith("#") and not first_command:
+        elif text and not text.startswith(NO_COMMANDS) and not first_command:
             first_command = number
     return Header(options=tuple(options), late=tuple(late))
 

@@ -100,6 +100,11 @@ class Job:
         option = self.option(name)
         return option.value if option else ""
 
+    def asked(self, name: str) -> int:
+        """Return the number that one of Slurm's options asks for; a variable there is no number: no shell reads it."""
+        text = self.value(name).partition("-")[0]
+        return self.number(text) if "$" not in text else 0
+
     @cached_property
     def partition(self) -> Partition | None:
         """The facts of the partition, where machine and partition are known."""
@@ -118,7 +123,7 @@ class Job:
     @cached_property
     def num_nodes(self) -> int:
         """The nodes of the job: 1 where nothing says more."""
-        return self.number(self.value("nodes").partition("-")[0]) or 1
+        return self.asked("nodes") or 1
 
     @cached_property
     def devices_per_node(self) -> int:
@@ -130,23 +135,23 @@ class Job:
         tasks = self.tasks_per_node or 1
         if each := _count(self.value("gpus-per-task")):
             return each * tasks
-        shared = self.number(self.value("ntasks-per-gpu"))
+        shared = self.asked("ntasks-per-gpu")
         return tasks // shared if shared else 0
 
     @cached_property
     def tasks_per_node(self) -> int:
         """Slurm's tasks on each node; 0 where nothing says it."""
-        if asked := self.number(self.value("ntasks-per-node")):
+        if asked := self.asked("ntasks-per-node"):
             return asked
-        total = self.number(self.value("ntasks"))
+        total = self.asked("ntasks")
         return max(1, total // self.num_nodes) if total else 0
 
     @cached_property
     def cores_per_node(self) -> int:
         """The cores that are asked for on each node; 0 where nothing says it."""
-        if each := self.number(self.value("cpus-per-task")):
+        if each := self.asked("cpus-per-task"):
             return each * (self.tasks_per_node or 1)
-        return self.number(self.value("cpus-per-gpu")) * self.devices_per_node
+        return self.asked("cpus-per-gpu") * self.devices_per_node
 
     @cached_property
     def memory_option(self) -> Option | None:
@@ -273,8 +278,8 @@ class Job:
             "JOB_NUM_NODES": self.num_nodes,
             "NTASKS": self.tasks_per_node * self.num_nodes,
             "NPROCS": self.tasks_per_node * self.num_nodes,
-            "NTASKS_PER_NODE": self.number(self.value("ntasks-per-node")),
-            "CPUS_PER_TASK": self.number(self.value("cpus-per-task")),
+            "NTASKS_PER_NODE": self.asked("ntasks-per-node"),
+            "CPUS_PER_TASK": self.asked("cpus-per-task"),
             "GPUS_ON_NODE": self.devices_per_node,
         }
         return given.get(name.removeprefix(prefix), 0) if name.startswith(prefix) else 0

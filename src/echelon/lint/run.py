@@ -119,7 +119,11 @@ def _syntax(text: str, path: str) -> Hit:
         line, column = error.lineno or 1, max(1, error.offset or 1)
         missing = re.fullmatch(r"expected '(\S+)'", error.msg or "")
         lines = lines_of(text)
-        repair = f"{lines[line - 1].strip()}{missing[1]}" if missing and line <= len(lines) else ""
+        here = lines[line - 1].strip() if line <= len(lines) else ""
+        if here.startswith(("!", "%")):
+            message = f"Python cannot read this: lines with {here[0]} are for notebooks"
+            return Hit(line=line, column=column, message=message, repair=f"# {here}")
+        repair = f"{here}{missing[1]}" if missing and here else ""
         return Hit(line=line, column=column, message=f"Python cannot read this: {error.msg}", repair=repair)
     except (ValueError, RecursionError, MemoryError):
         pass

@@ -129,10 +129,10 @@ def _refuse_duplicates(rows: list[Values], key: str) -> None:
 
 def _check_references(machine: Machine, values: Values) -> None:
     kinds = [kind.name for kind in machine.node_types]
-    for index, partition in enumerate(machine.partitions):
-        where = values["partitions"][index][schema.WHERE]
-        if partition.node_type not in kinds:
-            _refuse_name(where, "node_type", partition.node_type, kinds)
+    for table in ("partitions", "references"):
+        for row in values.get(table, []):
+            if row["node_type"] not in kinds:
+                _refuse_name(row[schema.WHERE], "node_type", row["node_type"], kinds)
     names = [partition.name for partition in machine.partitions]
     for table, field, known in (("billing", "partitions", names), ("settings", "node_types", kinds)):
         for row in values.get(table, []):

@@ -189,6 +189,21 @@ class Network(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reference(Row):
+    """What all-reduce reaches on nodes that are well."""
+
+    node_type: str
+    num_nodes: int
+    ranks_per_node: int
+    backend: str
+    """"nccl", which stands for RCCL too, or "gloo"."""
+    num_bytes: int
+    """The size that is reduced."""
+    bus_bytes_per_second: int
+    """As nccl-tests define it: bytes by seconds, times 2 (n - 1) / n."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Row):
     """A computer centre's system, or a workstation."""
 
@@ -213,6 +228,7 @@ class Machine(Row):
     containers: tuple[Container, ...] = ()
     modules: tuple[Modules, ...] = ()
     networks: tuple[Network, ...] = ()
+    references: tuple[Reference, ...] = ()
     quirks: tuple[Quirk, ...] = ()
     path: str = ""
     """The file that it was read from."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from echelon.machines import schema
+from echelon.machines.machine import Row
 
 # What two rows of a table have in common when they speak of the same thing.
 _IDENTITY = {
     "partitions": ("name",), "node_types": ("name",), "settings": ("name",), "containers": ("name",),
     "modules": ("framework",), "networks": ("kind",), "billing": ("partitions",), "quirks": ("about", "text"),
-    "nearest": ("device",),
+    "references": ("node_type", "num_nodes", "ranks_per_node", "backend"), "nearest": ("device",),
 }  # fmt: skip
 
 Values = dict[str, Any]
@@ -25,6 +26,11 @@ def overlay(below: Values, above: Values) -> Values:
         elif field != schema.WHERE:
             merged[field] = found
     return merged
+
+
+def is_same(field: str, one: Row, other: Row) -> bool:
+    """Tell whether two rows speak of the same thing."""
+    return all(getattr(one, name) == getattr(other, name) for name in _IDENTITY[field])
 
 
 def _rows(field: str, below: list[Values], above: list[Values]) -> list[Values]:

@@ -14,6 +14,7 @@ from echelon.machines.machine import (
     NodeType,
     Partition,
     Quirk,
+    Reference,
     Row,
     Setting,
 )
@@ -83,6 +84,7 @@ def page(machine: Machine) -> str:
         ("nodes", machine.node_types),
         ("billing", machine.billing),
         ("networks", machine.networks),
+        ("collectives", machine.references),
         ("settings of every rank", machine.settings),
         ("containers", machine.containers),
         ("modules", machine.modules),
@@ -139,6 +141,8 @@ def _words(row: Row) -> list[str]:
         return [f"{', '.join(row.partitions)}: {_bill(row)}"]
     if isinstance(row, Network):
         return [_network(row)]
+    if isinstance(row, Reference):
+        return [_reference(row)]
     if isinstance(row, Setting):
         return [f"{row.name}={row.value}{_when(row)}", row.why]
     if isinstance(row, Container):
@@ -233,6 +237,12 @@ def _network(row: Network) -> str:
         links = f"{row.links_per_node} × " if row.links_per_node else ""
         words.append(f"{links}{row.link_bits_per_second // 10**9} Gb/s")
     return "; ".join([*words, *([f"plugin {row.plugin}"] if row.plugin else [])])
+
+
+def _reference(row: Reference) -> str:
+    nodes = f"{row.num_nodes} node{'s' if row.num_nodes > 1 else ''} of {row.node_type}"
+    what = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
+    return f"{nodes}, {row.ranks_per_node} ranks each: {what}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
 
 
 def _when(row: Setting) -> str:

@@ -9,7 +9,17 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from echelon.errors import UsageError
 from echelon.machines import cores
-from echelon.machines.machine import Billing, Container, Machine, Network, NodeType, Partition, Row, Setting
+from echelon.machines.machine import (
+    Billing,
+    Container,
+    Machine,
+    Network,
+    NodeType,
+    Partition,
+    Reference,
+    Row,
+    Setting,
+)
 from echelon.machines.repair import other_unit
 from echelon.machines.where import Where
 
@@ -18,7 +28,8 @@ WHERE = "-where"
 
 TABLES = {
     "partitions": "partition", "node_types": "node_type", "billing": "billing", "settings": "setting",
-    "containers": "container", "modules": "modules", "networks": "network", "quirks": "quirk", "nearest": "nearest",
+    "containers": "container", "modules": "modules", "networks": "network", "references": "reference",
+    "quirks": "quirk", "nearest": "nearest",
 }  # fmt: skip
 """What a field of rows is called in TOML, one row at a time."""
 
@@ -31,6 +42,7 @@ CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
     (Setting, "kind"): ("value", "folder"),
     (Container, "command"): ("exec", "run"),
     (Network, "kind"): ("slingshot", "infiniband", "ethernet"),
+    (Reference, "backend"): ("nccl", "gloo"),
 }
 _MAY_BE_NEGATIVE = {(Partition, "preference")}
 _EXAMPLES = {

@@ -1,4 +1,4 @@
-"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]`, `… exec PROGRAM [args…]`, `… survey DIRECTORY` and `… topology`."""
+"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]`, `… exec PROGRAM …`, `… survey …`, `… lookout …` and `… topology`."""
 
 import os
 import signal
@@ -18,6 +18,10 @@ def main(argv: List[str]) -> int:
         from .survey import visit
 
         return visit.main(argv[1], os.environ)
+    if argv[:1] == ["lookout"] and len(argv) == 3:
+        from .survey import lookout
+
+        return lookout.main(argv[1], argv[2], os.environ)
     if argv == ["topology"]:
         from ..topology import describe
 
@@ -27,6 +31,7 @@ def main(argv: List[str]) -> int:
         "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX]\n"
         "       python3 node.pyz exec PROGRAM …\n"
         "       python3 node.pyz survey DIRECTORY\n"
+        "       python3 node.pyz lookout RUN_DIRECTORY NODE\n"
         "       python3 node.pyz topology\n"
     )
     return 2

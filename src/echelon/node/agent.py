@@ -4,7 +4,7 @@ import os
 import selectors
 import signal
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..environment.errors import WrongEnvironmentError
 from . import children, guard, ports, report, sweep
@@ -13,6 +13,7 @@ from .binding_watch import Holdings
 from .channel import Channel, Closed, Message
 from .ears import Ears
 from .guard import Guard
+from .lookout import Lookout
 from .order import Order
 from .output import RankOutput
 from .ranks import Attempt, Rank
@@ -20,6 +21,9 @@ from .seat import Seat
 from .settings import num_threads, surroundings_of_ranks
 from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
+
+if TYPE_CHECKING:
+    from .horovod import Store
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -48,6 +52,7 @@ class Agent:
         environ = surroundings_of_ranks(order, seat, self.mark)
         self.binding = Binding(order, seat, environ)
         self.holdings: Optional[Holdings] = None
+        self.store: Optional[Store] = None  # of the attempt, where the ranks are Horovod's
         num_cores = self.binding.num_cores(seat.first_local_rank)
         environ.setdefault("OMP_NUM_THREADS", str(num_threads(seat, num_cores)))
         self.starter = Starter(order, seat, self.binding, environ, archive)
@@ -59,6 +64,8 @@ class Agent:
         self.starter.warm_up(stdout, stderr)
         os.close(stdout)
         os.close(stderr)
+        self.lookout = Lookout(self.selector, self._tell)
+        self.lookout.start(order, seat, environ, archive, run_directory)
 
     def facts(self) -> Dict[str, Any]:
         """Return what the supervisor is told in the agent's hello."""
@@ -116,7 +123,8 @@ class Agent:
     def _obey(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "ports":
-            self._tell("ports", attempt=message["attempt"], ports=ports.free_ports(message["count"]))
+            found = ports.free_ports(message["count"])
+            self._tell("ports", attempt=message["attempt"], ports=found + self._serve_horovod())
         elif kind == "world":
             self.world = message
         elif kind == "start":
@@ -127,6 +135,17 @@ class Agent:
             self._stop(message["grace_seconds"], message["attempt"])
         elif kind == "end":
             self.exit_code = message["exit_code"]
+
+    def _serve_horovod(self) -> List[int]:
+        """Open the store by which the next attempt's ranks meet, where the script wants one and rank 0 is here."""
+        if not self.order.horovod_address or self.seat.agent_index != 0:
+            return []
+        from .horovod import Store  # few scripts need it
+
+        if self.store is not None:
+            self.store.close()
+        self.store = Store(self.selector, self.order.horovod_address)
+        return [self.store.port]
 
     def _signal(self, number: int) -> None:
         if self.attempt is not None:
@@ -202,7 +221,7 @@ class Agent:
     def _spared(self) -> Tuple[int, ...]:
         """Return the processes that are ours: what descends from them and is not one of them is the ranks'."""
         warm = (self.starter.warm.pid,) if self.starter.warm is not None else ()
-        return (os.getpid(), self.guard.pid, *warm)
+        return (os.getpid(), self.guard.pid, *self.lookout.pids, *warm)
 
     # The warm process
 
@@ -312,6 +331,7 @@ class Agent:
 
     def leave(self) -> None:
         """End what this agent started for itself."""
+        self.lookout.close()
         self.starter.close()
         if self.starter.warm is not None:
             sweep.send(self.starter.warm.pid, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 
 class Order(NamedTuple):
@@ -31,6 +31,8 @@ class Order(NamedTuple):
     secret: bytes
     rank_argument: str = ""  # each rank gets this and its local rank as its first argument; "": none
     mpi: str = ""  # what starts the ranks of an MPI program: "mpirun", "horovodrun", Slurm's "pmix" …; "": we do
+    looks: Optional[Dict[str, Any]] = None  # what is looked at beside the ranks, as a survey is asked; None: nothing
+    horovod_address: str = ""  # where the first agent serves the store by which Horovod's ranks meet; "": nowhere
 
 
 def read(run_directory: str) -> Order:

@@ -62,3 +62,7 @@ class Plan:
     launcher: Launcher | None
     """Whose command line was given, if any."""
     reasons: tuple[Reason, ...]
+    notes: tuple[str, ...] = ()
+    """What is worth a word before the start."""
+    serves_horovod: bool = False
+    """Whether Horovod's ranks meet at a store that the first agent runs."""

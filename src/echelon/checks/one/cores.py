@@ -57,10 +57,10 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 def _too_few(cores: Cores, ranks: int, share: int, wanted: Wanted, *, has_devices: bool) -> Finding:
     most = share or max(1, cores.num_cores // ranks)
     remedy = f"{'--cpus-per-gpu' if has_devices else '--cpus-per-task'}={most}"
-    if not wanted.in_allocation:
+    if cores.num_usable == cores.num_cores:
+        remedy = f"echelon run -n {cores.num_usable} …"
+    elif not wanted.in_allocation:
         remedy = f"taskset --cpu-list 0-{cores.num_threads - 1} echelon run …"
-        if cores.num_usable == cores.num_cores:
-            remedy = f"echelon run -n {cores.num_usable} …"
     return Finding(
         severity="error",
         message=f"{ranks} ranks on {cores.num_usable} core{'s' if cores.num_usable != 1 else ''}",

@@ -24,9 +24,11 @@ def nproc(job: Job) -> Iterator[Hit]:
         given = start.option("nproc-per-node", "num-gpus")
         count = job.number(given[1]) if given else 0
         if given and count and job.devices_per_node and count != job.devices_per_node:
-            word, value = given
-            message = f"{count} ranks on each node, and the job has {job.devices_per_node} devices there"
-            yield hit(word, message, word.text.replace(value, str(job.devices_per_node)) if "=" in word.text else "")
+            word = given[0]
+            ranks = "1 rank" if count == 1 else f"{count} ranks"
+            message = f"{ranks} on each node, and the job has {job.devices_per_node} devices there"
+            name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
+            yield hit(word, message, f"{name}={job.devices_per_node}")
 
 
 def started_by_each_task(job: Job) -> Iterator[Hit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from echelon import units
 from echelon.errors import UsageError
@@ -19,6 +20,9 @@ PLACEHOLDER = re.compile(
 )
 SURE = 0.9
 """Of difflib: gpu-per-node and gpus-per-node have 0.96; where two options are as near, a person has to decide."""
+EXPANDED = re.compile(r"(?<!\\)(?:\$(?:[A-Za-z_]\w*|\{[^}]*\}|\([^)]*\))|`[^`]*`)")
+"""What a shell fills in."""
+FILES, LABELS = ("output", "error", "input"), ("job-name", "comment", "mail-user", "wckey")
 PERSONAL = re.compile(r"(?<![\w$}./])/(?:home|users|u)/[A-Za-z]\w+")
 
 
@@ -26,7 +30,7 @@ def unknown_option(job: Job) -> Iterator[Hit]:
     """An option that Slurm does not have, or that has one dash too few."""
     known = names()
     for option in job.header.options:
-        if option.name in known:
+        if option.name in known or PLACEHOLDER.search(option.name):
             continue
         bare = option.name.lstrip("-")
         if bare.partition("=")[0] in known and option.name.startswith("-"):
@@ -96,7 +100,7 @@ def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
 def unreadable_value(job: Job) -> Iterator[Hit]:
     """A time, a size or a number that is none."""
     for option in job.header.options:
-        if not option.value or PLACEHOLDER.search(option.value) or "$" in option.value:
+        if not option.value or PLACEHOLDER.search(option.value) or EXPANDED.search(option.written):
             continue
         wrong = _unreadable(option)
         if wrong:
@@ -148,6 +152,28 @@ def placeholder(job: Job) -> Iterator[Hit]:
             at, text = found.start() + 1, found.group()
             message = f"{text} has not been filled in; the shell reads it as redirections from and to files"
             yield Hit(line=number, column=at, width=len(text), message=message)
+
+
+def unexpanded(job: Job) -> Iterator[Hit]:
+    """A variable of the shell in an option, which Slurm takes as it stands."""
+    for option in job.header.options:
+        found = EXPANDED.search(option.written)
+        if found is None or PLACEHOLDER.search(option.written):
+            continue
+        becomes = _with_patterns(option)
+        repair = becomes or f"{words()['slurm']['submit']} {option.written} …   there the shell fills it in"
+        message = f"{found.group()} stays as it is: Slurm reads this line, and no shell does"
+        severity = "warning" if option.name in LABELS else ""
+        yield replace(hit(option, message, repair, becomes=becomes), severity=severity)
+
+
+def _with_patterns(option: Option) -> str:
+    """Return the name of a file with Slurm's own signs for all variables in it; empty where one has none."""
+    if option.name not in FILES:
+        return ""
+    signs = words()["slurm"]["patterns"]
+    text = re.sub(r"\$\{?(\w+)\}?", lambda found: str(signs.get(found[1], found[0])), option.written)
+    return "" if EXPANDED.search(text) else text
 
 
 def no_first_line(job: Job) -> Iterator[Hit]:
@@ -215,4 +241,5 @@ RULES = (
     Rule(code="ECH122", find=no_first_line),
     Rule(code="ECH123", find=total_tasks),
     Rule(code="ECH125", find=personal_path),
+    Rule(code="ECH126", find=unexpanded),
 )

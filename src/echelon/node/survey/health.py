@@ -117,13 +117,13 @@ def ask_nvidia_smi(environ: Mapping[str, str]) -> Optional[Healths]:
     rows: List[List[str]] = []
     for family in ("clocks_event_reasons", "clocks_throttle_reasons"):  # drivers before 535 know the second alone
         names = [*_FIELDS, *("%s.%s" % (family, reason) for reason in _THROTTLES)]
-        rows = _rows("--query-gpu=" + ",".join(names), environ)
+        rows = ask_rows("--query-gpu=" + ",".join(names), environ)
         if rows:
             break
     if not rows:
         return None
     users: Dict[str, List[str]] = {}
-    for row in _rows("--query-compute-apps=gpu_bus_id,pid,process_name", environ):
+    for row in ask_rows("--query-compute-apps=gpu_bus_id,pid,process_name", environ):
         if len(row) == 3 and row[1] != str(os.getpid()):
             users.setdefault(pci.normal(row[0]), []).append("%s %s" % (row[1], os.path.basename(row[2])))
     whole = [row for row in rows if len(row) == len(_FIELDS) + len(_THROTTLES)]
@@ -146,7 +146,8 @@ def _nvidia(row: Sequence[str], users: Mapping[str, List[str]]) -> Health:
     )
 
 
-def _rows(query: str, environ: Mapping[str, str]) -> List[List[str]]:
+def ask_rows(query: str, environ: Mapping[str, str]) -> List[List[str]]:
+    """Return what nvidia-smi answers, word by word; nothing where it is missing or fails."""
     try:
         done = subprocess.run(
             ["nvidia-smi", query, "--format=csv,noheader,nounits"],

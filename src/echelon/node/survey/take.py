@@ -144,7 +144,7 @@ def _read(pipe: int, deadline: float) -> Optional[bytes]:
 
 def _reap(child: int) -> None:
     """Wait a moment for the child's end; one that hangs in the kernel cannot be waited for."""
-    for _ in range(50):
+    for _ in range(500):
         if os.waitpid(child, os.WNOHANG)[0]:
             return
         time.sleep(0.002)

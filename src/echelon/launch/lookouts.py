@@ -1,0 +1,119 @@
+"""What the lookouts see beside a run: nodes that are not as they should be, and devices that nobody uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from echelon.environment.hostlist import compress
+from echelon.errors import EchelonError
+from echelon.launch.crew import Member
+from echelon.launch.failure import NEVER
+from echelon.launch.run_directory import RunDirectory
+from echelon.node.channel import Message
+
+if TYPE_CHECKING:
+    from echelon.node.survey.nouns import Survey
+
+Load = dict[str, list[dict[str, Any]]]
+"""Node → how busy each of its devices was so far."""
+MOST_LINES = 5
+LATE_SECONDS = 10.0  # after the first answer: a node that says nothing so long will not
+LEAST_LOOKS = 6  # in a minute: imports may take as long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One thing that is wrong with nodes."""
+
+    line: str
+    fields: Mapping[str, Any]
+    """The same for programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is looked at beside a run, and what to think of it."""
+
+    asked: Mapping[str, Any]
+    """How the nodes are surveyed."""
+    judge: Callable[[Sequence[Survey]], Sequence[Seen]]
+    """Returns what is worth a word, the worst first."""
+
+
+class Lookouts:
+    """Takes in what the lookouts of a run say; it stops nothing. Without a look there are none."""
+
+    def __init__(self, look: Look | None, directory: RunDirectory, num_nodes: int, say: Callable[[str], None]) -> None:
+        self._look = look
+        self._directory = directory
+        self._num_nodes = num_nodes
+        self._say = say
+        self._surveys: dict[str, Survey] = {}
+        self._is_judged = False
+        self._first = NEVER
+        self.load: Load = {}
+
+    def hear(self, member: Member, message: Message) -> None:
+        """Take in a node's survey, or its devices' load; judge once all nodes have answered."""
+        node = member.seat.node
+        if message["kind"] == "survey":
+            self._first = min(self._first, time.monotonic())
+            self._surveys[node] = _survey(message)._replace(node=node, ahead_seconds=member.clock_offset)
+            if len(self._surveys) == self._num_nodes:
+                self._judge()
+        elif message["kind"] == "load":
+            self.load[node] = list(message["devices"])
+
+    def close(self) -> None:
+        """Say, now that the run is over, what is known of it; of nodes that had no time to answer nothing."""
+        if time.monotonic() - self._first >= LATE_SECONDS:
+            self._judge()
+        idle = {
+            node: [row["device"] for row in rows if row["most"] == 0 and row["looks"] >= LEAST_LOOKS]
+            for node, rows in self.load.items()
+        }
+        count = sum(len(devices) for devices in idle.values())
+        if count:
+            total = sum(len(rows) for rows in self.load.values())
+            remedy = "ask for fewer, or start a rank for each"
+            self._say(f"note: {count} of {total} devices were never seen busy: {_listed(idle)}; {remedy}")
+
+    def _judge(self) -> None:
+        if self._look is None or self._is_judged or not self._surveys:
+            return
+        self._is_judged = True
+        try:
+            found = self._look.judge(list(self._surveys.values()))
+        except EchelonError as error:  # a machine file that has changed since the start
+            self._say(f"check: the nodes cannot be judged: {error.message}")
+            return
+        for seen in found:
+            self._directory.event("finding", **seen.fields)
+        for seen in found[:MOST_LINES]:
+            self._say(f"check: {seen.line}")
+        if len(found) > MOST_LINES:
+            self._say(f"check: and {len(found) - MOST_LINES} more (events.jsonl); echelon check shows them")
+
+
+def _survey(message: Message) -> Survey:
+    from echelon.node.survey.nouns import Survey, rebuild
+
+    try:
+        survey: Survey = rebuild(Survey, message["survey"])
+    except ValueError as error:
+        survey = Survey("", silent={"node": f"answered something else: {error}"})
+    return survey
+
+
+def _listed(idle: Mapping[str, Sequence[int]]) -> str:
+    """Name devices, nodes with the same ones together."""
+    from echelon.topology.cpu_lists import cpu_list
+
+    nodes: dict[str, list[str]] = {}
+    for node, devices in idle.items():
+        if devices:
+            nodes.setdefault(cpu_list(devices), []).append(node)
+    return "; ".join(f"{devices} on {compress(names)}" for devices, names in nodes.items())

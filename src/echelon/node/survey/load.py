@@ -1,0 +1,30 @@
+"""How busy the devices are at this moment, as their driver says."""
+
+import os
+from typing import Dict, Mapping, Sequence
+
+from ...topology import files, pci
+from .health import ask_rows
+from .nouns import Device
+
+_PCI = "sys/bus/pci/devices"
+
+
+def percentages(root: str, devices: Sequence[Device], environ: Mapping[str, str]) -> Dict[int, int]:
+    """Return the load by the devices' numbers, 0 to 100; a device of which nobody knows is left out."""
+    if not devices:
+        return {}
+    found = _amd(root, devices) if devices[0].vendor == "amd" else _nvidia(devices, environ)
+    return {number: percent for number, percent in found.items() if 0 <= percent <= 100}
+
+
+def _amd(root: str, devices: Sequence[Device]) -> Dict[int, int]:
+    places = {device.number: os.path.join(root, _PCI, device.pci, "gpu_busy_percent") for device in devices}
+    return {number: files.number(files.text(path)) for number, path in places.items()}
+
+
+def _nvidia(devices: Sequence[Device], environ: Mapping[str, str]) -> Dict[int, int]:
+    """Ask nvidia-smi; of a slice of a card (MIG) it does not know the load."""
+    rows = ask_rows("--query-gpu=pci.bus_id,utilization.gpu", environ)
+    of_card = {pci.normal(row[0]): files.number(row[1]) for row in rows if len(row) == 2}
+    return {device.number: of_card.get(device.pci, -1) for device in devices}

@@ -1,0 +1,308 @@
+"""What lookouts see beside a run: said once, never in the way, and nothing of them is left."""
+
+import json
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.checks import nodes
+from tests.checks.test_take import nvidia_smi
+from tests.cluster import Cluster
+from tests.runs import ECHELON
+
+from echelon.errors import UsageError
+from echelon.launch import lookouts
+from echelon.launch.crew import Member
+from echelon.launch.lookouts import Look, Lookouts, Seen
+from echelon.launch.run_directory import RunDirectory
+from echelon.node.lookout import Lookout
+from echelon.node.order import Order
+from echelon.node.seat import Seat
+from echelon.node.survey import load, lookout
+from echelon.node.survey.lookout import Busy
+from echelon.node.survey.nouns import Device, Survey, plain
+
+UNTIL_FOUND = 'until grep -q \'"event": "finding"\' "$ECHELON_RUN_DIR/events.jsonl"; do sleep 0.1; done'
+REMEDY = "; ask for fewer, or start a rank for each"
+MISSPELT = "nothing reads NCLL_DEBUG; NCCL_DEBUG is read; export NCCL_DEBUG=INFO; unset NCLL_DEBUG"
+
+
+def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ECHELON, "run", "-n", "1", "--timeout", "2m", *words],
+        cwd=folder, env={**os.environ, **more}, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+
+def said(stderr: str) -> list[str]:
+    return [line.removeprefix("echelon: check: ") for line in stderr.splitlines() if "check: " in line]
+
+
+def test_a_machine_with_devices_is_looked_at(tmp_path: Path) -> None:
+    """While the rank runs its node's finding is said in a line and written down; the run goes on and is fine."""
+    environ = {"CUDA_VISIBLE_DEVICES": "0", "NCLL_DEBUG": "INFO"}
+    done = run(tmp_path, "--run-dir", "seen", "--", "sh", "-c", UNTIL_FOUND, **environ)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in said(done.stderr) if MISSPELT in line and line.startswith("warning on ")]
+    events = [json.loads(line) for line in (tmp_path / "seen/events.jsonl").read_text().splitlines()]
+    found = [event for event in events if event["event"] == "finding"]
+    assert [event["severity"] for event in found if "NCLL_DEBUG" in event["message"]] == ["warning"]
+    assert [event["event"] for event in events][-2:] == ["exit", "end"]
+
+
+@pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "0", "ECHELON_CHECK": "off"}])
+def test_nobody_looks(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Without devices, and where it is switched off, agents are told to look at nothing."""
+    done = run(tmp_path, "--run-dir", "unseen", "--", "true", NCLL_DEBUG="INFO", **environ)
+    assert (done.returncode, said(done.stderr)) == (0, [])
+    assert json.loads((tmp_path / "unseen/order.json").read_text())["looks"] is None
+
+
+def test_the_variable_has_the_options_choices(tmp_path: Path) -> None:
+    """ECHELON_CHECK=fast looks before the start, as --check fast does, and a wrong value is named."""
+    done = run(tmp_path, "--", "touch", "begun", ECHELON_CHECK="fast", NCCL_SOCKET_IFNAME="hsn0")
+    assert done.returncode == 2 and not (tmp_path / "begun").exists()
+    done = run(tmp_path, "--", "touch", "begun", ECHELON_CHECK="quick")
+    assert done.returncode == 2
+    assert "ECHELON_CHECK=quick: the choices are fast, full, off" in done.stderr
+
+
+@pytest.mark.slurm
+def test_nodes_of_an_allocation_are_looked_at(slurm: Cluster, tmp_path: Path) -> None:
+    """One line for what both nodes have; the lines are those that `echelon check` has above a note."""
+    environ = {**slurm.environ, "ECHELON_CHECK": "", "NCLL_DEBUG": "INFO"}
+    script = ["--show", "none", "--", "sh", "-c", UNTIL_FOUND]
+    both = (
+        f"{' '.join(ECHELON)} check --fast -n 1 --json > check.json;"
+        f' exec {" ".join(ECHELON)} run -n 1 --timeout 2m "$@"'
+    )
+    done = slurm.run(
+        "salloc", "--quiet", "-N2", "sh", "-c", both, "sh", *script, env=environ, cwd=tmp_path, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "check.json").read_text())["findings"]
+    wanted = [each for each in found if each["severity"] != "note"]
+    lines = said(done.stderr)
+    assert f"warning on nid[005000-005001]: {MISSPELT}" in lines
+    assert len(lines) == len(wanted), (lines, wanted)
+    for line, each in zip(lines, wanted, strict=True):
+        assert each["message"] in line and each["remedy"] in line
+
+
+# The supervisor's side
+
+
+class Heard:
+    """Lookouts with a look that finds what a test says."""
+
+    def __init__(self, findings: Callable[[Sequence[Survey]], Sequence[str]], num_nodes: int = 2) -> None:
+        self.said: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        directory = cast(RunDirectory, SimpleNamespace(event=lambda kind, **fields: self.events.append(fields)))
+
+        def judge(surveys: Sequence[Survey]) -> list[Seen]:
+            return [Seen(line=line, fields={"message": line}) for line in findings(surveys)]
+
+        self.lookouts = Lookouts(Look(asked={}, judge=judge), directory, num_nodes, self.said.append)
+
+    def hear(self, node: str, kind: str, **fields: Any) -> None:
+        member = cast(Member, SimpleNamespace(seat=SimpleNamespace(node=node), clock_offset=0.5))
+        self.lookouts.hear(member, {"kind": kind, **fields})
+
+    def answer(self, node: str) -> None:
+        self.hear(node, "survey", survey=plain(Survey("what it calls itself")))
+
+
+def test_said_once_all_have_answered() -> None:
+    """Nodes are judged together, under the names that the run has for them; the end adds nothing."""
+    heard = Heard(lambda surveys: [f"{each.node} is {each.ahead_seconds} s ahead" for each in surveys])
+    heard.answer("nid1")
+    assert heard.said == []
+    heard.answer("nid2")
+    heard.lookouts.close()
+    assert heard.said == ["check: nid1 is 0.5 s ahead", "check: nid2 is 0.5 s ahead"]
+    assert len(heard.events) == 2
+
+
+@pytest.mark.parametrize(("late_seconds", "wanted"), [(0.0, ["check: nid1"]), (60.0, [])])
+def test_a_node_that_never_answers(monkeypatch: pytest.MonkeyPatch, late_seconds: float, wanted: list[str]) -> None:
+    """The others are judged when the run is over, unless it was too short for an answer."""
+    monkeypatch.setattr(lookouts, "LATE_SECONDS", late_seconds)
+    heard = Heard(lambda surveys: [each.node for each in surveys])
+    heard.answer("nid1")
+    heard.lookouts.close()
+    assert heard.said == wanted
+
+
+def test_what_cannot_be_judged_stops_nothing() -> None:
+    """An error of ours is a line, and an answer that is none is a node that does not answer."""
+
+    def judge(surveys: Sequence[Survey]) -> list[str]:
+        raise UsageError("; ".join(f"{each.node}: {each.silent['node']}" for each in surveys))
+
+    heard = Heard(judge, num_nodes=1)
+    heard.hear("nid1", "survey", survey={"odd": 1})
+    assert len(heard.said) == 1
+    assert heard.said[0].startswith("check: the nodes cannot be judged: nid1: answered something else")
+
+
+def test_all_well_is_silence_and_many_findings_are_few_lines() -> None:
+    """Nothing is said of nodes that are as they should be; of nine findings five, and all are events."""
+    well, bad = Heard(lambda _: []), Heard(lambda _: [f"finding {n}" for n in range(9)])
+    for heard in (well, bad):
+        heard.answer("nid1")
+        heard.answer("nid2")
+    assert well.said == []
+    assert len(bad.said) == 6 and "and 4 more" in bad.said[-1]
+    assert len(bad.events) == 9
+
+
+def busy(*most: int, looks: int = 7) -> list[dict[str, Any]]:
+    return [{"device": number, "looks": looks, "mean": each / 2, "most": each} for number, each in enumerate(most)]
+
+
+@pytest.mark.parametrize(
+    ("load_of_nodes", "wanted"),
+    [
+        ([busy(0, 90, 0, 0), busy(0, 80, 0, 0)],
+         [f"note: 6 of 8 devices were never seen busy: 0,2-3 on nid[1-2]{REMEDY}"]),
+        ([busy(1, 100), busy(90, 0)], [f"note: 1 of 4 devices were never seen busy: 1 on nid2{REMEDY}"]),
+        ([busy(0, 0, looks=3)], []),  # it may still be importing
+        ([], []),
+    ],
+)  # fmt: skip
+def test_devices_that_nobody_used(load_of_nodes: list[Any], wanted: list[str]) -> None:
+    """Devices without a moment of load are named at the end, nodes with the same ones together."""
+    heard = Heard(lambda _: [])
+    for number, devices in enumerate(load_of_nodes, 1):
+        heard.hear(f"nid{number}", "load", devices=busy(0, looks=1))  # what is said later counts
+        heard.hear(f"nid{number}", "load", devices=devices)
+    heard.lookouts.close()
+    assert heard.said == wanted
+
+
+# The node's side
+
+
+def test_load_of_amd_devices(forest: nodes.Forest) -> None:
+    """The driver's own figure of each device; one that has none is left out."""
+    good = nodes.BY_NAME["LUMI, a whole node"]
+    root = forest.tree(good)
+    devices = nodes.survey(good, root).devices.devices
+    tree = nodes.Changed(root)
+    for device in devices[:3]:
+        tree.write(f"sys/bus/pci/devices/{device.pci}/gpu_busy_percent", device.number * 40)
+    try:
+        assert load.percentages(str(root), devices, {}) == {0: 0, 1: 40, 2: 80}
+    finally:
+        tree.restore()
+    assert load.percentages(str(root), devices, {}) == {}
+
+
+def test_load_of_nvidia_devices(tmp_path: Path) -> None:
+    """nvidia-smi's answer, by address; what it does not know ([N/A], as of MIG) is left out."""
+    devices = [
+        Device(number, "nvidia", "A100", f"0000:0{number}:00.0", "", 0, 0, 0, True, True, 10, "")
+        for number in (1, 2, 3)
+    ]
+    lines = "00000000:01:00.0, 97\\n00000000:02:00.0, 0\\n00000000:03:00.0, [N/A]\\n"
+    environ = nvidia_smi(tmp_path, f'case "$1" in *utilization.gpu*) printf "{lines}";; *) exit 9;; esac')
+    assert load.percentages("/", devices, environ) == {1: 97, 2: 0}
+    assert load.percentages("/", devices, {"PATH": "/nowhere"}) == {}
+
+
+def test_load_is_told_as_long_as_it_can_be_read(
+    forest: nodes.Forest, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What has been seen so far is told again and again; when the driver says no more, that is the end."""
+    monkeypatch.setattr(lookout, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lookout, "TELL_SECONDS", 0.05)
+    good = nodes.BY_NAME["LUMI, a whole node"]
+    root = forest.tree(good)
+    devices = list(nodes.survey(good, root).devices.devices[:2])
+    tree = nodes.Changed(root)
+    for device, percent in zip(devices, (0, 75), strict=True):
+        tree.write(f"sys/bus/pci/devices/{device.pci}/gpu_busy_percent", percent)
+    end = threading.Timer(1.0, tree.restore)
+    end.start()
+    lookout.follow(str(root), devices, {})
+    end.join()
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert {each["kind"] for each in told} == {"load"}
+    last = told[-1]["devices"]
+    assert [(row["device"], row["mean"], row["most"]) for row in last] == [(0, 0.0, 0), (1, 75.0, 75)]
+    assert told[0]["devices"][0]["looks"] < last[0]["looks"]
+
+
+def test_looks_are_added_up() -> None:
+    """Mean, most and the number of looks of each device."""
+    seen = Busy()
+    for percentages in ({0: 100, 1: 0}, {0: 50, 1: 0}, {0: 0}):
+        seen.note(percentages)
+    assert seen.rows() == [
+        {"device": 0, "looks": 3, "mean": 50.0, "most": 100},
+        {"device": 1, "looks": 2, "mean": 0.0, "most": 0},
+    ]
+
+
+HANGING = """
+import json
+import os
+import time
+
+
+def say():
+    print(json.dumps({"kind": "survey", "survey": os.getpid()}), flush=True)
+
+
+say()
+if os.fork() == 0:
+    say()
+time.sleep(600)
+"""
+
+
+def test_a_lookout_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    """What it says is passed on; at the end neither it nor what it has started is left."""
+    archive = tmp_path / "hanging.py"
+    archive.write_text(HANGING)
+    selector, told = selectors.DefaultSelector(), []
+    child = Lookout(selector, lambda kind, **fields: told.append((kind, int(fields["survey"]))))
+    seat = Seat(0, 0, "nid1", 0, 1, 1, 1, 0)
+    order = cast(Order, SimpleNamespace(looks={}))
+    child.start(order, seat, dict(os.environ), str(archive), str(tmp_path))
+    deadline = time.monotonic() + 60
+    while len(told) < 2 and time.monotonic() < deadline:
+        for key, _ in selector.select(1.0):
+            key.data()
+    assert [kind for kind, _ in told] == ["survey"] * 2
+    child.close()
+    for pid in child.pids:
+        os.waitpid(pid, 0)
+    deadline = time.monotonic() + 10
+    while any(is_alive(pid) for _, pid in told) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [pid for _, pid in told if is_alive(pid)]
+    assert not selector.get_map()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_nothing_is_started_where_nothing_is_asked() -> None:
+    """Without a look there is no child, and none is named to the sweep that ends what a run leaves behind."""
+    child = Lookout(selectors.DefaultSelector(), lambda *_words, **_fields: None)
+    child.start(cast(Order, SimpleNamespace(looks=None)), Seat(0, 0, "n", 0, 1, 1, 1, 0), {}, "x", "y")
+    assert child.pids == ()
+    child.close()
