@@ -1,10 +1,12 @@
 """Train with Horovod.
 
     python with_horovod.py                               one process
-    horovodrun --gloo -np 2 python with_horovod.py       two ranks on this machine
-    salloc --nodes=2 --ntasks-per-node=2 srun --mpi=pmi2 echelon exec python with_horovod.py   two on each of two nodes
+    echelon run -n 2 with_horovod.py                     two ranks on this machine
+    salloc --nodes=2 echelon run -n 2 with_horovod.py    two on each of two nodes
+    horovodrun --gloo -np 2 python with_horovod.py       by its own launcher
+    salloc --nodes=2 --ntasks-per-node=2 srun --mpi=pmi2 echelon exec python with_horovod.py   by MPI
 
-The last line needs a Horovod that was built with MPI. `echelon exec` binds each rank and tells it its place.
+The last line needs a Horovod that was built with MPI, the others one with gloo.
 """
 
 import horovod.torch as hvd

@@ -23,8 +23,8 @@ Known differences to the machine that it imitates:
   `--cpus-per-task`.
 - All nodes share one file system, one clock, one hostname (`hostname` is this machine's; the node's
   name is SLURMD_NODENAME) and one set of ports; a listener on a node is seen on all of them.
-- There is no accounting (`sacct` answers nothing, and a job's TRES name no gres/gpu), no PMIx, no X11, no QOS,
-  and jobs run as root.
+- There is no accounting (`sacct` answers nothing, and a job's TRES name no gres/gpu), no X11, no QOS, PMIx only after
+  `tools/install-slurm --pmix`, and jobs run as root.
 - Waits are short: a lost node is noticed after 9 to 16 s, KillWait is 5 s, and a requeued job starts
   again after about 11 s, not after 2 minutes. A node lost by `kill_slurmd` keeps its processes;
   `power_off` ends them too.

@@ -64,9 +64,10 @@ def run(line: Line, folder: Path, environ: Mapping[str, str], *more: str) -> sub
     )
 
 
-def losses(done: subprocess.CompletedProcess[str]) -> list[float]:
-    """Return the loss of every step of a run that must have ended well."""
+def losses(done: subprocess.CompletedProcess[str], *, times: int = 1) -> list[float]:
+    """Return the loss of every step of a run, of so many trainings in a row, that must have ended well."""
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-500:]}\n{done.stderr[-3000:]}"
     found = LOSS.findall(done.stdout)
-    assert [int(step) for step, _ in found] == list(range(1, len(found) + 1)), done.stdout  # each step is said once
+    steps = list(range(1, len(found) // times + 1))
+    assert [int(step) for step, _ in found] == steps * times, done.stdout  # each step is said once
     return [float(loss) for _, loss in found]

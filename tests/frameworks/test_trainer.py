@@ -32,6 +32,7 @@ def test_losses_are_those_of_one_process(
 @pytest.mark.framework("datasets")
 def test_model_and_data_by_name(tmp_path: Path) -> None:
     """What is loaded from the Hub elsewhere is loaded from folders here: model, tokenizer, and a dataset's text."""
+    import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFast
 
@@ -41,6 +42,7 @@ def test_model_and_data_by_name(tmp_path: Path) -> None:
     sizes = GPTNeoConfig(vocab_size=len(words), hidden_size=16, num_layers=2, num_heads=2,
                          attention_types=[[["global", "local"], 1]], max_position_embeddings=16)  # fmt: skip
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(tmp_path / "model")
+    torch.manual_seed(0)  # unlucky weights begin more than a tenth beside ln 4
     GPTNeoForCausalLM(sizes).save_pretrained(tmp_path / "model")
     (tmp_path / "reviews").mkdir()
     (tmp_path / "reviews" / "train.csv").write_text("text,label\n" + "good film bad film,1\n" * 200)

@@ -92,6 +92,7 @@ def _check(meanings: Mapping[str, Mapping[int, Mapping[str, str]]], num_ranks: i
         assert ranks == expected, launcher
 
 
+@pytest.mark.framework
 def test_two_ranks_here(shell: Shell) -> None:
     """torchrun's, Accelerate's, DeepSpeed's, MPI's and Horovod's lines for two ranks: the table has equal columns."""
     meanings = {}
@@ -106,6 +107,7 @@ def test_two_ranks_here(shell: Shell) -> None:
     _check(meanings, 2)
 
 
+@pytest.mark.framework
 @pytest.mark.slurm
 def test_two_nodes_of_slurm(slurm: Cluster, tmp_path: Path) -> None:
     """The same on two nodes with two ranks each, srun's own lines among them."""

@@ -37,6 +37,11 @@ use_cpu: false
 """
 
 
+def _cases(rows: list[dict[str, Any]]) -> list[object]:
+    """Return rows as parameters; those that need something are marked, so that `make frameworks` runs these alone."""
+    return [pytest.param(row, id=_name(row), marks=[pytest.mark.framework] if "needs" in row else []) for row in rows]
+
+
 def _name(row: dict[str, Any]) -> str:
     return re.sub(r"[^\w.:/]+", "-", f"{ROWS.index(row)}-{row['line'][:40]}")
 
@@ -65,7 +70,7 @@ def _check(row: dict[str, Any], folder: Path) -> None:
     assert len({report["environ"]["MASTER_PORT"] for report in found.values()}) == 1
 
 
-@pytest.mark.parametrize("row", HERE, ids=_name)
+@pytest.mark.parametrize("row", _cases(HERE))
 def test_line_starts_its_ranks_here(shell: Shell, row: dict[str, Any]) -> None:
     """The guide's own line after `echelon run --`: ranks, places, arguments; and one line says whose it is."""
     require(row.get("needs", ""))
@@ -82,7 +87,7 @@ def test_line_starts_its_ranks_here(shell: Shell, row: dict[str, Any]) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("row", IN_SLURM, ids=_name)
+@pytest.mark.parametrize("row", _cases(IN_SLURM))
 def test_line_starts_its_ranks_in_an_allocation(slurm: Cluster, tmp_path: Path, row: dict[str, Any]) -> None:
     """The guide's own line inside of a real allocation: on all its nodes."""
     require(row.get("needs", ""))

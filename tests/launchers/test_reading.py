@@ -252,6 +252,7 @@ def test_accelerates_silent_single_process_is_named() -> None:
     assert "would start one process" in line.note
 
 
+@pytest.mark.framework
 def test_simple_options_mean_what_accelerate_says() -> None:
     """What is read here is what accelerate itself sets for the same words."""
     require("accelerate")

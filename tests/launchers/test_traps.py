@@ -1,7 +1,11 @@
 """What would fail in every rank, or train something else, is refused before the start: by reading, in 0.1 s."""
 
 import json
+import os
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.run.shell import Shell
@@ -221,22 +225,82 @@ def test_a_cluster_that_the_user_set_for_tensorflow(shell: Shell, how: str, valu
 
 
 MPI = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.Get_size())\n"
+HOROVOD = "import horovod.torch as hvd\nhvd.init()\n"
 
 
 @pytest.mark.parametrize(
     ("text", "part", "hint"),
     [
         (MPI, "line 1, imports mpi4py: COMM_WORLD has the ranks", "echelon run -- mpirun -n 2 python t.py"),
-        ("import horovod.torch as hvd\nhvd.init()\n", "imports horovod", "echelon run -- horovodrun -np 2 python t.py"),
+        (HOROVOD, "line 1, imports horovod: HOROVOD_CONTROLLER=mpi is set", "echelon run -- mpirun -n 2 python t.py"),
     ],
-)  # fmt: skip
+)
 def test_ranks_that_only_their_own_launcher_makes_known(shell: Shell, text: str, part: str, hint: str) -> None:
-    """Each would be alone, without a word, or wait for ever; one rank, or one that meets through torch, is let pass."""
+    """Each would be alone, without a word; one rank, or one that meets through torch, is let pass."""
     shell.script(text, "t.py")
-    path = fake(shell, "mpi4py", "horovod", "torch")
-    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=path)
+    environ = {"PYTHONPATH": fake(shell, "mpi4py", "horovod", "torch"), "HOROVOD_CONTROLLER": "mpi"}
+    said = refused(shell, "-n", "2", "t.py", **environ)
     assert part in said
     assert hint in said
-    accepted(shell, "-n", "1", "t.py", PYTHONPATH=path)
+    accepted(shell, "-n", "1", "t.py", **environ)
     shell.script(text + "import torch.distributed as dist\ndist.init_process_group()\n", "t.py")
-    accepted(shell, "-n", "2", "t.py", PYTHONPATH=path)
+    accepted(shell, "-n", "2", "t.py", **environ)
+
+
+def _lock(shell: Shell, name: str, *, minutes: int) -> Path:
+    """Leave the lock of a build that ended so long ago."""
+    lock = shell.script("", f"extensions/{name}/lock")
+    for path in (lock, lock.parent):
+        os.utime(path, (time.time() - 60 * minutes,) * 2)
+    return lock
+
+
+LOADS = "from torch.utils import cpp_extension as e\ne.load('x', [])\n"
+
+
+@pytest.mark.parametrize("text", ["import deepspeed\n", LOADS])
+def test_a_lock_that_a_dead_build_left(shell: Shell, text: str) -> None:
+    """PyTorch would wait for it without an end: named, with the command that removes it; one that is held is not."""
+    shell.script(text, "t.py")
+    folder = str(shell.folder / "extensions")
+    environ = {"PYTHONPATH": fake(shell, "deepspeed", "torch"), "TORCH_EXTENSIONS_DIR": folder}
+    old, older = _lock(shell, "cpu_adam", minutes=125), _lock(shell, "utils", minutes=300)
+    said = refused(shell, "-n", "2", "t.py", **environ)
+    assert f"a build of utils has ended and left its lock, {older}" in said
+    assert "nothing there has changed for 5 h 00 min" in said
+    assert f"hint: rm {older} {old}\n" in said
+    with open(old), open(older):  # as FileBaton.try_acquire keeps it open
+        accepted(shell, "-n", "2", "t.py", **environ)
+    shell.script("", "t.py")
+    accepted(shell, "-n", "2", "t.py", **environ)
+
+
+def test_a_lock_that_may_be_of_another_node(shell: Shell) -> None:
+    """One that was taken a minute ago is worth a note, and the run goes on."""
+    shell.script("", "deepspeed.py")
+    shell.script("import deepspeed\n", "t.py")
+    python = f"py{sys.version_info.major}{sys.version_info.minor}_cpu"
+    lock = shell.script("", f"cache/torch_extensions/{python}/cpu_adam/lock")
+    done = shell.run("t.py", XDG_CACHE_HOME=str(shell.folder / "cache"))
+    assert done.exit_code == 0, done.said
+    assert f"note: no process here holds {lock}; unless another node builds cpu_adam now" in done.said
+    assert done.said.count("note: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "is_noted"),
+    [
+        ("jax.distributed.initialize()", True),
+        ("jax.distributed.initialize(local_device_ids=[0])", True),
+        ("jax.distributed.initialize(num_processes=N, process_id=K)", False),
+        ("jax.distributed.initialize('localhost:1', 2, K)", False),
+        ("jax.distributed.initialize(cluster_detection_method='mpi4py')", False),
+    ],
+)
+def test_jax_finds_its_ranks_in_slurm_only(shell: Shell, call: str, is_noted: bool) -> None:
+    """A note with what the call needs; the run goes on, because the line may never be reached."""
+    shell.script("", "jax.py")
+    shell.script(f"import jax, os\nif len(os.environ) < 0:\n    {call}\n", "t.py")
+    done = shell.run("-n", "2", "t.py")
+    assert done.exit_code == 0, done.said
+    assert ("note: t.py, line 3: jax.distributed.initialize() finds" in done.said) == is_noted, done.said

@@ -1,9 +1,12 @@
-"""What `echelon run --check` does before anything starts: look at the nodes, and stop, warn, or do without some."""
+"""How `echelon run` looks at its nodes: beside the start, and says what is wrong; or before it, as --check asks."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli.talk import say
@@ -12,20 +15,25 @@ from echelon.host import Host
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import BeforeRun
+    from echelon.launch.lookouts import Look, Seen
+    from echelon.node.survey.nouns import Survey
     from echelon.spec import Job, Plan
 
 LEVELS = ("fast", "full", "off")
+VARIABLE = "ECHELON_CHECK"
+"""What is asked for where the command line does not say."""
+PART_SECONDS = 15.0  # for each part of a node beside the start, where nobody waits for it
 
 
 def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Host) -> Plan:
     """Return the plan, without bad nodes where that was asked for; raise UsageError for an error that is left."""
-    level, excludes = _asked(values, plan)
-    if level == "off":
+    level, excludes = _asked(values, plan, host)
+    if level in ("off", ""):
         return plan
     from echelon.cli.nodes import before_run
 
     found = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=excludes, host=host)
-    if found.is_refused and "check" in values:
+    if found.is_refused:
         raise UsageError(
             found.line.removeprefix("error").lstrip(": "),
             hint="echelon check shows all that was found; echelon run --check off … starts anyway",
@@ -37,13 +45,49 @@ def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Hos
     return plan
 
 
-def _asked(values: Mapping[str, Sequence[str]], plan: Plan) -> tuple[str, bool]:
-    """Return how the nodes are looked at, and whether bad ones are left out."""
-    by_default = "fast" if plan.where == "here" and plan.devices_per_node else "off"
-    level = values.get("check", [by_default])[-1]
-    if level not in LEVELS:
-        seen = level or "''"
-        raise UsageError(f"--check {seen}: the choices are {', '.join(LEVELS)}", hint="echelon run --check fast …")
+def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | None:
+    """Return what is looked at while the ranks start, unless another look was asked for; None: nothing.
+
+    On one machine without devices nobody looks: nothing there is given by anybody, or paid for.
+    """
+    is_worth = plan.where == "slurm" or (plan.where == "here" and plan.devices_per_node > 0)
+    is_by_node = plan.launch != "tasks" and not (plan.launcher is not None and plan.launcher.is_step)
+    if _level(values, host) or not (is_worth and is_by_node):
+        return None
+    from echelon.launch.lookouts import Look
+
+    asked = {"search_path": search_path(), "checkpoints": os.getcwd(), "part_seconds": PART_SECONDS}
+    return Look(asked=asked, judge=partial(_judge, plan, host))
+
+
+def search_path() -> tuple[str, ...]:
+    """Return the folders in which Python looks for packages, after its own library."""
+    return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
+
+
+def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
+    from echelon.checks.report import fields, line
+    from echelon.cli.nodes import beside_run
+    from echelon.launch.lookouts import Seen
+
+    return [Seen(line=line(group), fields=fields(group)) for group in beside_run(surveys, plan, host)]
+
+
+def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
+    """Return the level that was asked for; empty: none."""
+    given = values.get("check", [])
+    level = given[-1] if given else host.environ.get(VARIABLE, "")
+    if level not in LEVELS and (level or given):
+        name = "--check " if given else f"{VARIABLE}="
+        raise UsageError(
+            f"{name}{level or repr('')}: the choices are {', '.join(LEVELS)}", hint="echelon run --check fast …"
+        )
+    return level
+
+
+def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple[str, bool]:
+    """Return how the nodes are looked at before the start, and whether bad ones are left out."""
+    level = _level(values, host)
     excludes = "exclude_bad" in values
     if excludes and plan.where != "slurm":
         raise UsageError(
@@ -55,7 +99,7 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan) -> tuple[str, bool]:
             f"--exclude-bad leaves nodes out of echelon's own step, and here {plan.launcher.name} starts the ranks",
             hint=f"echelon check --exclude-bad prints the nodes; leave them out of the line of {plan.launcher.name}",
         )
-    if excludes and level == "off":
+    if excludes and level in ("off", ""):
         raise UsageError(
             "--exclude-bad leaves out what a check finds, and none was asked for",
             hint="echelon run --check full --exclude-bad …",
@@ -65,7 +109,7 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan) -> tuple[str, bool]:
 
 def _without(job: Job, found: BeforeRun, host: Host) -> Plan:
     """Plan anew for the nodes that are left; the step is told which are not."""
-    from echelon.checks.nodelist import compress
+    from echelon.environment.hostlist import compress
     from echelon.launch.prepare import prepare
     from echelon.slurm import allocation
 

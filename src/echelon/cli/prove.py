@@ -92,6 +92,7 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
         count = len({row["tensor"] for row in run["tensors"]})
         print(f"  the worst of {count} tensors differs by {worst['difference']:.1e}: "
               f"{worst['tensor']} in step {worst['step']}")  # fmt: skip
+    _print_speed(run["step_seconds"], had["world_size"])
     if run["num_telling"] < len(run["steps"]):
         print(f"  only the first {run['num_telling']} steps tell: later on rounding alone makes another training of it")
 
@@ -110,6 +111,20 @@ def _print_steps(steps: list[dict[str, Any]], num_ranks: int) -> None:
                 f"{row['step']:>5}  {_number(loss['one'])}  {_number(loss['other'])}  {loss['difference']:>10.1e}  "
                 f"{loss['bound']:>9.1e}  {_number(norm['one'])}  {norm['difference']:>10.1e}  {norm['bound']:>9.1e}"
             )
+
+
+def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
+    one, other = seconds["one"], seconds["other"]
+    if one is None or other is None:
+        return  # too few steps, or too short ones
+    ratio = f"{one / other:.1f} times as fast" if one >= other else f"{other / one:.1f} times as long"
+    print(f"  a step takes {_duration(one)} on 1 rank and {_duration(other)} on {num_ranks}: {ratio}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
 
 
 def _number(value: float | None) -> str:

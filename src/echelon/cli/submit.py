@@ -6,14 +6,23 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
+from echelon.cli.launcher import with_launcher
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, today
 from echelon.cli.run import read_job
 from echelon.cli.talk import say
 from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.host import Host
+    from echelon.launch.launchers import Line
+    from echelon.launch.submit import Wish
+    from echelon.spec import Booking, Job
 
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
@@ -51,30 +60,15 @@ def main(arguments: list[str]) -> int:
     _refuse_contradictions(values)
     from echelon.host import Host
     from echelon.launch import submit
-    from echelon.plan.book import refuse_missing_account
 
     host = Host()
-    job = read_job(_for_run(scanned))
-    machine, _ = read_machine(values, host)
-    is_plain = "plain" in values
-    wish = submit.Wish(
-        job=job,
-        request=read_request(values, host.environ),
-        machine=machine,
-        run_words=_run_words(scanned),
-        made_by=shlex.join(["echelon", "submit", *arguments]),
-        job_name=values.get("job_name", ""),
-        after=values.get("after", ""),
-        layout=values.get("layout", "torchrun") if is_plain else "",
-        today=today(),
-        is_dry=is_plain and "dry_run" in values,
-    )
+    wish = _wish(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
     script = submit.prepare(wish, host)
-    refuse_missing_account(script.booking, machine, projects())
-    say_worst(job.command)
+    _refuse_booking(script.booking, wish)
+    say_worst(wish.job.command)
     if "dry_run" in values:
         print(script.text, end="")
-        if not is_plain:
+        if "plain" not in values:
             say(f"note: submitting makes the folder of its output: mkdir -p {shlex.quote(script.run_directory)}")
         return 0
     for name in submit.overruling(host):
@@ -93,11 +87,77 @@ def main(arguments: list[str]) -> int:
     return submit.follow(number, script, host, shows=sys.stdout.buffer if "follow" in values else None)
 
 
+def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> Wish:
+    """Return what is asked for; where a launcher's line stands after `--`, it says how many ranks there are."""
+    from echelon.launch.submit import Wish
+
+    for_run, line = with_launcher(_for_run(scanned))
+    job = read_job(for_run)
+    is_plain = "plain" in values
+    if line is not None:
+        from echelon.launch.launchers.merge import launcher
+
+        job = replace(job, launcher=launcher(line))
+        values = {**values, **_sizes(values, job, line)}
+        if is_plain:
+            _refuse_what_only_a_launcher_sets(line)
+    machine, _ = read_machine(values, host)
+    return Wish(
+        job=job,
+        request=read_request(values, host.environ),
+        machine=machine,
+        run_words=_run_words(scanned),
+        made_by=made_by,
+        job_name=values.get("job_name", ""),
+        after=values.get("after", ""),
+        layout=values.get("layout", "torchrun") if is_plain else "",
+        today=today(),
+        is_dry=is_plain and "dry_run" in values,
+    )
+
+
+def _refuse_booking(booking: Booking, wish: Wish) -> None:
+    """Raise UsageError for what only the booking shows."""
+    from echelon.launch.launchers.booked import refuse_nodes_of_horovodrun
+    from echelon.plan.book import refuse_missing_account
+
+    refuse_nodes_of_horovodrun(wish.job, booking.num_nodes)
+    refuse_missing_account(booking, wish.machine, projects())
+
+
 def _for_run(scanned: Scanned) -> Scanned:
     """Return the part of the command line that `echelon run` reads."""
     keys = {option.key for option in FROM_RUN} | {"global_batch"}
     values = {key: found for key, found in scanned.values.items() if key in keys}
     return Scanned(values=values, rest=scanned.rest, is_program=scanned.is_program)
+
+
+def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
+    """Return --gpus and --nodes with the numbers of a launcher's line in them; what is no number is refused later."""
+    from echelon.launch.launchers import booked
+
+    said = {key: int(values[key]) if values.get(key, "").isdigit() else 0 for key in ("gpus", "nodes")}
+    if any(key in values and not number for key, number in said.items()):
+        return {}
+    num_devices, num_nodes = booked.sizes(job, line, num_devices=said["gpus"], num_nodes=said["nodes"])
+    return {key: str(number) for key, number in (("gpus", num_devices), ("nodes", num_nodes)) if number}
+
+
+def _refuse_what_only_a_launcher_sets(line: Line) -> None:
+    """A plain script starts torchrun or one task for each rank; what another launcher would tell them gets lost."""
+    lost = [
+        *(["what starts the ranks of MPI"] if line.mpi is not None else []),
+        *([f"{line.rank_argument}K for each rank"] if line.rank_argument else []),
+        *(given.text for given in line.options if given.key in ("max_restarts", "visible")),
+        *(name for name, _ in line.environ),
+        *(["the devices that it chooses"] if line.devices else []),
+    ]
+    if lost:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        raise UsageError(
+            f"a plain script cannot say all that {line.launcher} does: {', '.join(lost[:3])}{more}",
+            hint="submit without --plain",
+        )
 
 
 def _run_words(scanned: Scanned) -> tuple[str, ...]:

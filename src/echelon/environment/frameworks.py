@@ -100,7 +100,7 @@ def _deepspeed(start: _Start) -> dict[str, str]:
 
 
 def _horovod(start: _Start) -> dict[str, str]:
-    # Who the rank is, not where they meet: HOROVOD_GLOO_RENDEZVOUS_ADDR would name a server that nobody runs.
+    # Who the rank is; where they meet is said only to scripts that import Horovod, by horovod_variables.
     place = start.place
     return {
         "HOROVOD_RANK": str(place.rank),
@@ -109,6 +109,24 @@ def _horovod(start: _Start) -> dict[str, str]:
         "HOROVOD_LOCAL_SIZE": str(place.local_world_size),
         "HOROVOD_CROSS_RANK": str(place.node_rank),
         "HOROVOD_CROSS_SIZE": str(place.num_nodes),
+    }
+
+
+def horovod_variables(
+    environ: Mapping[str, str], place: Place, *, node: str, port: int, interface: str
+) -> dict[str, str]:
+    """Return where Horovod's ranks meet, as horovodrun would say it; the user's own choices stay.
+
+    `port` is that of the store on rank 0's node, `interface` the one by which this node reaches the others.
+    """
+    choices = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface}
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": place.master_addr,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        # ranks that say the same share a node, so two agents on one machine must not
+        "HOROVOD_HOSTNAME": f"{node}.{place.node_rank}",
+        **{name: environ.get(name, value) for name, value in choices.items() if environ.get(name, value)},
     }
 
 

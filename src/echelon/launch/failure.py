@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from echelon.launch import device_memory
 from echelon.node.channel import Message
 
 NEVER = float("inf")
@@ -151,8 +152,8 @@ def first(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
 
 
-def describe(failure: Failure, *, device: str, with_tail: bool) -> list[str]:
-    """Return the lines that a user sees, once, instead of every rank's own."""
+def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "off") -> list[str]:
+    """Return the lines that a user sees, once, instead of every rank's own; `scale` is how the script was scaled."""
     what = failure.cause + (f": {failure.detail}" if failure.detail else "")
     if failure.rank < 0:
         return [what]
@@ -160,6 +161,8 @@ def describe(failure: Failure, *, device: str, with_tail: bool) -> list[str]:
     lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {what}"]
     if with_tail:
         lines += ["  │ " + line for line in _last_words(failure.tail)]
+    if failure.cause == OUT_OF_MEMORY:
+        lines += ["  " + line for line in device_memory.explain(failure.tail, scale=scale)]
     return [*lines, f"  log: {failure.log}"]
 
 

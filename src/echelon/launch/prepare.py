@@ -19,9 +19,11 @@ from echelon.host import Host
 from echelon.launch import scaling
 from echelon.launch.run_directory import new_path
 from echelon.plan import Site, Surroundings, resolve
-from echelon.spec import Command, Job, Plan
+from echelon.spec import Booking, Command, Job, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from echelon.script.find import Script
     from echelon.script.imports import Imports
 
@@ -65,9 +67,12 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     )
     plan = resolve(job, around)
     if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
-        from echelon.launch.frameworks import traps
+        from echelon.launch.frameworks import horovod, ranks, traps
 
-        traps.refuse(job, plan, _script(job.command, cwd), host.environ)
+        notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
+        plan = replace(plan, notes=notes)
+        seen = {**host.environ, **dict(job.environ)}
+        plan = horovod.with_store(job, plan, lambda: found_imports or imports_of(job.command, cwd), seen)
     return plan
 
 
@@ -92,6 +97,14 @@ def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
         environ=host.environ,
         runtimes=runtimes,
     )
+
+
+def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None:
+    """Raise UsageError for what would fail in every rank of a job: before it has waited in a queue."""
+    if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
+        from echelon.launch.frameworks import ranks, traps
+
+        traps.refuse(job, ranks.booked(job, booking), _script(job.command, os.getcwd()), environ)
 
 
 def refuse_bad_command(job: Job) -> None:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host
 from echelon.launch import scaling
-from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command
+from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
@@ -78,6 +78,7 @@ def prepare(wish: Wish, host: Host) -> Script:
     """Return the script; raise UsageError for what could not run as asked. Nothing is written."""
     refuse_bad_command(wish.job)
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry)
+    refuse_traps(wish.job, booking, host.environ)
     label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
     run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), os.urandom(8).hex())
     container = _container(wish, booking, run_directory)

@@ -18,15 +18,22 @@ def describe(plan: Plan, members: Sequence[Member]) -> Message:
     has_names = plan.num_nodes > 1 and _resolves(members[-1].seat.node)  # a network knows all its nodes or none
     hosts = [_host_of(plan, member, has_names=has_names) for member in members]
     shares = [member.share for member in members if member.share is not None]
+    workers = [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in _ports_of_ranks(m)]
     return {
         "name": plan.name,
         "run_id": plan.run_id,
         "master_addr": _master_host(plan, hosts[0]),
         "master_port": members[0].ports[0],
-        "workers": [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in m.ports[1:]],
+        "workers": workers,
+        "horovod_port": members[0].ports[-1],  # where a store was asked for
         "ranks_per_node": layout.ranks_per_node(shares),
         "show": "all" if plan.show is None else sorted(plan.show),
     }
+
+
+def _ports_of_ranks(member: Member) -> list[int]:
+    """Return one port for each rank: the first is the master's, and one more may be that of Horovod's store."""
+    return member.ports[1 : 1 + member.seat.num_ranks]
 
 
 def _master_host(plan: Plan, first_host: str) -> str:

@@ -116,6 +116,10 @@ class Starter:
                 error_file=error_file,
             )
         )
+        if self.order.horovod_address:
+            from . import horovod  # few scripts need it
+
+            result.update(horovod.variables(self.environ, place, self.seat.node, message))
         result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
         if frameworks.OF_NO_RANK in self.environ:
             result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]

@@ -6,13 +6,15 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping
 
 from echelon.errors import UsageError
-from echelon.launch.frameworks import batch, installed
+from echelon.launch.frameworks import batch, horovod, installed, locks
+from echelon.launch.frameworks.ranks import Ranks
 from echelon.script.calls import UNKNOWN, Call, Source, read
 from echelon.script.find import Script
-from echelon.spec import Job, Plan
+from echelon.spec import Job
 
 TRAINERS = (
     "lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer", "lightning.Fabric",
@@ -20,26 +22,30 @@ TRAINERS = (
 )  # fmt: skip
 DEEPSPEED_FILES = (("deepspeed.initialize", "config"), ("deepspeed.initialize", "config_params"),
                    ("transformers.TrainingArguments", "deepspeed"))  # fmt: skip
+NAMES_RANKS_OF_JAX = ("num_processes", "process_id", "cluster_detection_method")
 READS_DEEPSPEED = frozenset({"deepspeed", "transformers", "accelerate", "trl"})
 
 
-def refuse(job: Job, plan: Plan, script: Script, environ: Mapping[str, str]) -> None:
-    """Raise UsageError for what would fail, or train something else, in every rank."""
+def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Raise UsageError for what would fail, or train something else, in every rank; return what may do so."""
     source = read(script)
     if source is None:
-        return
+        return ()
+    environ = {**environ, **dict(job.environ)}
     used = source.certain_imports
     if not job.container and not source.moves_path:
         _refuse_missing(source, used)
-    num_ranks = plan.num_nodes * plan.ranks_per_node
+    num_ranks = ranks.num_ranks
     if used.keys() & READS_DEEPSPEED:
         _refuse_configuration(job, source, num_ranks)
     if num_ranks:
-        _refuse_numbers_of_trainer(source, plan)
+        _refuse_numbers_of_trainer(source, ranks)
     if num_ranks > 1 and not (job.launcher is not None and job.launcher.mpi):
-        _refuse_ranks_of_mpi(job, source, num_ranks, {**environ, **dict(job.environ)})
-    if "tensorflow" in used and num_ranks != 1 and plan.where != "meet":
-        _refuse_set_cluster({**environ, **dict(job.environ)}, num_ranks)
+        _refuse_ranks_of_mpi(job, source, num_ranks, environ)
+    if "tensorflow" in used and num_ranks != 1 and ranks.where != "meet":
+        _refuse_set_cluster(environ, num_ranks)
+    notes = _notes_of_jax(source, ranks) if "jax" in used and not (job.launcher and job.launcher.mpi) else ()
+    return notes if job.container else (*notes, *locks.refuse_dead(source, ranks, environ, time.time))
 
 
 def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
@@ -91,18 +97,18 @@ def _refuse_configuration(job: Job, source: Source, num_ranks: int) -> None:
         batch.refuse_wrong(path, num_ranks, os.getcwd())
 
 
-def _refuse_numbers_of_trainer(source: Source, plan: Plan) -> None:
+def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
     """Lightning's own count of devices and nodes must be that of the ranks; one call that fits is enough."""
     calls = [call for call in source.calls(TRAINERS) if not call.has_more]
     if not calls or len(calls) < len(source.calls(TRAINERS)):
         return
-    wrong = [(call, text) for call in calls if (text := _wrong_numbers(call, plan))]
+    wrong = [(call, text) for call in calls if (text := _wrong_numbers(call, ranks))]
     if len(wrong) < len(calls):
         return
     call, text = wrong[0]
     what = call.name.rpartition(".")[2]
-    per_node, nodes = plan.ranks_per_node, plan.num_nodes
-    devices = _devices(call, plan)
+    per_node, nodes = ranks.per_node, ranks.num_nodes
+    devices = _devices(call, ranks)
     several = f", num_nodes={nodes}" if nodes > 1 else ""
     repair = f"{what}(devices={per_node}{several}, …)"
     if devices and devices != per_node and devices > 1:
@@ -110,25 +116,25 @@ def _refuse_numbers_of_trainer(source: Source, plan: Plan) -> None:
     raise UsageError(f"{os.path.relpath(source.path)}, line {call.line}: {text}", hint=repair)
 
 
-def _wrong_numbers(call: Call, plan: Plan) -> str:
+def _wrong_numbers(call: Call, ranks: Ranks) -> str:
     """Return what is wrong with the numbers of one call; empty where they fit or cannot be read."""
     what = call.name.rpartition(".")[2]
-    per_node, nodes = plan.ranks_per_node, plan.num_nodes
-    ranks = f"{per_node} rank{'s' if per_node != 1 else ''}"
-    devices, num_nodes = _devices(call, plan), call.arguments.get("num_nodes", 1)
+    per_node, nodes = ranks.per_node, ranks.num_nodes
+    number = f"{per_node} rank{'s' if per_node != 1 else ''}"
+    devices, num_nodes = _devices(call, ranks), call.arguments.get("num_nodes", 1)
     if devices and devices != per_node:
         given = call.arguments.get("devices", "auto")
         if devices == 1 and per_node > 1:
             said = f"{what}(devices={given!r})" if "devices" in call.arguments else f"{what}() without devices"
-            return f"{said} is one device here, so that each of {ranks} on a node would train alone"
-        return f"{what}(devices={given!r}), and this run has {ranks} on each node"
+            return f"{said} is one device here, so that each of {number} on a node would train alone"
+        return f"{what}(devices={given!r}), and this run has {number} on each node"
     if isinstance(num_nodes, int) and num_nodes != nodes:
         said = f"{what}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{what}() without num_nodes"
         return f"{said} is for {num_nodes} node{'s' if num_nodes != 1 else ''}, and this run has {nodes}"
     return ""
 
 
-def _devices(call: Call, plan: Plan) -> int:
+def _devices(call: Call, ranks: Ranks) -> int:
     """Return how many devices the call means on each node; 0 where reading cannot tell."""
     given = call.arguments.get("devices", "auto")
     accelerator = call.arguments.get("accelerator", "auto")
@@ -139,9 +145,9 @@ def _devices(call: Call, plan: Plan) -> int:
     text = str(given)
     if text not in ("auto", "-1", "None"):
         return int(text) if text.isdigit() else 0
-    if accelerator == "cpu" or (accelerator == "auto" and not plan.devices_per_node):
+    if accelerator == "cpu" or (accelerator == "auto" and not ranks.devices_per_node):
         return 1  # Lightning takes one process where it counts CPUs
-    return (1 if plan.visible == "own" else plan.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0
+    return (1 if ranks.visible == "own" else ranks.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0
 
 
 def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapping[str, str]) -> None:
@@ -152,9 +158,14 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
     if "mpi4py" in used and source.mentions("COMM_WORLD"):
         name, launcher = "mpi4py", f"mpirun -n {num_ranks}"
         said = f"COMM_WORLD has the ranks that MPI has started; each of {num_ranks} that echelon starts would be alone"
-    elif "horovod" in used and source.mentions("init") and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in environ:
-        name, launcher = "horovod", f"horovodrun -np {num_ranks}"
-        said = f"its ranks meet through horovodrun or MPI; {num_ranks} that echelon starts would wait, or be alone"
+    elif (
+        "horovod" in used
+        and source.mentions("init")
+        and horovod.STORE not in environ
+        and (why := horovod.why_only_mpi(job, environ))
+    ):
+        name, launcher = "horovod", f"mpirun -n {num_ranks}"
+        said = f"{why}, so that its ranks meet through MPI; each of {num_ranks} that echelon starts would be alone"
     else:
         return
     shown = os.path.relpath(source.path)
@@ -162,6 +173,20 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
     raise UsageError(
         f"{shown}, line {used[name]}, imports {name}: {said}", hint=f"echelon run -- {launcher} {program} …"
     )
+
+
+def _notes_of_jax(source: Source, ranks: Ranks) -> tuple[str, ...]:
+    """Return what is wrong with an `initialize()` that leaves the ranks to be found: outside of Slurm JAX cannot."""
+    if ranks.where == "slurm":
+        return ()
+    for call in source.calls(("jax.distributed.initialize",)):
+        if not call.has_more and call.arguments.keys().isdisjoint(NAMES_RANKS_OF_JAX):
+            return (
+                f"{os.path.relpath(source.path)}, line {call.line}: jax.distributed.initialize() finds the number of "
+                "ranks in Slurm, and not here: give it num_processes=int(os.environ['JAX_NUM_PROCESSES']) and "
+                "process_id=int(os.environ['JAX_PROCESS_ID'])",
+            )
+    return ()
 
 
 def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:

@@ -127,7 +127,7 @@ def _horovod(launcher: Launcher, job: Job, allocation: Allocation | None) -> Lau
     if nodes > 1:
         raise UsageError(
             f"horovodrun reaches its {nodes} nodes by ssh, and echelon starts nothing by ssh",
-            hint="a Horovod that was built with MPI: echelon run -- srun --mpi=pmix python train.py",
+            hint=f"without it, Horovod's ranks meet through echelon: echelon run {started(job.command)}",
         )
     here = socket.gethostname().partition(".")[0]
     if allocation is not None and here not in [node.partition(".")[0] for node in allocation.nodes]:

@@ -1,0 +1,131 @@
+"""Say what PyTorch's numbers mean when a device has no memory left, and what can be done."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from echelon.units import size
+
+_SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"  # as c10's format_size writes it
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BEGINS = re.compile(rf"\b(CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
+_FIELDS = {
+    "total": rf"total capaci?ty of {_SIZE}",  # PyTorch 2.1 spelled it capacty
+    "free": rf"of which {_SIZE} is free",
+    "own": rf"this process has {_SIZE} memory in use",  # CUDA alone knows, and not in every container
+    "allowed": rf"{_SIZE} allowed;",
+    "allocated": rf"Of the allocated memory {_SIZE} is allocated by PyTorch",  # what graphs keep is in it
+    "unallocated": rf"{_SIZE} is reserved by PyTorch but unallocated",
+}
+_PIECES = 0.05  # of the device: less would not last, even in one piece
+_OTHERS = 0.1  # of the device: less is PyTorch's own context, and what NCCL and RCCL keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """What PyTorch said when it could not allocate; sizes in bytes, -1 where it said nothing."""
+
+    backend: str
+    """"CUDA", "HIP" or "XPU"."""
+    wanted: int
+    total: int
+    free: int
+    own: int
+    allowed: int
+    allocated: int
+    unallocated: int
+    processes: tuple[str, ...]
+    """Others on the device, by their numbers."""
+    variable: str
+    """By which this version's allocator is configured."""
+
+    @property
+    def held_by_torch(self) -> int:
+        return self.allocated + self.unallocated
+
+    @property
+    def held_by_others(self) -> int:
+        return self.total - self.free - (self.own if self.own >= 0 else self.held_by_torch)
+
+
+def read(text: str) -> Shortage | None:
+    """Return the last such message in a rank's last words; None where there is none with all its numbers."""
+    begins = list(_BEGINS.finditer(text))
+    if not begins:
+        return None
+    backend = begins[-1].group(1)
+    message = text[begins[-1].start() :].partition("\n")[0]
+    found = {name: _bytes(re.search(pattern, message)) for name, pattern in _FIELDS.items()}
+    if min(found[name] for name in ("total", "free", "allocated", "unallocated")) < 0:
+        return None  # PyTorch before 2.1 had other numbers
+    variable = re.search(r"\b(PYTORCH_\w*ALLOC_CONF)\b", message)
+    return Shortage(
+        backend=backend,
+        wanted=_bytes(re.search(rf"allocate {_SIZE}", message)),
+        processes=tuple(re.findall(r"\bProcess (\d+) has", message)) if found["own"] >= 0 else (),
+        variable=variable.group(1) if variable else f"PYTORCH_{backend}_ALLOC_CONF",
+        **found,
+    )
+
+
+def _bytes(found: re.Match[str] | None) -> int:
+    return round(float(found.group(1)) * _UNITS[found.group(2)]) if found else -1
+
+
+def explain(text: str, *, scale: str) -> list[str]:
+    """Return what has happened and what to do, a line each; nothing where PyTorch gave no numbers.
+
+    `scale` is how the script was scaled: "off", "data" or "fsdp".
+    """
+    short = read(text)
+    if short is None:
+        return []
+    what, hint = _reading(short, scale)
+    return [f"memory: {what}", f"hint: {hint}"]
+
+
+def _reading(short: Shortage, scale: str) -> tuple[str, str]:
+    wanted, total, free = size(short.wanted), size(short.total), size(short.free)
+    if 0 <= short.allowed < short.held_by_torch + short.wanted:
+        return (
+            f"the script allows itself {size(short.allowed)} of the device's {total}, PyTorch holds "
+            f"{size(short.held_by_torch)}, and {wanted} more was wanted",
+            "a larger share: torch.cuda.set_per_process_memory_fraction(1.0)",
+        )
+    if short.wanted > short.total:
+        return (
+            f"{wanted} was wanted at once, and the whole device has {total}",
+            "is the shape of that tensor meant? The last line of the traceback makes it",
+        )
+    if short.held_by_others > _OTHERS * short.total:
+        who = f" (process {', '.join(short.processes)})" if short.processes else ""
+        return (
+            f"of the device's {total} others hold {size(short.held_by_others)}{who}, and this rank's PyTorch "
+            f"{size(short.held_by_torch)}; {wanted} more was wanted",
+            f"another job's process, or a rank that does not use its own device: {_WHO_ASKS[short.backend]} lists them",
+        )
+    if short.wanted <= short.free:
+        return (
+            f"{wanted} was wanted, and of the device's {total} {free} was free when PyTorch looked: it was not full",
+            "another process took it for a moment, or the driver has a limit of its own: ulimit -a, dmesg",
+        )
+    if short.unallocated >= max(short.wanted, _PIECES * short.total):
+        return (
+            f"it is in pieces: {wanted} was wanted, and {size(short.unallocated)} of what PyTorch holds is unused, "
+            f"but not in one piece; {free} of the device's {total} is free",
+            f"echelon run --env {short.variable}=expandable_segments:True …",
+        )
+    return (
+        f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, and "
+        f"{wanted} more was wanted",
+        f"{_LESS[scale]}smaller batches with gradient accumulation, or activation checkpointing",
+    )
+
+
+_WHO_ASKS = {"CUDA": "nvidia-smi", "HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps"}
+_LESS = {
+    "off": "",
+    "data": "--scale fsdp spreads weights, gradients and optimizer states over the ranks; or ",
+    "fsdp": "more ranks, each with less of the weights and of the batch; or ",
+}

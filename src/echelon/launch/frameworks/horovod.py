@@ -1,0 +1,69 @@
+"""Horovod's ranks: whether they meet by gloo, at a store that echelon serves, or only through MPI."""
+
+from __future__ import annotations
+
+import importlib.util
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from echelon.spec import Job, Plan, Reason
+
+if TYPE_CHECKING:
+    from echelon.script.imports import Imports
+
+STORE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+"""Where a store is that somebody else serves; the library has the name in it where it was built with gloo."""
+CONTROLLER = "HOROVOD_CONTROLLER"
+
+
+def with_store(job: Job, plan: Plan, read: Callable[[], Imports], environ: Mapping[str, str]) -> Plan:
+    """Return the plan, with a store for its ranks where the script has a use for one."""
+    is_alone = plan.num_nodes * plan.ranks_per_node == 1
+    by_mpi = job.launcher is not None and bool(job.launcher.mpi)
+    if is_alone or by_mpi or STORE in environ or not _is_imported(read()) or why_only_mpi(job, environ):
+        return plan
+    why = "the script imports it, and rank 0's agent serves what horovodrun would"
+    return replace(
+        plan, serves_horovod=True, reasons=(*plan.reasons, Reason(what="horovod", value="meets by gloo", why=why))
+    )
+
+
+def _is_imported(found: Imports) -> bool:
+    """Tell whether the script or a module of its own imports it, wherever it lies."""
+    return "horovod" in found.uses | {name.partition(".")[0] for name in found.local}
+
+
+def why_only_mpi(job: Job, environ: Mapping[str, str]) -> str:
+    """Return why the ranks can meet only through MPI; empty where gloo will do, or nothing can be read."""
+    if environ.get(CONTROLLER, "").casefold() == "mpi":
+        return f"{CONTROLLER}={environ[CONTROLLER]} is set"
+    libraries = [] if job.container else list(_libraries())
+    if libraries and not any(_has(library, STORE.encode()) for library in libraries):
+        return "this Horovod is built without gloo"
+    return ""
+
+
+def _libraries() -> Iterator[str]:
+    """Yield the compiled parts, one for each framework that it was built for."""
+    try:
+        spec = importlib.util.find_spec("horovod")
+    except (ImportError, ValueError):
+        return
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for framework in ("torch", "tensorflow", "mxnet"):
+            try:
+                names = os.listdir(os.path.join(folder, framework))
+            except OSError:
+                continue
+            yield from (os.path.join(folder, framework, name) for name in names if name.endswith(".so"))
+
+
+def _has(path: str, text: bytes) -> bool:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(text) >= 0
+    except (OSError, ValueError):
+        return True  # nothing can be said of a file that cannot be read

@@ -1,0 +1,109 @@
+"""Locks that a dead build left: PyTorch's extensions, DeepSpeed's operators among them, wait for them for ever."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+from echelon.launch.frameworks.ranks import Ranks
+from echelon.script.calls import Source
+
+FOLDER = "TORCH_EXTENSIONS_DIR"
+DEAD_SECONDS = 1800.0  # no single file of an extension takes as long to compile, and between files the folder changes
+BUILDS = ("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline")
+"""What takes a lock (torch 2.13, cpp_extension.py, FileBaton)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """The lock of an extension that no process of this machine holds."""
+
+    path: str
+    idle_seconds: float
+    """Since anything in the extension's folder has changed."""
+
+    @property
+    def extension(self) -> str:
+        return os.path.basename(os.path.dirname(self.path))
+
+
+def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: Callable[[], float]) -> tuple[str, ...]:
+    """Return a note for a lock that may be dead; raise UsageError for one that is. Scripts that build none pass."""
+    if not _builds(source, environ):
+        return ()
+    from echelon.launch.console import duration  # the rest of the console is not needed for a plan
+
+    found = sorted(_left(_roots(ranks, environ), now()), key=lambda lock: -lock.idle_seconds)
+    dead = [lock for lock in found if lock.idle_seconds >= DEAD_SECONDS]
+    if dead:
+        lock, idle = dead[0], duration(dead[0].idle_seconds)
+        raise UsageError(
+            f"a build of {lock.extension} has ended and left its lock, {lock.path}; nothing there has changed for "
+            f"{idle}, and every rank that needs it would wait for ever",
+            hint=shlex.join(["rm", *(lock.path for lock in dead)]),
+        )
+    return tuple(
+        f"no process here holds {lock.path}; unless another node builds {lock.extension} now, ranks that need it "
+        f"wait for ever: {shlex.join(['rm', lock.path])}"
+        for lock in found[:1]
+    )
+
+
+def _builds(source: Source, environ: Mapping[str, str]) -> bool:
+    """Tell whether ranks will surely ask for an extension to be built, or for one that is."""
+    by_accelerate = environ.get("ACCELERATE_USE_DEEPSPEED", "").casefold() == "true"
+    return by_accelerate or "deepspeed" in source.certain_imports or bool(source.calls(BUILDS))
+
+
+def _roots(ranks: Ranks, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the folders in which extensions are built, each in one of its own (cpp_extension._get_build_directory)."""
+    root = environ.get(FOLDER) or ranks.settings.get(FOLDER)
+    if root:
+        yield root
+        return
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
+    default = os.path.join(cache, "torch_extensions")
+    begin = f"py{sys.version_info.major}{sys.version_info.minor}{getattr(sys, 'abiflags', '')}_"
+    yield from (os.path.join(default, name) for name in _names(default) if name.startswith(begin))
+
+
+def _left(roots: Iterator[str], now: float) -> Iterator[Lock]:
+    for root in roots:
+        for name in _names(root):
+            folder = os.path.join(root, name)
+            path = os.path.join(folder, "lock")
+            try:
+                changed = max(os.stat(entry).st_mtime for entry in (path, folder, *_paths(folder)))
+            except OSError:
+                continue  # there is none, or it has just gone
+            if not _is_held(path):
+                yield Lock(path=path, idle_seconds=now - changed)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _paths(folder: str) -> list[str]:
+    return [os.path.join(folder, name) for name in _names(folder)]
+
+
+def _is_held(path: str) -> bool:
+    """Tell whether a process of this machine has the file open, as whoever builds does until it is done."""
+    wanted = os.stat(path)
+    for process in _names("/proc"):
+        for entry in _paths(f"/proc/{process}/fd") if process.isdigit() else ():
+            try:
+                held = os.stat(entry)
+            except OSError:
+                continue  # closed since, or another user's
+            if (held.st_dev, held.st_ino) == (wanted.st_dev, wanted.st_ino):
+                return True
+    return False

@@ -1,0 +1,56 @@
+"""How many ranks a script will have, and where: of a run that begins now, or of a job that is to be submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from echelon.spec import Booking, Job, Plan
+from echelon.spec.booking import Variable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """What checks of a script must know of its ranks."""
+
+    where: str
+    """"here", "slurm" or "meet", as in a plan."""
+    num_nodes: int
+    per_node: int
+    """0: each node will tell."""
+    devices_per_node: int
+    visible: str
+    settings: dict[str, str]
+    """The machine's."""
+
+    @property
+    def num_ranks(self) -> int:
+        return self.num_nodes * self.per_node
+
+
+def planned(plan: Plan) -> Ranks:
+    """Return the ranks of a run."""
+    return Ranks(
+        where=plan.where,
+        num_nodes=plan.num_nodes,
+        per_node=plan.ranks_per_node,
+        devices_per_node=plan.devices_per_node,
+        visible=plan.visible,
+        settings=_settings(plan.variables),
+    )
+
+
+def booked(job: Job, booking: Booking) -> Ranks:
+    """Return the ranks that a job will have."""
+    return Ranks(
+        where="slurm",
+        num_nodes=booking.num_nodes,
+        per_node=booking.ranks_per_node,
+        devices_per_node=booking.devices_per_node,
+        visible=job.visible,
+        settings=_settings(booking.variables),
+    )
+
+
+def _settings(variables: Iterable[Variable]) -> dict[str, str]:
+    return {variable.name: variable.value for variable in variables}
