@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check slurm benchmark frameworks horovod clean
+.PHONY: demo test check slurm benchmark frameworks torches horovod clean
 
 demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
 	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
@@ -29,22 +29,20 @@ benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun b
 	@tools/install-slurm
 	$(BIN)/python -m benchmarks.launch --write
 
-frameworks: $(FRAMEWORKS)/.installed  ## install the frameworks of the guides, 4 GB, and run an example of each
-	@tools/install-slurm
-	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/torch/bin/python -m pytest tests/frameworks tests/launchers \
-	  --ignore tests/frameworks/test_horovod.py -k 'not with_tensorflow'
-	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/tensorflow/bin/python -m pytest tests/frameworks/test_one_task.py -k with_tensorflow
+frameworks: $(VENV)/.test  ## install the frameworks of the guides, 3 GB, and run an example of each
+	@tools/install-slurm --pmix
+	@tools/run-frameworks $(FRAMEWORKS) $(BIN)/python
+
+torches: $(VENV)/.test  ## strategies under PyTorch 2.6 and 2.9, which are installed for that, 12 GB
+	@tools/run-torches $(VENV)/torches $(BIN)/python 2.6.0 2.9.0
 
 horovod: $(FRAMEWORKS)/.horovod  ## build Horovod beside this torch, in ten minutes, and run its example
+	@tools/install-slurm
 	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest tests/frameworks/test_horovod.py \
-	  tests/launchers/test_lines.py
+	  tests/launchers/test_lines.py -k horovod
 
-$(FRAMEWORKS)/.installed: pyproject.toml tools/install-frameworks
-	@tools/install-frameworks $(FRAMEWORKS)
-	@touch $@
-
-$(FRAMEWORKS)/.horovod: tools/install-frameworks
-	@tools/install-frameworks $(FRAMEWORKS) horovod
+$(FRAMEWORKS)/.horovod: $(VENV)/.test tools/install-frameworks
+	@tools/install-frameworks $(FRAMEWORKS) $(BIN)/python horovod
 	@touch $@
 
 # torch is a user's own; here any build will do, and one that is installed already is kept.

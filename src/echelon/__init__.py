@@ -11,11 +11,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def start() -> Run:
-    """Begin the explicit form of scaling; call it once, before the model is made. It works on one process too."""
+def start(exact: int = 0) -> Run:
+    """Begin the explicit form of scaling; call it once, before the model is made. It works on one process too.
+
+    With `exact=V` batches are computed in V virtual shards, and all has the same bits on 1, 2, 4 … V ranks.
+    """
     from echelon.train import start as train_start
 
-    return train_start.start()
+    return train_start.start(exact)
 
 
 def __getattr__(name: str) -> Any:

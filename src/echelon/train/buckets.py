@@ -49,7 +49,7 @@ class Buckets:
         num_bytes = sum(one.numel() * one.element_size() for one in parameters)
         sizes = [DEFAULT_MEGABYTES, *(one for one in _OTHERS if one * _MEGABYTE < num_bytes)]
         self._turns = [*sizes, *reversed(sizes)]
-        self._is_open = len(sizes) > 1 and not torch.are_deterministic_algorithms_enabled()
+        self._is_open = len(sizes) > 1 and not _is_determinism_wanted()
         self._times = [[]]
 
     @contextmanager
@@ -97,6 +97,11 @@ class Buckets:
     def _wait_for_device(self) -> None:
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
+
+
+def _is_determinism_wanted() -> bool:
+    """Say whether a script asks for the same bits each time, in either of PyTorch's ways."""
+    return torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
 
 
 def _choose(seconds: Dict[float, Tuple[float, float]]) -> float:

@@ -61,7 +61,7 @@ class Run:
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
-        self._last_fraction = 1.0 / world.size
+        self._last_fraction = world.hosted / world.size
         self._loops: List[Loop] = []
 
     def _new_gradients(self) -> Gradients:
@@ -132,7 +132,8 @@ class Run:
         """By what a mean over this rank's samples counts; the mean of all ranks' weights is 1."""
         if self.loop is not None and self.loop.num_rows:
             rows = rows_of(self.loop.num_rows, self.world.size)
-            self._last_fraction = rows[self.world.rank] / self.loop.num_rows
+            own = rows[self.world.rank : self.world.rank + self.world.hosted]  # several shards, with exact
+            self._last_fraction = sum(own) / self.loop.num_rows
         return self._last_fraction * self.world.size
 
     def batch_sizes(self) -> Set[int]:

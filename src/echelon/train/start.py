@@ -4,25 +4,46 @@ import os
 from typing import Optional
 
 import torch
+import torch.distributed as dist
 
 from . import hooks, wishes
 from . import world as worlds
+from .exact import number
 from .files import sharing
 from .run import Run
+from .streams import Streams
 
 _run: Optional[Run] = None
 
 
-def start() -> Run:
+def start(exact: int = 0) -> Run:
     """Return this process's run; call it once, before the model is made. Alone on one process it works too."""
     global _run
     if _run is None:
-        _run = Run(worlds.read(os.environ), is_hooked=False)
+        _run = _explicit(exact)
         hooks.install(_run)
         if _run.world.size > 1:
-            worlds.join(_run.world)
+            _meet(_run.world)
             _run.streams.follow(_run.world)  # the script may have seeded before
+    number.refuse_other(exact, _run.wishes.num_shards)
     return _run
+
+
+def _explicit(num_shards: int) -> Run:
+    number.check(num_shards, worlds.read(os.environ).size)
+    world = worlds.read(os.environ, num_shards)
+    if world.is_exact:
+        _make_repeatable(world)
+    with Streams(0, None).kept():  # the script seeds, and not its run
+        return Run(world, is_hooked=False, wishes=wishes.Wishes(num_shards=num_shards))
+
+
+def _meet(world: worlds.World) -> None:
+    """Meet the other ranks; a process that computes all virtual shards has none, and needs no launcher for that."""
+    if world.processes.size == 1 and not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    worlds.join(world)
 
 
 def start_hooked() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from echelon.train.buckets import _choose
+from echelon.train.buckets import Buckets, _choose
+from echelon.train.world import World
 
 SCRIPT = """
 import torch
@@ -51,6 +52,20 @@ def test_another_size_must_be_faster_there_and_back() -> None:
     """One that was faster by chance, or by little, is not taken; of several the fastest in all is."""
     assert _choose({25.0: (1.0, 1.0), 4.0: (0.5, 0.99), 1.0: (0.97, 0.97)}) == 25.0
     assert _choose({25.0: (1.0, 2.0), 4.0: (0.9, 1.8), 1.0: (0.8, 1.85)}) == 1.0
+
+
+@pytest.mark.parametrize("asks", ["", "algorithms", "cudnn"])
+def test_nothing_is_measured_where_the_same_bits_are_wanted(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that asks for them in either of PyTorch's ways gets PyTorch's own buckets, in every run."""
+    if asks == "algorithms":
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    if asks == "cudnn":
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    buckets = Buckets(World(0, 4, torch.device("cpu")))
+    buckets.begin([torch.nn.Parameter(torch.zeros(1 << 21))])
+    with buckets.timing():
+        pass
+    assert bool(buckets._times[0]) is not bool(asks)
 
 
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

@@ -63,6 +63,42 @@ class Gpt(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
+class Between(Gpt):
+    """Something is done between two blocks, which is done once, wherever a stage begins."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.size(1), device=tokens.device))
+        for block in self.h:
+            x = functional.softsign(block(x)) * 1.5
+        return self.lm_head(self.ln_f(x))
+
+
+class InPlace(Gpt):
+    """What a block gave is changed before the next one gets it."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens)
+        for block in self.h:
+            x = block(x)
+            x += 1
+        return self.lm_head(self.ln_f(x))
+
+
+class Named(Gpt):
+    """Takes its inputs by name, some of them in a dict, and one that may be left out."""
+
+    def forward(self, *, tokens: torch.Tensor, more: dict[str, torch.Tensor], scale: float = 1.0) -> torch.Tensor:
+        return super().forward(tokens) * more["sizes"][:, None, None] * scale
+
+
+class WithLoss(Gpt):
+    """Takes one dict, and gives one with the loss in it, as models of Hugging Face do."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        logits = super().forward(batch["tokens"])
+        return {"loss": loss_of(logits, batch["labels"]), "logits": logits}
+
+
 class LlamaAttention(nn.Module):
     """A matrix each, fewer heads for keys, rotated by a table, and chances by hand, as in the first Llamas."""
 
@@ -162,14 +198,17 @@ class Residual(nn.Module):
 def make(kind: str) -> nn.Module:
     """Return a model with the same initial weights wherever it is made."""
     torch.manual_seed(1)
-    makers = {"gpt": Gpt, "llama": Llama, "llama-plan": lambda: Llama(has_plan=True), "cnn": Cnn}
+    makers = {
+        "gpt": Gpt, "llama": Llama, "llama-plan": lambda: Llama(has_plan=True), "cnn": Cnn, "between": Between,
+        "in-place": InPlace, "named": Named, "with-loss": WithLoss,
+    }  # fmt: skip
     return makers[kind]()
 
 
-def batches(kind: str, *, num_rows: int = NUM_ROWS) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches(kind: str, *, num_rows: int = NUM_ROWS) -> list[tuple[Any, torch.Tensor]]:
     """Return the same batches wherever they are made; a part of the tokens is not to be learned."""
     generator = torch.Generator().manual_seed(2)
-    found = []
+    found: list[tuple[Any, torch.Tensor]] = []
     for _ in range(NUM_STEPS):
         if kind == "cnn":
             inputs = torch.randn(num_rows, 3, 8, 8, generator=generator)
@@ -178,8 +217,22 @@ def batches(kind: str, *, num_rows: int = NUM_ROWS) -> list[tuple[torch.Tensor, 
             inputs = torch.randint(NUM_CLASSES, (num_rows, LENGTH), generator=generator)
             targets = torch.randint(NUM_CLASSES, (num_rows, LENGTH), generator=generator)
             targets[torch.rand(targets.shape, generator=generator) < 0.3] = -100
-        found.append((inputs, targets))
+        found.append((as_given(kind, inputs, targets), targets))
     return found
+
+
+def as_given(kind: str, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
+    """Return inputs in the form in which a model gets them."""
+    if kind == "named":
+        return {"tokens": tokens, "more": {"sizes": torch.linspace(0.5, 1.5, len(tokens))}, "scale": 0.8}
+    return ({"tokens": tokens, "labels": labels},) if kind == "with-loss" else tokens
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """Call a model with what it gets."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -202,7 +255,8 @@ def train_by_hand(kind: str, optimizer_kind: str, clip: float) -> dict[str, Any]
     losses, gradient_norms = [], []
     for inputs, targets in batches(kind):
         optimizer.zero_grad()
-        loss = loss_of(model(inputs), targets)
+        outputs = called(model, inputs)
+        loss = outputs["loss"] if kind == "with-loss" else loss_of(outputs, targets)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip or float("inf"))
         optimizer.step()

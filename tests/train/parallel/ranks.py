@@ -17,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
-SECONDS = 120
+SECONDS = 240
 _server: list[subprocess.Popen[bytes]] = []
 
 
@@ -35,6 +37,8 @@ def run(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     server.stdin.flush()
     results = pickle.load(server.stdout)
     failed = [text for is_fine, text in results if not is_fine]
+    if failed and all("VersionError" in text for text in failed):
+        pytest.skip(failed[0].strip().rpartition("VersionError: ")[2])  # only under an older PyTorch: `make torches`
     if failed:
         raise RankFailed("\n".join(failed[:1] + [text.strip().rpartition("\n")[2] for text in failed[1:]]))
     return [value for _, value in results]

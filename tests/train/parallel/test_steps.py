@@ -155,6 +155,7 @@ WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
     (2, "tied", Strategy(pipeline=2, accumulation=2), {}, "wte.weight and lm_head.weight are one", "pipeline=1"),
     (2, "tied", Strategy(tensor=2, parallel_loss=True), {}, "is also wte.weight", "=False"),
     (2, "tied", Strategy(tensor=2), {"plan": {"lm_head": "colwise_rep"}}, "one tensor, and the tensor axis", "plan="),
+    (2, "in-place", Strategy(pipeline=2, accumulation=2), {}, "what its block h.2 gave, in place", "x = x + y"),
     (2, "views", Strategy(replicate=2), {}, "the batch comes from run.loader()", "trained.loader(loader)"),
     (2, "loop", Strategy(tensor=2), {}, "gives each of 2 ranks rows of its own", "trained.step("),
     (2, "dropout", Strategy(context=2), {}, "no random numbers for that on a CPU", "dropout 0"),

@@ -8,6 +8,7 @@ import pytest
 
 import echelon
 from echelon.errors import UsageError
+from echelon.train.parallel import versions
 from echelon.train.parallel.strategy import Strategy, StrategyError
 
 
@@ -89,3 +90,23 @@ def test_wrong_strategy(fields: dict[str, Any], message: str, hint: str) -> None
         Strategy(**fields)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("strategy", "version", "reason", "way_out"),
+    [
+        (Strategy(shard=2), "2.6.0+cpu", "spreads with fully_shard on a CPU", 'reshard="never"'),
+        (Strategy(pipeline=2, accumulation=2), "2.6.0", "sends and receives at once on a CPU", 'schedule="gpipe"'),
+        (Strategy(context=2), "2.9.0+cu128", "computes with tokens that are cut", "context=1"),
+    ],
+)
+def test_version_that_cannot_do_it(strategy: Strategy, version: str, reason: str, way_out: str) -> None:
+    """What an older PyTorch fails at is refused before anything begins, with its version and what to do."""
+    import torch
+
+    with pytest.raises(StrategyError) as caught:
+        versions.check(strategy, torch.device("cpu"), version)
+    assert f"{reason}, and PyTorch {version} cannot" in caught.value.message
+    assert way_out in caught.value.hint
+    versions.check(strategy, torch.device("cpu"), "2.13.0+cpu")
+    versions.check(Strategy(replicate=2), torch.device("cpu"), version)

@@ -245,8 +245,8 @@ def odd_model(kind: str) -> torch.nn.Module:
     if kind == "short":
         return models.Gpt(num_blocks=2)
     if kind == "lacks":
-        del torch.distributed.pipelining.schedules.ScheduleDualPipeV
-        del torch.distributed.pipelining.ScheduleDualPipeV
+        for module in (torch.distributed.pipelining.schedules, torch.distributed.pipelining):
+            vars(module).pop("ScheduleDualPipeV", None)
         return models.Gpt()
     if kind == "plain":
         return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -268,6 +268,7 @@ def odd_model(kind: str) -> torch.nn.Module:
 def refused(kind: str, strategy: Strategy, wishes: dict[str, Any]) -> tuple[str, str]:
     """Return what an error says, and its way out."""
     from echelon.train.parallel.strategy import StrategyError
+    from echelon.train.parallel.versions import VersionError
 
     inputs, targets = models.batches("gpt", num_rows=3 if kind == "odd" else 8)[0]
     if kind == "odd" and strategy.context > 1:
@@ -283,6 +284,8 @@ def refused(kind: str, strategy: Strategy, wishes: dict[str, Any]) -> tuple[str,
         if kind == "loop":
             trained.model(next(iter(start.start().loader(loader())))[0])
         trained.step(inputs, targets)
+    except VersionError:
+        raise
     except StrategyError as error:
         return error.message, error.hint
     return "nothing", ""

@@ -4,7 +4,7 @@ Neighbours are added first: (0+1), (2+3), then (0+1)+(2+3), and so on. A process
 power of two, and so begins with a whole subtree; the processes go on by exchanging halves at doubling distances.
 """
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,27 @@ class Sum:
         return tensors
 
 
+class SumByPlace:
+    """The sum of what comes in any order: each waits for those before it."""
+
+    def __init__(self) -> None:
+        self._sum = Sum()
+        self._waiting: Dict[int, Tensors] = {}
+        self._next = 0
+
+    def add(self, place: int, tensors: Tensors) -> None:
+        """Add what the shard at a place has."""
+        self._waiting[place] = tensors
+        while self._next in self._waiting:
+            self._sum.add(self._waiting.pop(self._next))
+            self._next += 1
+
+    @property
+    def local(self) -> List[Optional[torch.Tensor]]:
+        """The sum of what was added, if that was as many as a power of two."""
+        return self._sum.local
+
+
 def _added(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     if one is None or other is None:
         there = other if one is None else one
@@ -52,10 +73,13 @@ def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> 
     return [one for one in across(local, local, world) if one is not None]
 
 
-def across(tensors: Tensors, likes: Sequence[torch.Tensor], world: World) -> List[Optional[torch.Tensor]]:
+def across(
+    tensors: Tensors, likes: Sequence[torch.Tensor], world: World, first_rank: int = 0
+) -> List[Optional[torch.Tensor]]:
     """Return the sums over all processes of what each has; None is what none of them has a part in.
 
-    `likes` are tensors of the same shapes and dtypes, for what this process lacks.
+    `likes` are tensors of the same shapes and dtypes, for what this process lacks. Where these are not all ranks, they
+    stand next to each other from `first_rank` on.
     """
     place = world.processes
     if place.size == 1:
@@ -64,7 +88,7 @@ def across(tensors: Tensors, likes: Sequence[torch.Tensor], world: World) -> Lis
     for dtype in sorted({one.dtype for one in likes}, key=str):
         places = [at for at, one in enumerate(likes) if one.dtype is dtype]
         flat = _flat([tensors[at] for at in places], [likes[at] for at in places], dtype)
-        add_across(flat, place)
+        add_across(flat, place, first_rank)
         known, offset = flat[: len(places)].tolist(), len(places)
         for at, count in zip(places, known):  # noqa: B905
             size = likes[at].numel()
@@ -83,7 +107,7 @@ def _flat(tensors: Tensors, likes: Sequence[torch.Tensor], dtype: torch.dtype) -
     return torch.cat([known, *values])
 
 
-def add_across(flat: torch.Tensor, place: World) -> None:
+def add_across(flat: torch.Tensor, place: World, first_rank: int = 0) -> None:
     """Sum up over processes, in place: halves are exchanged with the neighbour, then with the one two further, …
 
     Both partners of an exchange hold the same span; the lower keeps its first half. Then the halves go back.
@@ -93,13 +117,13 @@ def add_across(flat: torch.Tensor, place: World) -> None:
         middle = (low + high) // 2
         kept, given = ((middle, high), (low, middle)) if place.rank & distance else ((low, middle), (middle, high))
         theirs = flat.new_empty(kept[1] - kept[0])
-        _swap(flat[given[0] : given[1]], theirs, place.rank ^ distance)
+        _swap(flat[given[0] : given[1]], theirs, first_rank + (place.rank ^ distance))
         flat[kept[0] : kept[1]] += theirs  # a sum of two has the same bits on both sides
         spans.append((given, distance))
         (low, high), distance = kept, distance * 2
     for given, distance in reversed(spans):
         back = flat.new_empty(given[1] - given[0])
-        _swap(flat[low:high], back, place.rank ^ distance)
+        _swap(flat[low:high], back, first_rank + (place.rank ^ distance))
         flat[given[0] : given[1]] = back
         low, high = min(low, given[0]), max(high, given[1])
 

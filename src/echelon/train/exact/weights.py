@@ -12,7 +12,7 @@ class Weights:
     """Take the gradients of one pass out of the parameters, and put sums of them in."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], roots: Sequence[nn.Module] = ()) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
         self._spread = _unsharded(roots)
         self._before: List[Optional[torch.Tensor]] = []
         self._sparse: Set[int] = set()
@@ -21,13 +21,13 @@ class Weights:
 
     def set_aside(self) -> None:
         """Keep what passes before have left."""
-        self._before = [one.grad for one in self._parameters]
+        self._before = [one.grad for one in self.parameters]
         self.take()
 
     def take(self) -> List[Optional[torch.Tensor]]:
         """Return the gradients of a pass, and leave none."""
         found = []
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             group = self._spread.get(id(parameter))
             gradient = parameter.grad if group is None else _take_unsharded(group)
             if gradient is not None and gradient.is_sparse:
@@ -41,19 +41,20 @@ class Weights:
         """Run a pass that is the same on all ranks, and add what it leaves to what was there."""
         self.set_aside()
         run()
-        for parameter, old in zip(self._parameters, self._before):  # noqa: B905
+        for parameter, old in zip(self.parameters, self._before):  # noqa: B905
             new: Any = parameter.grad
             if new is not None and is_sharded(new):  # PyTorch may have put it elsewhere than the parameter
                 new = new.redistribute(new.device_mesh, parameter.placements)  # type: ignore[attr-defined]
             parameter.grad = new if old is None else old if new is None else old.add_(new)
 
-    def put(self, sums: Sequence[Optional[torch.Tensor]]) -> None:
-        """Add whole gradients to what was set aside."""
-        for parameter, old, new in zip(self._parameters, self._before, sums):  # noqa: B905
+    def put(self, sums: Sequence[Optional[torch.Tensor]]) -> List[bool]:
+        """Add whole gradients to what was set aside; say of each weight whether nothing was."""
+        for parameter, old, new in zip(self.parameters, self._before, sums):  # noqa: B905
             part = new if new is None or not is_sharded(parameter) else _own_part(new, parameter)
             if part is not None and id(parameter) in self._sparse:
                 part = part.to_sparse(1)
             parameter.grad = part if old is None else old if part is None else old.add_(part)
+        return [old is None for old in self._before]
 
 
 def _like(parameter: Any) -> torch.Tensor:
@@ -92,9 +93,13 @@ def _own_part(gradient: torch.Tensor, parameter: Any) -> Any:
     from torch.distributed.tensor import DTensor
 
     mesh = parameter.device_mesh
-    parts = gradient.chunk(mesh.size(), 0)  # as Shard(0) cuts; the last ranks may have nothing
-    rank = mesh.get_local_rank()
-    local = parts[rank].clone() if rank < len(parts) else gradient[:0].clone()
+    local = gradient
+    for axis, placement in enumerate(parameter.placements):
+        if placement.is_shard():  # else each rank of this axis keeps the same
+            parts = gradient.chunk(mesh.size(axis), 0)  # as Shard(0) cuts; the last ranks may have nothing
+            rank = mesh.get_local_rank(axis)
+            local = parts[rank] if rank < len(parts) else gradient[:0]
+    local = local.to(parameter.to_local().device, copy=True)
     return DTensor.from_local(
         local, mesh, parameter.placements, run_check=False, shape=gradient.shape, stride=gradient.stride()
     )

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import torch
 
-from .batches import each, tuple_of
+from .batches import each, tensors_of
 from .strategy import Strategy, StrategyError
 
 NUM_STEPS = 10
@@ -26,8 +26,10 @@ def check(
     loss: Callable[..., Any], count: Callable[[Any], int], outputs: Any, targets: Any, whole: Any, strategy: Strategy
 ) -> None:
     """Compare the loss of some rows with those of their halves."""
-    rows = tuple_of(targets)[0].size(0)
-    if rows < 2 or not all(isinstance(one, torch.Tensor) and one.size(0) == rows for one in tuple_of(outputs)):
+    tensors = [one for given in (targets, outputs) for one in tensors_of(given)]
+    rows = tensors[0].size(0) if tensors and tensors[0].dim() else 0
+    is_known = isinstance(outputs, (torch.Tensor, tuple, list)) or type(outputs) is dict
+    if not is_known or rows < 2 or not all(one.dim() and one.size(0) == rows for one in tensors):
         return
     total, counted = 0.0, 0
     for first, end in ((0, rows // 2), (rows // 2, rows)):

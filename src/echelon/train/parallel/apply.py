@@ -6,9 +6,22 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 import torch
 from torch import nn
 
-from . import blocks, checkpointing, context, meta, precision, safetensors, spreading, stages, states, tensor_plans
+from . import (
+    blocks,
+    checkpointing,
+    context,
+    meta,
+    precision,
+    safetensors,
+    spreading,
+    stages,
+    states,
+    tensor_plans,
+    versions,
+)
+from . import virtual_shards as exact
 from .axes import Axes
-from .batches import in_parts, own_rows, tuple_of
+from .batches import each, in_parts, own_rows
 from .strategy import Strategy, StrategyError
 
 if TYPE_CHECKING:
@@ -38,24 +51,29 @@ def parallelize(
     **wishes: Any,
 ) -> "Parallel":
     """Apply a strategy, and return what trains with it."""
+    from .exactly import ExactParallel
     from .training import Parallel
 
-    if getattr(run.world, "is_exact", False):
-        raise StrategyError(
-            "--exact computes virtual shards, each on one rank, and a strategy spreads what a rank computes",
-            hint="echelon run -n %d … without --exact" % strategy.num_ranks,
-        )
-    strategy.check_ranks(run.world.size)
+    ranks = run.world.processes
+    strategy.check_ranks(ranks.size)
+    num_shards = run.world.size if run.world.is_exact else 0
+    if num_shards:
+        strategy = exact.fit(strategy, num_shards)
     precision.check(strategy, run.world.device)
+    versions.check(strategy, run.world.device)
     _refuse_batch_norm(model, strategy)
     run.prepare()
     run.first_step.is_due = False  # its oracle would be a fork among ranks that speak with each other
     wanted = Wishes(**wishes)
-    axes = Axes(strategy, run.world)
+    axes = Axes(strategy, ranks, num_shards)
     order = [name for name, one in model.state_dict(keep_vars=True).items() if isinstance(one, torch.Tensor)]
     trained = [name for name, one in model.named_parameters() if one.requires_grad]
+    names = list(blocks.find(model, wanted.blocks))
     parts = _apply(model, axes, wanted)
-    return Parallel(run, parts, axes, order=order, trained=trained, loss=loss, count=count)
+    settings: Dict[str, Any] = {"order": order, "trained": trained, "loss": loss, "count": count}
+    if num_shards:
+        return ExactParallel(run, parts, axes, blocks=names, **settings)
+    return Parallel(run, parts, axes, **settings)
 
 
 def _apply(model: nn.Module, axes: Axes, wishes: Wishes) -> Dict[int, nn.Module]:
@@ -85,6 +103,7 @@ def _apply(model: nn.Module, axes: Axes, wishes: Wishes) -> Dict[int, nn.Module]
         if skeleton is not None and not strategy.is_fully_sharded:
             meta.materialize([part], device)
         done[number] = spreading.apply(part, own, axes)
+    stages.watch(parts.values())
     _fill(list(done.values()), skeleton, axes, wishes)
     return done
 
@@ -104,7 +123,7 @@ def _blocks(model: nn.Module, strategy: Strategy, wishes: Wishes) -> Dict[str, n
     return blocks.find(model, wishes.blocks)
 
 
-def _sample(wishes: Wishes, axes: Axes) -> List[torch.Tensor]:
+def _sample(wishes: Wishes, axes: Axes) -> Any:
     """Return the inputs of one micro-batch."""
     if wishes.sample is None:
         raise StrategyError(
@@ -113,7 +132,7 @@ def _sample(wishes: Wishes, axes: Axes) -> List[torch.Tensor]:
         )
     rows = own_rows(wishes.sample, axes)
     part = in_parts(rows, axes.strategy.accumulation, is_even=True)[0]
-    return [one.to(axes.world.device) for one in tuple_of(part)]
+    return each(lambda one: one.to(axes.world.device), part)
 
 
 def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, wishes: Wishes) -> None:

@@ -1,12 +1,13 @@
 """Where this rank stands on every axis of a strategy."""
 
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Tuple
 
 import torch
 import torch.distributed as dist
 
+from ..batches import rows_of
 from ..world import World
-from .strategy import Strategy
+from .strategy import Strategy, StrategyError
 
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 """From the outermost to the innermost: neighbours, with the fastest links, cut the same layer."""
@@ -15,9 +16,11 @@ ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 class Axes:
     """The mesh of all ranks, and this rank's place in it."""
 
-    def __init__(self, strategy: Strategy, world: World) -> None:
+    def __init__(self, strategy: Strategy, world: World, num_shards: int = 0) -> None:
         self.strategy = strategy
         self.world = world
+        self.num_shards = num_shards
+        """Virtual shards into which a batch is cut for the same bits everywhere; 0 where that is not asked for."""
         self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
         self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
         self._mesh: Any = self._make_mesh() if world.size > 1 or strategy.is_fully_sharded else None
@@ -47,6 +50,21 @@ class Axes:
     def data_place(self) -> int:
         """Which part of a batch's rows this rank has."""
         return self.place("replicate") * self.sizes["shard"] + self.place("shard")
+
+    def rows_of(self, size: int) -> Tuple[int, ...]:
+        """Return how many of a batch's rows each part of the data axes has; it is made of whole virtual shards."""
+        number = self.strategy.num_data
+        num_parts = self.num_shards or number
+        if size < num_parts:
+            raise StrategyError(
+                "the batch has %d rows, and %s is %d"
+                % (size, "exact" if self.num_shards else "replicate × shard", num_parts),
+                hint="a larger batch, such as drop_last=True gives, or fewer %s"
+                % ("virtual shards" if self.num_shards else "ranks on these axes"),
+            )
+        rows = rows_of(size, num_parts)
+        each = num_parts // number
+        return tuple(sum(rows[first : first + each]) for first in range(0, num_parts, each))
 
     @property
     def counts(self) -> bool:

@@ -1,6 +1,11 @@
-"""Which part of a batch a rank computes, and by how much its loss counts."""
+"""Which part of a batch a rank computes, and by how much its loss counts.
 
-from typing import Any, Callable, Iterator, List, Sequence, Tuple, Union
+A batch is a tensor, or tensors in tuples, lists and dicts. A model gets a tuple or list as its arguments, and a dict as
+its arguments by name; a dict that is one argument stands in a tuple.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -10,28 +15,67 @@ from ..view.tensors import View, own_part
 from .axes import Axes
 from .strategy import StrategyError
 
-Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 IGNORED = -100  # the default of PyTorch's losses
 
 
-def tuple_of(given: Any) -> Tuple[Any, ...]:
-    """Return inputs as the arguments of a model."""
-    return tuple(given) if isinstance(given, (tuple, list)) else (given,)
+def arguments_of(given: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """Return inputs as the arguments of a model, and those by name."""
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given) if isinstance(given, (tuple, list)) else (given,)), {}
+
+
+def each(change: Callable[[torch.Tensor], Any], given: Any) -> Any:
+    """Return a batch with each of its tensors changed."""
+    if isinstance(given, torch.Tensor):
+        return change(given)
+    if isinstance(given, Mapping):
+        return {key: each(change, one) for key, one in given.items()}
+    if isinstance(given, tuple) and hasattr(given, "_fields"):
+        return type(given)(*[each(change, one) for one in given])
+    return type(given)(each(change, one) for one in given) if type(given) in (tuple, list) else given
+
+
+def tensors_of(given: Any) -> List[torch.Tensor]:
+    """Return a batch's tensors in their order."""
+    found: List[torch.Tensor] = []
+    each(found.append, given)
+    return found
+
+
+def with_tensors(given: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """Return a batch with other tensors in the places of its own."""
+    others = iter(tensors)
+    return each(lambda _: next(others), given)
 
 
 def count_of(targets: Any) -> int:
     """Return over how much a mean loss is: the targets that are not -100 where they are classes, else the rows."""
-    first = tuple_of(targets)[0]
-    if not isinstance(first, torch.Tensor) or not first.dim():
+    tensors = tensors_of(targets)
+    if not tensors or not tensors[0].dim():
         return 1
+    first = tensors[0]
     if first.dtype == torch.int64:
         return int((first != IGNORED).sum())
     return first.size(0)
 
 
+def own_loss(outputs: Any) -> Any:
+    """Return the loss that a model gives: its output, or what is called so in it."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(found, torch.Tensor):
+        return found
+    raise StrategyError(
+        "the model gives a %s without a loss, and no loss was given" % type(outputs).__name__,
+        hint="run.parallelize(model, strategy, loss=function_of_outputs_and_targets)",
+    )
+
+
 def refuse_views(*given: Any) -> None:
     """Refuse batches that are shared already, which would be shared twice."""
-    if any(isinstance(one, View) for each_of in given for one in tuple_of(each_of)):
+    if any(isinstance(one, View) for one in tensors_of(given)):
         raise StrategyError(
             "the batch comes from run.loader(), and has been shared among all ranks already",
             hint="the loader itself, or for inputs, targets in trained.loader(loader): trained.step(…, rows=True)",
@@ -41,43 +85,27 @@ def refuse_views(*given: Any) -> None:
 def own_rows(given: Any, axes: Axes) -> Any:
     """Return this rank's rows of a whole batch."""
 
-    def cut(tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor) or not tensor.dim():
-            return tensor
-        number = axes.strategy.num_data
-        if tensor.size(0) < number:
-            raise StrategyError(
-                "the batch has %d rows, and replicate × shard is %d" % (tensor.size(0), number),
-                hint="a larger batch, or fewer ranks on these axes",
-            )
-        return own_part(tensor, axes.data_place, rows_of(tensor.size(0), number))
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        return own_part(tensor, axes.data_place, axes.rows_of(tensor.size(0))) if tensor.dim() else tensor
 
     return each(cut, given)
 
 
 def in_parts(given: Any, number: int, *, is_even: bool) -> List[Any]:
     """Cut rows into the parts that are computed one after another."""
-    if number == 1:
-        return [given]
-    parts: List[List[Any]] = [[] for _ in range(number)]
-    for tensor in tuple_of(given):
-        if not isinstance(tensor, torch.Tensor) or not tensor.dim():
-            pieces: Sequence[Any] = [tensor] * number
-        elif tensor.size(0) < number or (is_even and tensor.size(0) % number):
+
+    def piece(tensor: torch.Tensor, place: int) -> torch.Tensor:
+        if number == 1 or not tensor.dim():
+            return tensor
+        if tensor.size(0) < number or (is_even and tensor.size(0) % number):
             raise StrategyError(
                 "a rank has %d rows of the batch, and accumulation is %d" % (tensor.size(0), number),
                 hint="a batch of a multiple of %d rows on each rank" % number,
             )
-        else:
-            pieces = torch.split(tensor, list(rows_of(tensor.size(0), number)))
-        for part, piece in zip(parts, pieces):  # noqa: B905
-            part.append(piece)
-    return [tuple(part) if isinstance(given, (tuple, list)) else part[0] for part in parts]
+        rows = rows_of(tensor.size(0), number)
+        return tensor.narrow(0, sum(rows[:place]), rows[place])
 
-
-def each(change: Callable[[Any], Any], given: Any) -> Any:
-    """Return a batch with each of its tensors changed."""
-    return tuple(change(one) for one in given) if isinstance(given, (tuple, list)) else change(given)
+    return [each(lambda tensor: piece(tensor, place), given) for place in range(number)]  # noqa: B023
 
 
 class OwnRows:
@@ -107,11 +135,5 @@ class _OwnIndices:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[List[int]]:
-        number, place = self._axes.strategy.num_data, self._axes.data_place
         for indices in self._batches:
-            if len(indices) < number:
-                raise StrategyError(
-                    "the batch has %d rows, and replicate × shard is %d" % (len(indices), number),
-                    hint="drop_last=True, or a larger batch",
-                )
-            yield of_indices(list(indices), place, rows_of(len(indices), number))
+            yield of_indices(list(indices), self._axes.data_place, self._axes.rows_of(len(indices)))

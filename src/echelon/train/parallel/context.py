@@ -15,6 +15,7 @@ from . import attention
 from .axes import Axes
 from .strategy import StrategyError
 from .tensor_plans import allow_plain_tensors, divisor_of, refuse_dropout
+from .versions import unsent
 
 
 def apply(model: nn.Module, axes: Axes) -> None:
@@ -27,7 +28,7 @@ def apply(model: nn.Module, axes: Axes) -> None:
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) not in known:  # tied weights stay tied
-                whole = distribute_tensor(parameter.detach(), mesh, [Replicate()], src_data_rank=None)
+                whole = distribute_tensor(parameter.detach(), mesh, [Replicate()], **unsent(distribute_tensor))
                 known[id(parameter)] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
             module.register_parameter(name, known[id(parameter)])
     allow_plain_tensors()

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from .spreading import DTYPES
+from . import spreading
+from .axes import Axes
 from .strategy import Strategy, StrategyError
 
 GROWTH_STEPS = 2000  # as torch.amp.GradScaler
@@ -21,11 +22,11 @@ def check(strategy: Strategy, device: torch.device) -> None:
         )
 
 
-def autocast(strategy: Strategy, device: torch.device) -> Any:
+def autocast(axes: Axes) -> Any:
     """Return what a forward stands in: autocast, where fully_shard does not cast."""
-    if strategy.precision == "fp32" or strategy.is_fully_sharded:
+    if axes.strategy.precision == "fp32" or spreading.casts(axes):
         return nullcontext()
-    return torch.autocast(device.type, dtype=DTYPES[strategy.precision])
+    return torch.autocast(axes.world.device.type, dtype=spreading.DTYPES[axes.strategy.precision])
 
 
 class LossScale:

@@ -16,7 +16,7 @@ def apply(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> nn.Modul
     """Spread or replicate; return what is called from now on."""
     if axes.strategy.is_fully_sharded:
         _shard(model, found, axes)
-    elif axes.strategy.num_data > 1:
+    elif axes.strategy.num_data > 1 and not axes.num_shards:
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -30,7 +30,7 @@ def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
     strategy = axes.strategy
     settings: Dict[str, Any] = {
         "mesh": axes.mesh_of_weights(),
-        "mp_policy": _precision(strategy, is_root=False),
+        "mp_policy": _precision(axes, is_root=False),
         "reshard_after_forward": strategy.reshard == "always" and strategy.shard > 1,
         **_offload(strategy, axes.world.device),
     }
@@ -39,18 +39,23 @@ def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
         block = model.get_submodule(name)
         if not any(id(parameter) in tied for parameter in block.parameters()):  # what is tied stays with the root
             fully_shard(block, **settings)
-    settings["mp_policy"] = _precision(strategy, is_root=True)
+    settings["mp_policy"] = _precision(axes, is_root=True)
     settings["reshard_after_forward"] = False  # the root's own weights are needed first in backward
     fully_shard(model, **settings)
 
 
-def _precision(strategy: Strategy, *, is_root: bool) -> Any:
+def casts(axes: Axes) -> bool:
+    """Say whether fully_shard makes 16 bits of weights; for the same bits everywhere all leave it to autocast."""
+    return axes.strategy.is_fully_sharded and not axes.num_shards
+
+
+def _precision(axes: Axes, *, is_root: bool) -> Any:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    if strategy.precision == "fp32":
+    if axes.strategy.precision == "fp32" or not casts(axes):
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(
-        param_dtype=DTYPES[strategy.precision],
+        param_dtype=DTYPES[axes.strategy.precision],
         reduce_dtype=torch.float32,
         output_dtype=torch.float32 if is_root else None,
     )

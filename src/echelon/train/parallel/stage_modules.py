@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import torch
 from torch import nn
 
-from . import blocks
+from . import batches, blocks
 from .strategy import StrategyError
 
 PREFIX = blocks.STAGE
@@ -20,50 +20,69 @@ PREFIX = blocks.STAGE
 class Stage(nn.Module):
     """One stage of a pipeline."""
 
-    def __init__(self, model: nn.Module, entry: "List[Any]", *, is_first: bool) -> None:
+    def __init__(self, model: nn.Module, ends: "_Ends", *, is_first: bool) -> None:
         super().__init__()
         self.echelon_stage = model
-        self._entry = entry
+        self._ends = ends
         self._is_first = is_first
+        self.form: Any = None
+        """A batch of inputs as the model gets them; a stage gets their tensors."""
+
+    def watch(self) -> None:
+        """Note what the last block gives; to be called when the blocks are as they will stay."""
+        if self._ends.last:
+            self.get_submodule(PREFIX + self._ends.last).register_forward_hook(self._note)
+
+    def _note(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        self._ends.left[:] = [output[0] if isinstance(output, tuple) else output]
 
     def forward(self, *received: Any, **given: Any) -> Any:
         """Compute this stage's blocks from what was received, and from the model's inputs."""
         if not self._is_first:
-            self._entry[:] = received
+            self._ends.received[:] = received
             received = tuple(given[name] for name in sorted(given))
+        args, named = batches.arguments_of(batches.with_tensors(self.form, received))
         try:
-            return self.echelon_stage(*received)
-        except _Done as done:
-            return done.output
+            return self.echelon_stage(*args, **named)
+        except _Done:
+            return self._ends.left[0]
         finally:
-            self._entry.clear()
+            self._ends.received.clear()
+            self._ends.left.clear()
+
+
+class _Ends:
+    """Where a stage begins and ends: what its last block gave goes to the next stage as it is, and what the model does
+    between two blocks is done there."""
+
+    def __init__(self, last: str) -> None:
+        self.last = last
+        """The name of the last block; of the last stage none."""
+        self.received: List[Any] = []
+        self.left: List[Any] = []
 
 
 class _Done(Exception):
     """The last block of a stage has computed."""
 
-    def __init__(self, output: Any) -> None:
-        super().__init__()
-        self.output = output
-
 
 class _Before(nn.Module):
     """A block of a stage before: the last of them gives what was received."""
 
-    def __init__(self, entry: "List[Any]", *, is_tuple: bool, is_last: bool) -> None:
+    def __init__(self, ends: _Ends, *, is_tuple: bool, is_last: bool) -> None:
         super().__init__()
-        self._entry, self._is_tuple, self._is_last = entry, is_tuple, is_last
+        self._ends, self._is_tuple, self._is_last = ends, is_tuple, is_last
 
     def forward(self, given: Any, *_args: Any, **_kwargs: Any) -> Any:
-        output = self._entry[0] if self._is_last else given
+        output = self._ends.received[0] if self._is_last else given
         return (output,) if self._is_tuple else output
 
 
 class _After(nn.Module):
     """The first block of the next stage."""
 
-    def forward(self, given: Any, *_args: Any, **_kwargs: Any) -> Any:
-        raise _Done(given)
+    def forward(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise _Done
 
 
 class _Elsewhere(nn.Module):
@@ -81,9 +100,12 @@ class _Elsewhere(nn.Module):
 class Seen:
     """What was seen of one forward(): which modules were called, in which order, and what they gave."""
 
-    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], sample: Sequence[torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], sample: Any) -> None:
         self.calls: List[str] = []
         self.outputs: Dict[str, Any] = {}
+        self.changed = ""
+        """A block whose output was changed in place before the next one got it."""
+        self._left: Any = None
         inside = tuple(name + "." for name in found)
         watched = {
             name: one
@@ -92,9 +114,13 @@ class Seen:
         }
         self.outside = [name for name in watched if name not in found]
         hooks = [one.register_forward_hook(self._note(name)) for name, one in watched.items()]
+        hooks += [one.register_forward_pre_hook(self._compare) for one in found.values()]
+        hooks += [one.register_forward_hook(self._leave(name)) for name, one in found.items()]
+        args, named = batches.arguments_of(sample)
+        is_meta = any(one.is_meta for one in batches.tensors_of(sample))
         try:
-            with torch.no_grad(), torch.random.fork_rng(enabled=not sample[0].is_meta):
-                model(*sample)
+            with torch.no_grad(), torch.random.fork_rng(enabled=not is_meta):
+                model(*args, **named)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -106,6 +132,17 @@ class Seen:
 
         return note
 
+    def _leave(self, name: str) -> Any:
+        def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            self._left = (name, tensor, tensor._version)
+
+        return leave
+
+    def _compare(self, *_: Any) -> None:
+        if self._left is not None and self._left[1]._version != self._left[2]:
+            self.changed = self._left[0]
+
 
 def _has_own(module: nn.Module) -> bool:
     return any(True for _ in module.parameters(recurse=False))
@@ -115,12 +152,12 @@ def split(
     model: nn.Module,
     found: Mapping[str, nn.Module],
     begin: Sequence[str],
-    sample: Sequence[torch.Tensor],
+    sample: Any,
     mine: Sequence[int],
 ) -> Dict[int, nn.Module]:
     """Return stages by number; the model is used up."""
     device = next(model.parameters()).device
-    seen = Seen(model, found, [one.to(device) for one in sample])
+    seen = Seen(model, found, batches.each(lambda one: one.to(device), sample))
     before, after = _sides(model, seen, list(found))
     order = list(found)
     bounds = [0, *(order.index(name) for name in begin), len(order)]
@@ -142,18 +179,18 @@ def _stage(
     model: nn.Module, seen: Seen, order: List[str], bounds: Tuple[int, int], before: List[str], after: List[str]
 ) -> Stage:
     first, end = bounds
-    entry: List[Any] = []
+    ends = _Ends(order[end - 1] if end < len(order) else "")
     for place, name in enumerate(order):
         is_tuple = isinstance(seen.outputs[name], tuple)
         if place < first:
-            blocks.replace(model, name, _Before(entry, is_tuple=is_tuple, is_last=place == first - 1))
+            blocks.replace(model, name, _Before(ends, is_tuple=is_tuple, is_last=place == first - 1))
         elif place >= end:
             blocks.replace(model, name, _After())
     for name in [*(before if first > 0 else ()), *(after if end < len(order) else ())]:
         output = seen.outputs[name]
         output = output[0] if isinstance(output, tuple) else output
         blocks.replace(model, name, _Elsewhere(tuple(output.shape), output.dtype))
-    return Stage(model, entry, is_first=first == 0)
+    return Stage(model, ends, is_first=first == 0)
 
 
 def _sides(model: nn.Module, seen: Seen, order: List[str]) -> Tuple[List[str], List[str]]:
@@ -163,6 +200,12 @@ def _sides(model: nn.Module, seen: Seen, order: List[str]) -> Tuple[List[str], L
         raise StrategyError(
             "%s does not call its blocks once each and in their order, so that stages have no order" % kind,
             hint="name blocks that it does: run.parallelize(model, strategy, blocks=[…])",
+        )
+    if seen.changed:
+        raise StrategyError(
+            "%s changes what its block %s gave, in place, and the next stage is to get it as it was"
+            % (kind, seen.changed),
+            hint="x = x + y in place of x += y, between the blocks",
         )
     first, last = seen.calls.index(order[0]), seen.calls.index(order[-1])
     before, after = [], []

@@ -1,6 +1,6 @@
 """Lay an unchanged model on the stages of a pipeline, and compute micro-batches in PyTorch's orders."""
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -9,6 +9,7 @@ from torch import nn
 from . import blocks, stage_modules
 from .axes import Axes
 from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
+from .versions import Begins, unscaled
 
 
 def places(strategy: Strategy, rank: int) -> List[int]:
@@ -65,7 +66,7 @@ def split(
     model: nn.Module,
     found: Mapping[str, nn.Module],
     begin: Sequence[str],
-    sample: Sequence[torch.Tensor],
+    sample: Any,
     axes: Axes,
 ) -> Dict[int, nn.Module]:
     """Return this rank's stages by number."""
@@ -87,6 +88,13 @@ def own_blocks(part: nn.Module, found: Mapping[str, nn.Module]) -> Dict[str, nn.
     return {name: one for name, one in own.items() if any(True for _ in one.parameters())}
 
 
+def watch(parts: Iterable[nn.Module]) -> None:
+    """Let stages note what their last block gives, now that blocks are as they will stay."""
+    for part in parts:
+        if isinstance(part, stage_modules.Stage):
+            part.watch()
+
+
 def _refuse_shared(model: nn.Module) -> None:
     for names in blocks.tied(model).values():
         raise StrategyError(
@@ -95,7 +103,14 @@ def _refuse_shared(model: nn.Module) -> None:
         )
 
 
-def make_schedule(parts: Mapping[int, nn.Module], axes: Axes, loss: Callable[..., torch.Tensor]) -> Any:
+def make_schedule(
+    parts: Mapping[int, nn.Module],
+    axes: Axes,
+    loss: Callable[..., torch.Tensor],
+    *,
+    changes: Sequence[type] = (Begins,),
+    prepare: Callable[[Any], None] = lambda _: None,
+) -> Any:
     """Return PyTorch's schedule over this rank's stages; it scales no gradients: the loss has its weight already."""
     from torch.distributed import pipelining
     from torch.distributed.pipelining import PipelineStage, schedules
@@ -109,12 +124,15 @@ def make_schedule(parts: Mapping[int, nn.Module], axes: Axes, loss: Callable[...
             hint='schedule="1f1b"',
         )
     group = axes.group("pipeline")
+    kind_of_stage = type("Stage", (*changes, PipelineStage), {})
     found = [
-        PipelineStage(part, number, strategy.num_stages, axes.world.device, group=group)
+        kind_of_stage(part, number, strategy.num_stages, axes.world.device, group=group)
         for number, part in sorted(parts.items())
     ]
+    for stage in found:
+        prepare(stage)
     stages = found[0] if strategy.schedule in SINGLE else found
-    return kind(stages, n_microbatches=strategy.accumulation, loss_fn=loss, scale_grads=False)
+    return kind(stages, n_microbatches=strategy.accumulation, loss_fn=loss, **unscaled(kind))
 
 
 def as_named(given: Sequence[Any]) -> Dict[str, Any]:

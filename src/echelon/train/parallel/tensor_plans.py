@@ -13,6 +13,7 @@ from torch import nn
 from . import blocks
 from .axes import Axes
 from .strategy import StrategyError
+from .versions import unsent
 
 FIRST = {"q_proj", "k_proj", "v_proj", "wq", "wk", "wv", "query", "key", "value", "to_q", "to_k", "to_v", "q", "k", "v",
          "qkv", "c_attn", "in_proj", "qkv_proj", "query_key_value", "Wqkv"}  # fmt: skip
@@ -97,7 +98,7 @@ def _apply_given(model: nn.Module, plan: Mapping[str, Any], axes: Axes) -> None:
             made = styles[style]() if isinstance(style, str) else style
             _refuse_uneven(model.get_submodule(name), name, str(style), axes)
             made.src_data_rank = None
-            parallelize_module(model.get_submodule(name), axes.mesh("tensor"), made, src_data_rank=None)
+            parallelize_module(model.get_submodule(name), axes.mesh("tensor"), made, **unsent(parallelize_module))
     for name, module in model.named_modules():
         _refuse_heads(module, name, axes)
 
@@ -215,7 +216,7 @@ def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
     for name, parameter in list(module.named_parameters(recurse=False)):
         if not hasattr(parameter, "placements"):
             placement = placements.get(name, Replicate())
-            cut = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None)
+            cut = distribute_tensor(parameter.detach(), mesh, [placement], **unsent(distribute_tensor))
             module.register_parameter(name, nn.Parameter(cut, requires_grad=parameter.requires_grad))
 
 
@@ -299,7 +300,7 @@ def _cut_sequences(found: List[nn.Module], cuts: "set[str]", model: nn.Module, a
                     "sequence_parallel each rank would see its own tokens there alone" % (number, name or "itself"),
                     hint="sequence_parallel=False",
                 )
-            parallelize_module(module, mesh, SequenceParallel(use_local_output=True), src_data_rank=None)
+            parallelize_module(module, mesh, SequenceParallel(use_local_output=True), **unsent(parallelize_module))
 
     def enter(_module: nn.Module, args: Tuple[Any, ...]) -> Any:
         given = args[0]
@@ -336,4 +337,4 @@ def _cut_head(model: nn.Module, axes: Axes) -> None:
         )
     _refuse_uneven(head, name, "colwise", axes)
     style = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    parallelize_module(head, axes.mesh("tensor"), style, src_data_rank=None)
+    parallelize_module(head, axes.mesh("tensor"), style, **unsent(parallelize_module))

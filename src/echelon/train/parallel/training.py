@@ -59,12 +59,15 @@ class Parallel:
         self._num_begun = 0
         self._stages = sorted(parts)
         self._parameters = self._named_parameters()
-        self._schedule = stages.make_schedule(parts, axes, self._loss_of_part) if self.strategy.pipeline > 1 else None
+        self._schedule = self._make_schedule(parts) if self.strategy.pipeline > 1 else None
         if self.strategy.num_data < self.strategy.num_ranks:
             for part in self.parts:
                 part.register_forward_pre_hook(self._refuse_shared_rows)
         if run.world.rank == 0 and run.world.size > 1:
             run.say("strategy: %s" % self.strategy)
+
+    def _make_schedule(self, parts: Dict[int, nn.Module]) -> Any:
+        return stages.make_schedule(parts, self.axes, self._loss_of_part)
 
     def _refuse_shared_rows(self, *_: Any) -> None:
         """Refuse rows that a run has shared among all ranks, where some ranks have to compute the same rows."""
@@ -134,9 +137,14 @@ class Parallel:
         self._num_begun += 1
         inputs, targets = self._own(inputs, targets, rows=rows)
         with self._plainly():
-            total = self._in_stages(inputs, targets) if self._schedule is not None else self._in_turn(inputs, targets)
+            losses = self._in_stages(inputs, targets) if self._schedule is not None else self._in_turn(inputs, targets)
+            total = self._sum_up(losses)
         norms.finish(self._parameters.values())
         return total
+
+    def _sum_up(self, losses: List[torch.Tensor]) -> torch.Tensor:
+        """Return what this rank's parts of a loss come to."""
+        return sum(losses, torch.zeros((), device=self.axes.world.device))
 
     @torch.no_grad()
     def evaluate(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
@@ -150,13 +158,16 @@ class Parallel:
     def clip(self, limit: float) -> torch.Tensor:
         """Return the norm of the whole gradient, and scale the gradient down to a limit above 0."""
         weights = list(self._parameters.values())
-        norm = norms.total(weights, self.axes) / self._scale.value
+        norm = self._norm() / self._scale.value
         factor = torch.ones_like(norm) / self._scale.value
         if limit > NO_LIMIT:
             factor = factor * (limit / (norm + norms.EPSILON)).clamp(max=1.0)
         if limit > NO_LIMIT or self._scale.value != 1.0:
             norms.multiply(weights, factor)
         return norm
+
+    def _norm(self) -> torch.Tensor:
+        return norms.total(self._parameters.values(), self.axes)
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
@@ -183,20 +194,27 @@ class Parallel:
         self._total = max(total, 1.0)
         return inputs, targets
 
-    def _in_turn(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Compute the parts one after another; gradients are exchanged in the last."""
+    def _in_turn(self, inputs: Any, targets: Any) -> List[torch.Tensor]:
+        """Compute the parts one after another, and return their losses; gradients are exchanged in the last."""
         number = self.strategy.accumulation
         parts, wanted_parts = (batches.in_parts(one, number, is_even=False) for one in (inputs, targets))
-        total = torch.zeros((), device=self.axes.world.device)
+        losses = []
         for place, (part, wanted) in enumerate(zip(parts, wanted_parts)):  # noqa: B905
-            with self._exchanging(is_last=place == number - 1), self._cut_losses():
+            with self._exchanging(place), self._cut_losses():
                 loss = self._forward(part, wanted)
-                self._run_backward(loss)
-            total += loss.detach()
-        return total
+                # not Tensor.backward, which a run has hooked for scripts
+                torch.autograd.backward(loss * self._factor)
+            losses.append(loss.detach())
+        return losses
 
-    def _exchanging(self, *, is_last: bool) -> Any:
-        model = self.parts[0]
+    @property
+    def _factor(self) -> float:
+        """By what a loss is multiplied before backward: the data axes will take a mean of gradients."""
+        return self.strategy.num_data * self._scale.value
+
+    def _exchanging(self, place: int) -> Any:
+        """Return what a part is computed in."""
+        model, is_last = self.parts[0], place == self.strategy.accumulation - 1
         if isinstance(model, nn.parallel.DistributedDataParallel):
             return nullcontext() if is_last else model.no_sync()
         if self.strategy.accumulation > 1:
@@ -214,13 +232,13 @@ class Parallel:
     def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Return the loss of some rows, weighed so that the sum over all parts and ranks is the mean over the batch."""
         weight = self._count(targets) / self._total  # counted where the batch lies: a device need not be waited for
-        given = batches.tuple_of(self._here(inputs))
-        targets = self._here(targets)
+        inputs, targets = self._here(inputs), self._here(targets)
         if self.strategy.context > 1:
-            given = tuple(context.cut(one, self.axes) for one in given)
-        with precision.autocast(self.strategy, self.axes.world.device):
-            outputs = context.leave(self.parts[0](*given)) if self.strategy.context > 1 else self.parts[0](*given)
-            return self._loss_of(outputs, targets, weight)
+            inputs = batches.each(lambda one: context.cut(one, self.axes), inputs)
+        args, named = batches.arguments_of(inputs)
+        with precision.autocast(self.axes):
+            outputs = self.parts[0](*args, **named)
+            return self._loss_of(context.leave(outputs) if self.strategy.context > 1 else outputs, targets, weight)
 
     def _here(self, given: Any) -> Any:
         """Return a batch on this rank's device."""
@@ -228,40 +246,43 @@ class Parallel:
 
     def _loss_of(self, outputs: Any, targets: Any, weight: float) -> torch.Tensor:
         if not weight:  # a mean over nothing is no number, and what counts for nothing is 0
-            return sum((one * 0).sum() for one in batches.tuple_of(outputs))  # type: ignore[no-any-return]
-        loss = outputs if self._loss is None else self._loss(outputs, targets)
+            found = [one for one in batches.tensors_of(outputs) if one.is_floating_point()]
+            return sum((one * 0).sum() for one in found)  # type: ignore[return-value]
+        loss = batches.own_loss(outputs) if self._loss is None else self._loss(outputs, targets)
         if self._loss is not None and self._num_begun <= additivity.NUM_STEPS and additivity.matters(self.strategy):
             additivity.check(self._loss, self._count, outputs, targets, loss.detach(), self.strategy)
         if hasattr(loss, "full_tensor"):
             loss = loss.full_tensor()
         return loss * weight
 
-    def _run_backward(self, loss: torch.Tensor) -> None:
-        """Run backward for a mean over the data axes; not Tensor.backward, which a run has hooked for scripts."""
-        torch.autograd.backward(loss * (self.strategy.num_data * self._scale.value))
-
     def _loss_of_part(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return a micro-batch's loss as a schedule runs backward from it."""
         weight = self._count(targets) / self._total
-        return self._loss_of(outputs, targets, weight * self.strategy.num_data * self._scale.value)
+        return self._loss_of(outputs, targets, weight * self._factor)
 
-    def _in_stages(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def _in_stages(self, inputs: Any, targets: Any) -> List[torch.Tensor]:
+        """Compute micro-batches in the schedule's order; return the losses of those whose last stage is here."""
         number = self.strategy.accumulation
         batches.in_parts(inputs, number, is_even=True)  # refuses rows that do not come out even
         assert self._schedule is not None  # noqa: S101
         losses: List[torch.Tensor] = []
         has_first, has_last = 0 in self._stages, self.strategy.num_stages - 1 in self._stages
-        given = batches.tuple_of(self._here(inputs))
+        given = self._show_stages(inputs)
         wanted: Dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
-        with precision.autocast(self.strategy, self.axes.world.device):
+        with precision.autocast(self.axes):
             self._schedule.step(*(given if has_first else ()), **stages.as_named(given), **wanted)
-        scale = self.strategy.num_data * self._scale.value
-        return sum((one.detach() for one in losses), torch.zeros((), device=self.axes.world.device)) / scale
+        return [one.detach() / self._factor for one in losses]
+
+    def _show_stages(self, inputs: Any) -> List[torch.Tensor]:
+        """Let stages know in which form the model gets its inputs; return the tensors that are in it."""
+        for part in self.parts:
+            part.form = inputs
+        return batches.tensors_of(self._here(inputs))
 
     def _evaluate_in_stages(self, inputs: Any, targets: Any) -> torch.Tensor:
         parts = dict(zip(self._stages, self.parts))  # noqa: B905
-        with precision.autocast(self.strategy, self.axes.world.device):
-            output = stages.forward_only(parts, self.axes, batches.tuple_of(self._here(inputs)))
+        with precision.autocast(self.axes):
+            output = stages.forward_only(parts, self.axes, self._show_stages(inputs))
             if output is None:
                 return torch.zeros((), device=self.axes.world.device)
             return self._loss_of(output, self._here(targets), self._count(targets) / self._total)

@@ -1,0 +1,33 @@
+"""How many virtual shards there may be, as `echelon.start(exact=V)` is told."""
+
+from ..refusal import Refusal
+
+
+def check(num_shards: int, num_ranks: int) -> None:
+    """Refuse a number that is no power of two, or of which these ranks could not compute as many each."""
+    if not num_shards:
+        return
+    is_number = isinstance(num_shards, int) and not isinstance(num_shards, bool)
+    if not is_number or num_shards < 2 or num_shards & (num_shards - 1):
+        nearest = 1 << max(1, num_shards.bit_length() - 1) if is_number and num_shards > 0 else 8
+        raise Refusal(
+            "exact is %r: sums over virtual shards follow a binary tree, so their number is a power of two, from 2 on"
+            % (num_shards,),
+            "echelon.start(exact=%d), or exact=%d" % (nearest, 2 * nearest),
+        )
+    if num_shards % num_ranks:
+        valid = [str(1 << power) for power in range(num_shards.bit_length())]
+        raise Refusal(
+            "exact=%d is for %s or %s ranks, and there are %d"
+            % (num_shards, ", ".join(valid[:-1]), valid[-1], num_ranks),
+            "echelon run -n %d …" % (1 << (min(num_ranks, num_shards).bit_length() - 1)),
+        )
+
+
+def refuse_other(asked: int, begun: int) -> None:
+    """Refuse another number than a run was begun with."""
+    if asked and asked != begun:
+        raise Refusal(
+            "the run was begun with exact=%d, and echelon.start(exact=%d) came later" % (begun, asked),
+            "echelon.start(exact=%d) where it is called first" % asked,
+        )

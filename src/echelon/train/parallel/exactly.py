@@ -1,0 +1,125 @@
+"""A training under a strategy whose bits are those of one device: `echelon.start(exact=V)`."""
+
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Sequence
+
+import torch
+from torch import nn
+
+from . import batches, stages
+from .axes import Axes
+from .strategy import StrategyError
+from .training import Parallel
+from .versions import Begins
+from .virtual_shards import VirtualShards
+
+
+class ExactParallel(Parallel):
+    """What `run.parallelize()` returns in a run that was begun with `exact`."""
+
+    def __init__(
+        self, run: Any, parts: Dict[int, nn.Module], axes: Axes, *, blocks: Sequence[str], **settings: Any
+    ) -> None:
+        self._virtual = VirtualShards(parts, axes, block_names=blocks, trained=settings["trained"])
+        super().__init__(run, parts, axes, **settings)
+        for part in self.parts:
+            part.register_forward_pre_hook(self._refuse_own_loop, prepend=True)
+
+    def _refuse_own_loop(self, *_: Any) -> None:
+        """Refuse a model that is called in a loop of the script's own: nobody would add up its gradients."""
+        if torch.is_grad_enabled() and not self._virtual.is_computing:
+            raise StrategyError(
+                "exact is %d: a batch is computed shard by shard, and the model was called with all of it"
+                % self.axes.num_shards,
+                hint="trained.step(inputs, targets)",
+            )
+
+    def loader(self, loader: Any) -> Any:  # noqa: ARG002
+        """Refuse: what a dataset draws, and how a batch is padded, would depend on the rows that are loaded."""
+        raise StrategyError(
+            "exact is %d: rows that a rank loads alone may be augmented and padded otherwise" % self.axes.num_shards,
+            hint="the loader itself, and trained.step(inputs, targets)",
+        )
+
+    def _make_schedule(self, parts: Dict[int, nn.Module]) -> Any:
+        def prepare(stage: Any) -> None:
+            stage.begin = self._virtual.begin
+            stage.take = lambda place: self._virtual.take(stage.stage_index, place)
+
+        changes = (_OneByOne, Begins)
+        return stages.make_schedule(parts, self.axes, self._loss_of_part, changes=changes, prepare=prepare)
+
+    @property
+    def _factor(self) -> float:
+        return self._scale.value  # gradients are added up, and parts of a mean come to the mean
+
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        self._calls.leave_hooks()
+        try:
+            with self._virtual.computing(self._streams, self._parameters):
+                yield
+        finally:
+            self._calls.enter_hooks()
+
+    def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:
+        self._virtual.set_aside()
+        return super()._compute(inputs, targets, rows=rows)
+
+    @contextmanager
+    def _exchanging(self, place: int) -> Iterator[None]:
+        self._virtual.begin(place)
+        yield
+        self._virtual.take(self._stages[0], place)
+
+    def _sum_up(self, losses: List[torch.Tensor]) -> torch.Tensor:
+        return self._virtual.sum_up(losses)
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
+        """Return the loss over a whole batch."""
+        inputs, targets = self._own(inputs, targets, rows=rows)
+        parts, wanted = (batches.in_parts(one, self.strategy.accumulation, is_even=False) for one in (inputs, targets))
+        compute = self._forward if self._schedule is None else self._evaluate_in_stages
+        losses = []
+        with self._plainly():
+            for place, (given, target) in enumerate(zip(parts, wanted)):  # noqa: B905
+                self._virtual.begin(place)
+                losses.append(compute(given, target))
+        return self._begin_mean(self._virtual.sum_of_losses(losses))()
+
+    def _begin_mean(self, total: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Let the stages before have the last one's loss, which all its ranks have; sums with 0 have no order."""
+        return super()._begin_mean(total if self.axes.data_place == 0 else torch.zeros_like(total))
+
+    def _norm(self) -> torch.Tensor:
+        return self._virtual.norm(self._parameters)
+
+
+class _OneByOne:
+    """What makes a stage of PyTorch's give out the gradients of each micro-batch by themselves."""
+
+    begin: Callable[[int], None]
+    take: Callable[[int], None]
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        self.begin(fwd_chunk_id)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)  # type: ignore[misc]
+
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: bool = False,  # noqa: ARG002  (none is the last for PyTorch, which would exchange gradients then)
+    ) -> None:
+        super().backward_one_chunk(bwd_chunk_id, loss=loss, full_backward=full_backward)  # type: ignore[misc]
+        if full_backward:
+            self.take(bwd_chunk_id)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: ARG002
+        super().backward_weight_one_chunk(bwd_chunk_id)  # type: ignore[misc]
+        self.take(bwd_chunk_id)
+
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Exchange nothing."""

@@ -1,0 +1,59 @@
+"""What differs between the versions of PyTorch that strategies work with, from 2.6 on."""
+
+import inspect
+from typing import Any, Callable, Dict, List
+
+import torch
+
+from .strategy import Strategy, StrategyError
+
+
+def unsent(function: Callable[..., Any]) -> Dict[str, Any]:
+    """Return what lets PyTorch cut a tensor that all ranks have; before 2.7 the first rank sends it all the same."""
+    return {"src_data_rank": None} if "src_data_rank" in inspect.signature(function).parameters else {}
+
+
+def unscaled(schedule: Callable[..., Any]) -> Dict[str, Any]:
+    """Return what lets a schedule leave gradients as they are; before 2.7 none does anything to them."""
+    return {"scale_grads": False} if "scale_grads" in inspect.signature(schedule).parameters else {}
+
+
+class Begins:
+    """What a stage of PyTorch's does before its first batch, mended."""
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        """PyTorch 2.9 computes shapes without gradients, and autocast would keep weights that it has cast so."""
+        try:
+            return super()._prepare_forward_infra(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            torch.clear_autocast_cache()
+
+    def _get_init_p2p_neighbors_ops(self) -> List[Any]:
+        """On a CPU nothing has to be sent first, and PyTorch 2.9 sends 8 bytes there to whom waits for 4."""
+        if self.device.type == "cpu":  # type: ignore[attr-defined]
+            return []
+        return super()._get_init_p2p_neighbors_ops()  # type: ignore[misc, no-any-return]
+
+
+class VersionError(StrategyError):
+    """A strategy that works with other versions of PyTorch than this."""
+
+
+def check(strategy: Strategy, device: torch.device, version: str = torch.__version__) -> None:
+    """Refuse what this version of PyTorch would fail at in the midst of a step, or wait for without an end."""
+    found = tuple(int(number) for number in version.partition("+")[0].split(".")[:2])
+    on_cpu = device.type == "cpu"
+    for is_wanted, needed, why, hint in (
+        (strategy.is_fully_sharded and on_cpu, (2, 9), "spreads with fully_shard on a CPU",
+         'reshard="never" with the data axes alone'),
+        (strategy.pipeline > 1 and strategy.schedule != "gpipe" and on_cpu, (2, 9),
+         "sends and receives at once on a CPU", 'schedule="gpipe"'),
+        (strategy.pipeline > 1 and strategy.schedule == "zbv" and on_cpu, (2, 10),
+         "sends to its own rank on a CPU", 'schedule="dualpipev"'),
+        (strategy.context > 1, (2, 10), "computes with tokens that are cut", "context=1"),
+    ):  # fmt: skip
+        if is_wanted and found < needed:
+            raise VersionError(
+                "%s %s, and PyTorch %s cannot do that yet" % (strategy.as_code(), why, version),
+                hint="PyTorch 2.13; or %s" % hint,
+            )

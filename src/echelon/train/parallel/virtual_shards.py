@@ -1,0 +1,206 @@
+"""The same bits under every strategy that leaves a layer whole: a batch in virtual shards, each computed by itself.
+
+A shard is what `--exact` cuts a batch into, and here a part of a rank's rows, or a micro-batch of a pipeline. Its
+random numbers begin anew at each block, so that a stage draws what one device draws there; its gradients are taken out
+as soon as they are whole, and added up by one tree, whoever computed them, and in whichever order.
+"""
+
+import dataclasses
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+
+import torch
+from torch import nn
+
+from ..exact import tree
+from ..exact.weights import Weights
+from ..shards import whole
+from ..streams import Streams
+from ..world import World
+from . import blocks, norms
+from .axes import Axes
+from .shard_seeds import Fingerprints, Seeds
+from .strategy import Strategy, StrategyError
+
+
+def fit(strategy: Strategy, num_shards: int) -> Strategy:
+    """Return a strategy that computes so many shards; refuse one under which bits cannot be the same."""
+    for axis in ("tensor", "context"):
+        if getattr(strategy, axis) > 1:
+            raise StrategyError(
+                "exact is %d, and %s=%d cuts the sums inside of a layer, whose order then depends on who computes them"
+                % (num_shards, axis, getattr(strategy, axis)),
+                hint="shard=%d, or echelon.start() without exact: echelon prove gives the bound"
+                % getattr(strategy, axis),
+            )
+    if strategy.compile:
+        raise StrategyError(
+            "exact is %d, and compiled blocks draw random numbers in an order of their own" % num_shards,
+            hint="compile=False",
+        )
+    each = num_shards // strategy.num_data  # all are powers of two
+    if strategy.accumulation not in ((each,) if strategy.pipeline > 1 else (1, each)):
+        raise StrategyError(
+            "exact is %d, and replicate %d × shard %d × accumulation %d = %d"
+            % (
+                num_shards,
+                strategy.replicate,
+                strategy.shard,
+                strategy.accumulation,
+                strategy.num_data * strategy.accumulation,
+            ),
+            hint="accumulation=%d" % each,
+        )
+    return dataclasses.replace(strategy, accumulation=each)
+
+
+class VirtualShards:
+    """The shards that this rank computes, or those of its stages: their random numbers, and their gradients."""
+
+    def __init__(
+        self, parts: Mapping[int, nn.Module], axes: Axes, *, block_names: Sequence[str], trained: Sequence[str]
+    ) -> None:
+        self._axes = axes
+        self._parts = parts
+        self._trained = list(trained)
+        self._seeds = Seeds(parts, block_names)
+        self._fingerprints = Fingerprints(axes, trained)
+        self._weights = {
+            number: Weights(
+                [one for one in part.parameters() if one.requires_grad],
+                [part] if axes.strategy.is_fully_sharded else (),
+            )
+            for number, part in parts.items()
+        }
+        self._sums: Dict[int, tree.SumByPlace] = {}
+        self._squares: Dict[int, _Square] = {}
+        self.is_computing = False
+
+    @contextmanager
+    def computing(self, streams: Streams, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+        """Compute shards: random numbers are those of this step, and generators are left as they were."""
+        buffers = self._versions()
+        with streams.kept():
+            self._seeds.draw_key(self._fingerprints.take(parameters))
+            self.is_computing = True
+            try:
+                yield
+            finally:
+                self.is_computing = False
+        self._refuse_changed(buffers)
+
+    def begin(self, place: int) -> None:
+        """Begin to compute the shard at a place among those of this rank."""
+        self._seeds.shard = self._axes.data_place * self._axes.strategy.accumulation + place
+
+    def set_aside(self) -> None:
+        """Keep the gradients of backward passes before; what is computed now comes to them."""
+        for weights in self._weights.values():
+            weights.set_aside()
+        self._sums = {number: tree.SumByPlace() for number in self._parts}
+
+    def take(self, number: int, place: int) -> None:
+        """Take out the gradients that a shard has left in a stage, or in the one model."""
+        self._sums[number].add(place, self._weights[number].take())
+
+    def sum_up(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Add up the gradients of all shards, and put them in; return the sum of losses, on ranks that have any."""
+        self._let_go()
+        device = self._axes.world.device
+        tensors: List[Optional[torch.Tensor]] = []
+        likes: List[torch.Tensor] = []
+        for number, weights in self._weights.items():
+            tensors += self._sums[number].local
+            likes += weights.likes
+        self._sums = {}
+        tensors.append(_sum_of(losses))
+        likes.append(torch.zeros((), device=device))
+        found = self._across(tensors, likes)
+        loss = found.pop()
+        self._squares = {}
+        for weights in self._weights.values():
+            own, found = found[: len(weights.likes)], found[len(weights.likes) :]
+            squares = [None if one is None else _square(one) for one in own]
+            for parameter, square, is_all in zip(weights.parameters, squares, weights.put(own)):  # noqa: B905
+                if square is not None and is_all:
+                    self._squares[id(parameter)] = _Square(square, parameter.grad, _version(parameter.grad))
+        return likes[-1] if loss is None else loss
+
+    def _let_go(self) -> None:
+        """Let go weights that stages have gathered, which PyTorch does as it exchanges their gradients."""
+        if self._axes.strategy.is_fully_sharded and self._axes.sizes["pipeline"] > 1:
+            for part in self._parts.values():
+                for module in part.modules():
+                    spread: Any = module
+                    if hasattr(spread, "reshard"):
+                        spread.reshard()
+
+    def sum_of_losses(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the sum of all shards' losses, on ranks that have any."""
+        likes = [torch.zeros((), device=self._axes.world.device)]
+        (found,) = self._across([_sum_of(losses)], likes)
+        return likes[0] if found is None else found
+
+    def _across(self, tensors: tree.Tensors, likes: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
+        """Add up over the data axes; their ranks stand next to each other."""
+        axes = self._axes
+        place = World(axes.data_place, axes.strategy.num_data, axes.world.device)
+        return tree.across(tensors, likes, place, first_rank=axes.world.rank - axes.data_place)
+
+    def norm(self, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
+        """Return the 2-norm of all gradients: of one whole tensor after the other, in the model's order."""
+        axes = self._axes
+        squares = torch.zeros(len(self._trained), dtype=torch.float64, device=axes.world.device)
+        for place, name in enumerate(self._trained):
+            gradient = parameters[name].grad if name in parameters else None
+            if gradient is not None:
+                squares[place] = self._square_of(parameters[name]).to(squares.device)
+        if axes.sizes["pipeline"] > 1:  # of each only one stage knows more than 0, so that sums have no order
+            torch.distributed.all_reduce(squares, group=axes.group("pipeline"))
+        return squares.sum().sqrt()
+
+    def _square_of(self, parameter: nn.Parameter) -> torch.Tensor:
+        """Return the square of a gradient's norm, as it was seen while the gradient was whole, if it is still that."""
+        gradient, known = parameter.grad, self._squares.get(id(parameter))
+        if known is not None and known.gradient is gradient and known.version == _version(gradient):
+            return known.value
+        return _square(whole(gradient))
+
+    def _versions(self) -> Dict[int, int]:
+        return {id(one): one._version for part in self._parts.values() for one in part.buffers()}
+
+    def _refuse_changed(self, before: Mapping[int, int]) -> None:
+        for part in self._parts.values():
+            for name, one in part.named_buffers():
+                if before.get(id(one), one._version) != one._version:
+                    raise StrategyError(
+                        "each shard of a batch is computed by itself, and the model changes its buffer %s with each"
+                        % blocks.plain_name(name),
+                        hint="GroupNorm or LayerNorm in place of BatchNorm; or echelon.start() without exact",
+                    )
+
+
+class _Square(NamedTuple):
+    """The square of a gradient's norm."""
+
+    value: torch.Tensor
+    gradient: Any
+    version: int
+    """Of its tensor, which tells whether that was changed since."""
+
+
+def _square(gradient: torch.Tensor) -> torch.Tensor:
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient.float())
+    return norm.double().square()
+
+
+def _version(gradient: Any) -> int:
+    return norms.local(gradient)._version
+
+
+def _sum_of(losses: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
+    """Return the sum of losses along the tree; None of none."""
+    total = tree.Sum()
+    for loss in losses:
+        total.add([loss.float().clone()])
+    return total.local[0] if losses else None
