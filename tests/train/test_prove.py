@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,7 @@ def test_same_training(tmp_path: Path) -> None:
         "parameter Sequential.3.bias",
     }
     assert result["had"]["world_size"] == 3
+    assert result["step_seconds"].keys() == {"one", "other"}
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -288,10 +290,28 @@ def test_less_than_was_asked_for_is_an_error(tmp_path: Path, case: str) -> None:
 def test_global_batch_that_the_script_divides(tmp_path: Path) -> None:
     """A script that divides its batch by the number of ranks is compared with the batch that it has on one."""
     script = own(("batch_size=8", "batch_size=16 // dist.get_world_size()"))
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "5")
+    done = prove_own(tmp_path, script, "-n", "2", "--steps", "3")
     assert done.returncode == 0, done.stderr
     assert "draws batches of" not in done.stderr
-    assert "equal within rounding: 5 steps on 2 ranks" in done.stdout
+    assert "equal within rounding: 3 steps on 2 ranks" in done.stdout
+    assert "a step takes" not in done.stdout, "two steps after the first are too few to tell"
+
+
+def test_time_of_a_step(tmp_path: Path) -> None:
+    """How long a step took on one rank and on two, without what recording it costs: a digest of each sample here."""
+    sleeps = "import time; time.sleep(50e-3 * len(x) / 16)"
+    script = own(
+        ("    def forward(self, x):\n", f"    def forward(self, x):\n        {sleeps}\n"),
+        ("x.sum(1, keepdim=True))", "x.sum(1, keepdim=True), torch.zeros(len(x), 20_000))"),
+        ("for inputs, targets in", "for inputs, targets, _ in"),
+    )
+    done = prove_own(tmp_path, script, "-n", "2", "--steps", "6")
+    said = re.search(
+        r"a step takes ([\d.]+) ms on 1 rank and ([\d.]+) ms on 2: [\d.]+ times as (fast|long)\n", done.stdout
+    )
+    assert said, done.stdout + done.stderr
+    assert 50 <= float(said[1]) < 200
+    assert 25 <= float(said[2]) < 150
 
 
 def test_sampler_that_is_there_on_several_ranks_alone(tmp_path: Path) -> None:

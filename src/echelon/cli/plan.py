@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from echelon.cli import fits
 from echelon.cli.options import Option, rows, scan
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, today
 from echelon.cli.talk import say
@@ -13,6 +14,7 @@ from echelon.spec import Booking
 
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,
+    *fits.OPTIONS,
     Option(names=("--why",), help="with the reason for each line, and every partition that was not taken"),
     Option(names=("--why-not",), value="PARTITION", help="what spoke against this one"),
     Option(names=("--json",), help="as JSON"),
@@ -39,6 +41,7 @@ def main(arguments: list[str]) -> int:
     host = Host()
     machine, how = read_machine(values, host)
     request = read_request(values, host.environ)
+    fits.read_model(values)  # what is wrong with it is said before anything is worked out
     day = today()
     if "time" not in values:
         say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
@@ -50,20 +53,21 @@ def main(arguments: list[str]) -> int:
         answer = {"format": 1, "partition": name, "why_not": why_not(name, chosen, judged, machine)}
         print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
+    fit = fits.answer(booking, chosen, values)
+    against = {
+        candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
+        for candidate in judged
+        if candidate is not chosen
+    }
     if "json" in values:
-        against = {
-            candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
-            for candidate in judged
-            if candidate is not chosen
-        }
-        print(json.dumps({"format": 1, **asdict(booking), "against": against}, indent=1))
+        memory = {"memory": fit.as_data()} if fit is not None else {}
+        print(json.dumps({"format": 1, **asdict(booking), "against": against, **memory}, indent=1))
         return 0
     print_booking(booking, how, with_reasons="why" in values)
-    if "why" in values:
-        for candidate in judged:
-            if candidate is not chosen:
-                name = candidate.partition.name
-                print(f"not {name}: {why_not(name, chosen, judged, machine)}")
+    for name in against if "why" in values else ():
+        print(f"not {name}: {against[name]}")
+    if fit is not None:
+        fit.print()
     return 0
 
 

@@ -10,6 +10,7 @@ from echelon.units import size
 _SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"  # as c10's format_size writes it
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BEGINS = re.compile(rf"\b(CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
+_OF_THE_DRIVER = re.compile(r"\b(CUDA|HIP|XPU) error: out of memory|(Cuda) failure (?:\d+ )?'out of memory'")
 _FIELDS = {
     "total": rf"total capaci?ty of {_SIZE}",  # PyTorch 2.1 spelled it capacty
     "free": rf"of which {_SIZE} is free",
@@ -18,6 +19,7 @@ _FIELDS = {
     "allocated": rf"Of the allocated memory {_SIZE} is allocated by PyTorch",  # what graphs keep is in it
     "unallocated": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
+_ROUNDED = 1.01  # PyTorch writes two digits after the point
 _PIECES = 0.05  # of the device: less would not last, even in one piece
 _OTHERS = 0.1  # of the device: less is PyTorch's own context, and what NCCL and RCCL keep
 
@@ -74,20 +76,27 @@ def _bytes(found: re.Match[str] | None) -> int:
 
 
 def explain(text: str, *, scale: str) -> list[str]:
-    """Return what has happened and what to do, a line each; nothing where PyTorch gave no numbers.
+    """Return what has happened and what to do, a line each; nothing where the message is another.
 
     `scale` is how the script was scaled: "off", "data" or "fsdp".
     """
     short = read(text)
-    if short is None:
+    if short is not None:
+        what, hint = _reading(short, scale)
+        return [f"memory: {what}", f"hint: {hint}"]
+    of_driver = _OF_THE_DRIVER.search(text)
+    if of_driver is None:
         return []
-    what, hint = _reading(short, scale)
-    return [f"memory: {what}", f"hint: {hint}"]
+    asks = _WHO_ASKS[(of_driver.group(1) or of_driver.group(2)).upper()]
+    return [
+        "memory: the device had nothing left beside what PyTorch holds: for the driver, for NCCL, or at the very start",
+        f"hint: who else is on it ({asks})? If nobody: torch.cuda.set_per_process_memory_fraction(0.9) leaves some",
+    ]
 
 
 def _reading(short: Shortage, scale: str) -> tuple[str, str]:
     wanted, total, free = size(short.wanted), size(short.total), size(short.free)
-    if 0 <= short.allowed < short.held_by_torch + short.wanted:
+    if 0 <= short.allowed <= _ROUNDED * (short.held_by_torch + short.wanted):
         return (
             f"the script allows itself {size(short.allowed)} of the device's {total}, PyTorch holds "
             f"{size(short.held_by_torch)}, and {wanted} more was wanted",
@@ -119,7 +128,8 @@ def _reading(short: Shortage, scale: str) -> tuple[str, str]:
     return (
         f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, and "
         f"{wanted} more was wanted",
-        f"{_LESS[scale]}smaller batches with gradient accumulation, or activation checkpointing",
+        f"{_LESS[scale]}smaller batches with gradient accumulation, or activation checkpointing; what would fit: "
+        "echelon plan --parameters",
     )
 
 

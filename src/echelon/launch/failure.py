@@ -34,7 +34,8 @@ MADE_EXIT = "ended with exit code"
 _TEXTS: tuple[tuple[str, str], ...] = (
     (
         OUT_OF_MEMORY,
-        r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|MemoryError|DefaultCPUAllocator: can't allocate",
+        r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
+        r"DefaultCPUAllocator: can't allocate",
     ),
     (REFUSED, r"^(\[rank\d+\]: )?echelon\.(Refusal|StrategyError): "),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),

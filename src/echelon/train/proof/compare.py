@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from . import causes, findings, forward
+from . import causes, clock, findings, forward
 from .case import HAS_SHAPE, NOT_THERE, Case, Row, Wrong, relative, times
 from .evidence import Recorded, Tensors
 
@@ -37,6 +37,7 @@ def main(argv: List[str]) -> int:
     result = verdict(Case(one, again, ours, int(argv[3]), argv[4:] == ["own"]))
     result["is_wrong"] = result["verdict"] == WRONG
     result["is_unknown"] = result["verdict"] == UNKNOWN
+    result["step_seconds"] = {"one": clock.usual(one.seconds), "other": clock.usual(ours.seconds)}
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
 

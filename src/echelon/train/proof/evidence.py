@@ -64,6 +64,11 @@ class Recorded:
                     self.cuts[bare(label)] = cut
         self.rows = self._merged()
 
+    @property
+    def seconds(self) -> List[List[float]]:
+        """Return how long each rank's steps took."""
+        return [of_rank.get("seconds", []) for of_rank in self.facts]
+
     def kept(self) -> List[Tuple[int, str]]:
         """Return the steps and kinds of which rank 0 kept tensors, in the order in which they go wrong."""
         found = [name[len("step-") : -len(".pt")].split("-") for name in os.listdir(self.folder)

@@ -181,8 +181,9 @@ def hook(loaders: Loaders, asked: Callable[[], None], given: Callable[[], None])
             raise
         if loaders.is_reordered and isinstance(self._dataset, IterableDataset):
             batch = in_other_order(batch)
-        loaders.gave(self, batch)
-        given()
+        with loaders.record.clock.paused():
+            loaders.gave(self, batch)
+            given()
         return batch
 
     DataLoader.__init__ = made  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from torch import nn
 from .. import modules
 from . import flat as flats
 from . import names
+from .clock import Clock
 
 _save = torch.save  # before it is hooked: this is not the script's, and each rank writes its own
 _open = open
@@ -60,6 +61,9 @@ class Record:
         """Names of the modules, once something was trained."""
         self.at_step: Callable[[], None] = lambda: None
         """Is called with everything known of a step, before the optimizer acts."""
+        self.clock = Clock()
+        """Runs while the script does, and not while this is written."""
+        self.facts["seconds"] = self.clock.steps
         self._pid = os.getpid()
         atexit.register(self._leave_word)
 
@@ -78,6 +82,7 @@ class Record:
         if self._acting is not None:
             return  # an optimizer within an optimizer
         self._acting = optimizer
+        self.clock.stop()
         self.step += 1
         if [id(one) for one in parameters] != [id(one.parameter) for one in self.trained]:
             self._meet(parameters)
@@ -108,12 +113,14 @@ class Record:
             self._keep_what_is_local()
         self.at_step()
         self.local = {}
+        self.clock.go()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note what the optimizer made of it; after the last step that was asked for the script is ended."""
         if optimizer is not self._acting:
             return
         self._acting = None
+        self.clock.lap()
         if self.is_watched:
             self.loss = None
         if self._keeps(self.step):
@@ -127,6 +134,7 @@ class Record:
             self._write_about()
         if self.step >= self._num_steps:
             self._end()
+        self.clock.go()
 
     def owns(self, path: "str | os.PathLike[str]") -> bool:
         """Say whether a file is one of this record."""

@@ -1,0 +1,186 @@
+"""`echelon plan --parameters`: does a model fit, under which strategy, and what is the command for it?"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from echelon.cli.options import Option
+from echelon.cli.resources import RESOURCES
+from echelon.errors import UsageError
+from echelon.units import size, size_bytes, slurm_time
+
+if TYPE_CHECKING:
+    from echelon.plan.candidates import Candidate
+    from echelon.plan.memory import Devices, Fit, Model
+    from echelon.spec import Booking
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--parameters",), value="N", help="does a model with so many weights fit: 124M, 7B, 7e9"),
+    Option(names=("--dtype",), value="TYPE", help="as what its weights are stored: fp32 (default), bf16, fp16"),
+    Option(names=("--optimizer",), value="NAME", help="adamw (default), adam, lion, momentum, sgd"),
+    Option(names=("--device-memory",), value="SIZE", help="of one device, 80G, where the machine's is not known"),
+)
+_COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_MOST = 10**15
+_ROWS = ("weights", "gradients", "states", "passing", "left")
+
+
+def read_model(values: Mapping[str, str]) -> Model | None:
+    """Return the model that is asked about, None where none is; raise UsageError for what is none."""
+    from echelon.plan.memory import DTYPES, OPTIMIZERS, Model
+
+    if "parameters" not in values:
+        for key in ("dtype", "optimizer", "device_memory"):
+            if key in values:
+                raise UsageError(
+                    f"--{key.replace('_', '-')} is for a model whose size is known, and --parameters is missing",
+                    hint="--parameters 7B",
+                )
+        return None
+    return Model(
+        num_parameters=_count(values["parameters"]),
+        dtype=_word(values.get("dtype", "fp32"), "--dtype", tuple(DTYPES)),
+        optimizer=_word(values.get("optimizer", "adamw"), "--optimizer", tuple(OPTIMIZERS)),
+    )
+
+
+def _count(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?(?:e\+?\d{1,2})?)\s*([KMBGT]?)", text.strip(), re.IGNORECASE)
+    number = round(float(found[1]) * _COUNTS[found[2].upper()]) if found else 0
+    if not 1 <= number <= _MOST:
+        raise UsageError(
+            f"--parameters {text or repr('')}: not a number of weights; one is 124M, 7B, 7e9 or 7000000000",
+            hint="--parameters 7B",
+        )
+    return number
+
+
+def _word(text: str, option: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise UsageError(
+            f"{option} {text or repr('')}: the choices are {', '.join(choices)}", hint=f"{option} {choices[0]}"
+        )
+    return text
+
+
+def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -> Devices:
+    """Return what the job would have; raise UsageError where the device's memory is not known."""
+    from echelon.plan.memory import Devices
+
+    given = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
+    device_bytes = given or chosen.kind.device_memory_bytes or 0
+    if not device_bytes:
+        raise UsageError(
+            f"the memory of a device ({chosen.kind.chip}) of {booking.title} is not published, so nothing fits or not",
+            hint="--device-memory 80G, if that is what one has",
+        )
+    return Devices(
+        num_ranks=booking.world_size,
+        ranks_per_node=booking.ranks_per_node,
+        device_bytes=device_bytes,
+        node_bytes=booking.memory_bytes_per_node or (chosen.kind.memory_bytes_per_device or 0) * booking.ranks_per_node,
+    )
+
+
+def answer(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -> Answer | None:
+    """Return what is to be said of a model, None where none was named."""
+    model = read_model(values)
+    if model is None:
+        return None
+    devices = devices_of(booking, chosen, values)
+    return Answer(model, devices, values, node_devices=chosen.kind.num_devices or 0, minutes=booking.minutes)
+
+
+class Answer:
+    """Which strategies fit, and what to type."""
+
+    def __init__(
+        self, model: Model, devices: Devices, values: Mapping[str, str], *, node_devices: int, minutes: int
+    ) -> None:
+        from echelon.plan import memory
+
+        self._model = model
+        self._devices = devices
+        self._values = values
+        self._minutes = minutes
+        self._fits = memory.fits(model, devices)
+        least = memory.least_ranks(model, devices.device_bytes)
+        self._least = -(-least // node_devices) * node_devices if least > node_devices > 0 else least
+        """Ranks; whole nodes, where it takes more than one."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
+        first = self._first
+        return {
+            **asdict(self._model),
+            **asdict(self._devices),
+            "strategies": [asdict(fit) for fit in self._fits],
+            "first": first.strategy if first else None,
+            "take": self._take(),
+            "least_ranks": self._least,
+        }
+
+    def print(self) -> None:
+        """Print a row for each strategy, and the first that fits."""
+        model, devices = self._model, self._devices
+        ranks = f"{devices.num_ranks} rank{'s' if devices.num_ranks > 1 else ''}"
+        print(
+            f"\n{_short(model.num_parameters)} parameters in {model.dtype} with {model.optimizer}, on {ranks} with "
+            f"{size(devices.device_bytes)} each:"
+        )
+        table = [("strategy", *_ROWS, "")] + [_row(fit) for fit in self._fits]
+        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+        for row in table:
+            print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        for line in self._take():
+            print(line)
+
+    @property
+    def _first(self) -> Fit | None:
+        return next((fit for fit in self._fits if fit.fits), None)
+
+    def _take(self) -> list[str]:
+        """Return what to type: for the first that fits, and for the first that an unchanged script can have."""
+        first = self._first
+        if first is None:
+            more = self._words({"gpus": str(self._least)}, leaves=("nodes",))
+            return [f"none fits; spread over {self._least} ranks it would: echelon plan {more}"]
+        scaled = next((fit for fit in self._fits if fit.fits and fit.scale), None)
+        lines = []
+        if not first.scale:
+            lines.append(f"{first.strategy}: run.parallelize(model, echelon.{first.code})")
+        if scaled is not None:
+            words = self._words({"time": slurm_time(self._minutes)}, leaves=_OF_MODEL)
+            lines.append(f"{scaled.strategy}: echelon submit {words} --scale {scaled.scale} train.py")
+        return lines
+
+    def _words(self, changes: Mapping[str, str], *, leaves: tuple[str, ...]) -> str:
+        """Return the options as they were given, with changes."""
+        values = {**self._values, **changes}
+        words = []
+        for option in (*RESOURCES, *OPTIONS):
+            if option.key in values and option.key not in leaves:
+                words += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
+        return shlex.join(words)
+
+
+_OF_MODEL = tuple(option.key for option in OPTIONS)
+
+
+def _row(fit: Fit) -> tuple[str, ...]:
+    numbers = (fit.weights_bytes, fit.gradients_bytes, fit.states_bytes, fit.passing_bytes)
+    where = " (host)" if fit.host_bytes else ""
+    cells = [f"{size(number)}{where}" if number else "–" for number in numbers]
+    left = size(fit.left_bytes) if fit.left_bytes >= 0 else f"−{size(-fit.left_bytes)}"
+    return (fit.strategy, *cells, left, "fits" if fit.fits else "does not fit")
+
+
+def _short(number: int) -> str:
+    for letter in ("T", "B", "M", "K"):
+        if number >= _COUNTS[letter]:
+            return f"{number / _COUNTS[letter]:.3g}{letter}"
+    return str(number)
