@@ -13,15 +13,30 @@ import torch.nn.functional as F
 from torch import nn
 
 from echelon.train import batches
-from echelon.train.view import rules
+from echelon.train.view import derivatives
 from echelon.train.view.tensors import Sharded, View, plain
 from echelon.train.world import World
 
-assert rules  # says what views do
-
 Case = Callable[..., Any]
+
+
 # x (B, 6) and z (B, 6) need gradients, s (B, 4, 6) too; y (B,) are classes of 6, t (B, 4) tokens of 6, m (B,) a mask;
 # w (6, 3) is a weight, v (6,) a vector, both the same on all ranks, and n is B.
+class Reverse(torch.autograd.Function):
+    """What passes as it is, and turns gradients round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+        """Return the same."""
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Return the opposite."""
+        return gradients[0] * -ctx.factor, None
+
+
 ELEMENTS: dict[str, Case] = {
     "add": lambda x, z, **_: x + z,
     "number first": lambda x, **_: 2 - x,
@@ -44,6 +59,7 @@ ELEMENTS: dict[str, Case] = {
     "places": lambda x, **_: torch.where(x > 0)[0] + (x > 0).nonzero()[:, 0],
     "round a mean": lambda x, **_: (x.mean() * 100).to(torch.long) + (x.sum() * 10).int(),
     "power": lambda x, **_: x**2 + 2**x,
+    "own function": lambda x, w, **_: Reverse.apply(x, 0.5) @ w,
     "masked fill": lambda x, z, **_: x.masked_fill(z > 0, 0.0),
 }
 ALONG: dict[str, Case] = {
@@ -250,6 +266,7 @@ def _are_near(found: Any, expected: Any) -> bool:
 def main(rank: int, num_ranks: int, store: str, num_samples: int) -> None:
     """Print the name and the difference of each case that differs on this rank."""
     torch.set_num_threads(1)
+    derivatives.install_functions()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
     world = World(rank, num_ranks, torch.device("cpu"))
     for name, case in CASES.items():

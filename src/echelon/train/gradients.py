@@ -18,6 +18,7 @@ from .exact.weights import Weights
 from .refusal import Refusal
 from .shards import Shards, is_sharded
 from .view import exchange
+from .witnesses import Witnesses, multiply_all
 from .world import World
 
 
@@ -52,6 +53,7 @@ class Gradients:
         self._is_in_step = False
         self._accumulates = True
         self.num_steps = 0
+        self.witnesses = Witnesses()
         self.is_local = False
         """Whether a gradient lacks the other ranks' part."""
 
@@ -140,6 +142,19 @@ class Gradients:
             self._after_sync()
             if self._buckets.are_others_due():
                 self._wrap(finds_unused=self._finds_unused, are_equal=True)
+
+    def may_be_multiplied(self, loss: torch.Tensor) -> bool:
+        """Say whether the gradients of this loss may be multiplied by a factor when they are there."""
+        if self._shards is not None or self.witnesses.are_there:
+            return False
+        if self._ddp is None:
+            self.witnesses.look(loss, self._parameters)
+        return not self.witnesses.are_there and all(one.grad is None for one in self._parameters)
+
+    def multiply(self, loss: torch.Tensor, factor: Optional[float]) -> None:
+        """Multiply the gradients of this loss, which were asked for above."""
+        if factor is not None and factor != 1:
+            multiply_all(loss, factor, self._parameters)
 
     def backward_of_shards(self, loss: Any, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
         """Run backward() for each virtual shard by itself and add up by one tree; return the value of the loss."""

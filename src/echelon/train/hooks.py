@@ -22,6 +22,7 @@ from .wishes import LEARNING_RATES
 def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     _hook_backward(run)
+    run.gradients.witnesses.install()
     _hook_calls(run)
     derivatives.install(run)
     if isinstance(run.gradients, OwnGradients):
@@ -49,6 +50,8 @@ def _hook_backward(run: Run) -> None:
     original = torch.Tensor.backward
 
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if args or kwargs.keys() - {"retain_graph"}:
+            run.gradients.witnesses.note()
         run.backward(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
@@ -202,10 +205,10 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
         run.world.size > 1
         and not run.world.is_exact
         and run.has_begun
+        and not isinstance(tensor, View)
         and tensor.requires_grad
         and tensor.grad_fn is not None
         and tensor.numel() == 1
-        and not isinstance(tensor, View)
         and torch.distributed.is_initialized()
     )
 

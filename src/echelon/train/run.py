@@ -244,21 +244,29 @@ class Run:
             run_backward(loss)
         elif self.calls.num_shared:
             self.gradients.prepare()
-            part = loss
             if self.world.is_exact:
                 self._backward_of_shards(loss, run_backward)
-                return
-            if isinstance(loss, Partial):
-                if not self.wishes.steps_alone:
-                    loss.start()  # its value travels while gradients are computed
-                part = loss.local * self.world.size
-            elif isinstance(loss, View):
-                part = loss.whole()
-            self.gradients.backward(part, run_backward)
+            elif isinstance(loss, Partial):
+                self._backward_of_total(loss, run_backward)
+            else:
+                self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
             self._refuse_unshared()
         if self.record is not None and loss.numel() == 1:
             self.record.loss = float(plain(loss).detach())
+
+    def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
+        """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""
+        doubt = loss.doubt
+        if doubt is not None and not self.gradients.may_be_multiplied(loss.unsettled):
+            doubt = None
+        part = (loss.local if doubt is None else loss.unsettled) * self.world.size
+        if not self.wishes.steps_alone:
+            loss.start()
+        self.gradients.backward(part, run_backward)
+        if doubt is not None:
+            loss.start()()  # it was under way as long as the gradients
+            self.gradients.multiply(part, doubt.factor)
 
     def _backward_of_shards(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Compute the gradients of each virtual shard by itself; the value of the loss travels with them."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from . import numpy_random
+from . import random_states
 from .refusal import Refusal
 from .world import World
 
@@ -121,12 +121,11 @@ class Streams:
 
     def follow(self, world: World) -> None:
         """Go on with rank 0's random numbers, on all ranks."""
-        state: List[Any] = [_state()]
-        dist.broadcast_object_list(state, 0)
+        states: List[Any] = [torch.get_rng_state(), random_states.portable()]
+        dist.broadcast_object_list(states, 0)
         if world.rank:
-            cpu, _, python, numpy_state = state[0]
-            cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-            _set_state([cpu, cuda, python, numpy_state])
+            torch.set_rng_state(states[0])
+            random_states.put_portable(states[1])
 
     def _look(self) -> None:
         """Notice what was drawn since the generators were last seen."""
@@ -137,7 +136,7 @@ class Streams:
     def _swap(self) -> None:
         other, self._other = self._other, _state()
         if other is not None:
-            _set_state(other, now=self._other)
+            _set_state(other)
 
 
 def key_of(key: int, place: int) -> int:
@@ -155,22 +154,21 @@ def seed_all(seed: int) -> None:
 
 
 def _state() -> List[Any]:
-    return [
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
-        random.getstate(),
-        numpy_random.keep(),
-    ]
+    return [_torch_state(), random_states.keep()]
 
 
-def _set_state(state: List[Any], now: Optional[List[Any]] = None) -> None:
-    cpu, cuda, python, numpy_state = state
+def _torch_state() -> List[Any]:
+    is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), torch.cuda.get_rng_state() if is_on_gpu else None]
+
+
+def _set_state(state: List[Any]) -> None:
+    (cpu, cuda), others = state
     torch.set_rng_state(cpu)
     if cuda is not None:
         torch.cuda.set_rng_state(cuda)
-    random.setstate(python)
-    numpy_random.put(numpy_state, None if now is None else now[3])
+    random_states.put(others)
 
 
 def _is_same(one: List[Any], other: List[Any]) -> bool:
-    return torch.equal(one[0], other[0]) and one[2] == other[2] and numpy_random.is_same(one[3], other[3])
+    return torch.equal(one[0][0], other[0][0]) and random_states.is_same(one[1], other[1])

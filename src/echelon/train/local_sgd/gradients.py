@@ -37,6 +37,10 @@ class OwnGradients(Gradients):
         """Run backward() for this rank alone."""
         run_backward(loss)
 
+    def may_be_multiplied(self, loss: torch.Tensor) -> bool:  # noqa: ARG002
+        """Let a loss be right from the start: no exchange of gradients is there to wait for."""
+        return False
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.num_steps += 1
         if self._world.size > 1:

@@ -1,4 +1,4 @@
-"""torch.autograd.grad over what the ranks have in parts."""
+"""torch.autograd.grad and a script's own autograd functions over what the ranks have in parts."""
 
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
@@ -7,6 +7,7 @@ import torch
 from ..refusal import Refusal
 from . import exchange, pieces
 from .pieces import Pieces
+from .rules import compute_whole
 from .tensors import Partial, Sharded, View, own_part
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ def install(run: "Run") -> None:
         return _grad(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
 
     torch.autograd.grad = grad
+    install_functions()
+
+
+def install_functions() -> None:
+    """Let a script's own autograd functions, which know nothing of views, compute with the whole."""
+    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(one, View) for one in args):
+            return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
+        return original(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
 
 
 def _grad_of_shards(

@@ -78,21 +78,26 @@ def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return None
     kind = LINEAR[name.strip("_")]
     if kind == "unary" and len(tensors) == 1:
-        local = func(totals[0].local, *args[1:], **kwargs)
+        local = func(totals[0].unsettled, *args[1:], **kwargs)
         rounds = totals[0].dtype.is_floating_point and not local.dtype.is_floating_point
-        return None if rounds else like(totals[0], local)
+        return None if rounds else _multiple(totals[0], local)
     if kind == "quotient" and args[0] is not totals[0]:
         return None
     if kind in ("product", "quotient") and len(totals) == 1:
         others = [one for one in tensors if one is not totals[0]]
         if all(one.dim() == 0 or one.shape == totals[0].shape for one in others):
             world = totals[0].world
-            parts = map_tensors(args, lambda one: one.local if one is totals[0] else exchange.enter(one, world))
-            return like(totals[0], func(*parts, **kwargs))
+            parts = map_tensors(args, lambda one: one.unsettled if one is totals[0] else exchange.enter(one, world))
+            return _multiple(totals[0], func(*parts, **kwargs))
     if kind == "sum" and len(args) == 2 and not kwargs and all(one.shape == totals[0].shape for one in tensors):
         fraction = totals[0].fraction
         return like(totals[0], func(*(_part_of(one, totals[0], fraction) for one in args)))
     return None
+
+
+def _multiple(total: Partial, unsettled: torch.Tensor) -> Partial:
+    """Return a multiple of a total, in the same doubt."""
+    return Partial(unsettled, total.world, total.fraction, total.doubt)
 
 
 def _part_of(value: Any, total: Partial, fraction: float) -> Any:

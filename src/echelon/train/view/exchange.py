@@ -11,6 +11,7 @@ from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from ..refusal import Refusal
 from ..world import World
@@ -63,7 +64,7 @@ class _Enter(torch.autograd.Function):
 
 def enter(whole: torch.Tensor, world: World) -> torch.Tensor:
     """Return what is the same on all ranks, to be used for this rank's part; weights get their mean later anyway."""
-    if whole.is_leaf or not torch.is_grad_enabled() or not whole.requires_grad:
+    if isinstance(whole, nn.Parameter) or not torch.is_grad_enabled() or not whole.requires_grad:
         return whole
     if world.is_exact:
         leaf: torch.Tensor = world.joints.cut(whole, world.rank)

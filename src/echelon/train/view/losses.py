@@ -14,7 +14,7 @@ from torch import nn
 from ..exact import tree
 from ..refusal import Refusal
 from . import exchange, signs
-from .tensors import Args, Kwargs, Partial, Sharded, entered, own_part
+from .tensors import Args, Doubt, Kwargs, Partial, Sharded, entered, own_part
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -39,7 +39,13 @@ def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if prepared is None:
         return None
     count = _count_of(prepared)
-    return _compute(func, prepared, exchange.start_total(count, prepared.lead.world) if count is not None else None)
+    if count is None:
+        return _compute(func, prepared, None)
+    if _leaves_out_negative(prepared):
+        doubt = signs.assume(prepared.target, _num_targets(prepared), count)
+        if doubt is not None:
+            return _compute(func, prepared, None, doubt)
+    return _compute(func, prepared, exchange.start_total(count, prepared.lead.world))
 
 
 def rule_of_pieces(func: Any, every: Sequence[Tuple[Args, Kwargs]]) -> Optional[List[Any]]:
@@ -84,7 +90,9 @@ def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
     return _Prepared(lead, reduction, local, given.get("target"), has_classes=name in _CLASSES)
 
 
-def _compute(func: Any, prepared: _Prepared, waits: Optional[Callable[[], torch.Tensor]]) -> Any:
+def _compute(
+    func: Any, prepared: _Prepared, waits: Optional[Callable[[], torch.Tensor]], doubt: Optional[Doubt] = None
+) -> Any:
     lead, reduction = prepared.lead, prepared.reduction
     losses: torch.Tensor = func(**prepared.local)
     if reduction == "none":
@@ -96,7 +104,7 @@ def _compute(func: Any, prepared: _Prepared, waits: Optional[Callable[[], torch.
         part = part / num_samples
     elif reduction == "mean":
         part = part / (waits().to(part.dtype) if waits is not None else losses.numel() // losses.size(0) * num_samples)
-    return Partial(part, lead.world, rows / num_samples)
+    return Partial(part, lead.world, rows / num_samples, doubt)
 
 
 def install(run: "Run") -> None:
@@ -180,10 +188,21 @@ def _count_of(prepared: _Prepared) -> Optional[torch.Tensor]:
     target = local["target"][: lead.rows[lead.world.rank]]
     if target.is_floating_point():
         return None
-    leaves_out_negative = local["weight"] is None and local["ignore_index"] < 0
-    if leaves_out_negative and isinstance(prepared.target, Sharded) and signs.are_natural(prepared.target):
+    if _leaves_out_negative(prepared) and signs.are_natural(prepared.target):
         return None
     return count_of_targets(target, local["weight"], local["ignore_index"], local["input"])
+
+
+def _leaves_out_negative(prepared: _Prepared) -> bool:
+    """Say whether targets that come from a loader all count if they are zero or more."""
+    is_plain_mean = prepared.local["weight"] is None and prepared.local["ignore_index"] < 0
+    return is_plain_mean and isinstance(prepared.target, Sharded)
+
+
+def _num_targets(prepared: _Prepared) -> int:
+    """Return how many targets all ranks have, whether or not they count."""
+    target = prepared.local["target"]
+    return int(target.numel() // max(1, target.size(0)) * sum(prepared.lead.rows))
 
 
 def count_of_targets(

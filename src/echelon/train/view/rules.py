@@ -12,7 +12,7 @@ import torch
 from . import along, elements, losses, pieces, shapes, signs
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
-from .tensors import Args, Kwargs, Sharded, View, map_tensors
+from .tensors import Args, Kwargs, Partial, Sharded, View, map_tensors
 
 Rule = Callable[[Any, Args, Kwargs], Any]
 
@@ -53,6 +53,11 @@ def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     return map_tensors(result, _marked)
 
 
+def compute_whole(func: Any, args: Args) -> Any:
+    """Compute a function with whole tensors in place of views."""
+    return map_tensors(func(*map_tensors(args, _whole)), _marked)
+
+
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.whole() if isinstance(tensor, View) else tensor
 
@@ -81,7 +86,7 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
     if attribute == "data":
         return like(view, view.local.data)
     if attribute in LOCAL_ATTRIBUTES:
-        return getattr(view.local, attribute)
+        return getattr(view.unsettled if isinstance(view, Partial) else view.local, attribute)
     if attribute in ("T", "mT", "H", "mH", "real", "imag"):
         keeps_rows = (attribute in ("mT", "mH") and view.dim() > 2) or attribute in ("real", "imag")
         is_sharded = keeps_rows and isinstance(view, Sharded) and view.dim_of_rows == 0

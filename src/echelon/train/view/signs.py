@@ -1,7 +1,10 @@
-"""Whether the integers of a batch are all zero or more, asked of all ranks while the model still computes.
+"""Whether the integers of a batch are all zero or more, so that a mean over classes leaves none of them out.
 
-A mean over classes leaves out targets such as -100, so it must be known how many count on all ranks before gradients
-can be computed. Where a loader's integers are known to have no such target the shapes tell, and no rank waits.
+What such a mean is divided by, the targets but for those such as -100, must be known of all ranks. As long as no rank
+has seen one that is left out, all are assumed to count (`Assumption`): the numbers that tell travel with the value of
+the loss, while gradients are computed; where they tell otherwise, gradients are multiplied by what is missing. A loss
+that is added to another must be right before, and on a GPU nobody can look at a number without waiting for all of it:
+there the ranks ask each other for the integers of each batch when it is loaded.
 """
 
 from typing import Any, Callable, List, NamedTuple, Optional
@@ -29,7 +32,7 @@ class Sign(NamedTuple):
 
 
 class Signs:
-    """Asks for the integers of one loader, if a loss has wanted to know."""
+    """Asks for the integers of one script's batches, if a loss has wanted to know."""
 
     def __init__(self) -> None:
         self._is_wanted = False
@@ -45,6 +48,43 @@ class Signs:
         """Ask from the next batch on."""
         self._is_wanted = True
 
+    @property
+    def may_assume(self) -> bool:
+        """Whether nobody has needed to know."""
+        return not self._is_wanted
+
+
+class Assumption:
+    """That all targets of a mean count: the doubt of a loss."""
+
+    def __init__(self, signs: Signs, num_targets: int, num_counted: torch.Tensor) -> None:
+        self._signs = signs
+        self._num_targets = num_targets  # of all ranks
+        self._num_counted = num_counted  # of this one
+        self.factor: Optional[float] = None
+        """By what the loss must be multiplied, once the ranks have met."""
+
+    def start(self, part: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to exchange a part of the loss, and how many targets count; what waits returns the true loss."""
+        numbers = torch.stack((part.double(), self._num_counted.double()))
+        work = dist.all_reduce(numbers, async_op=True)
+
+        def wait() -> torch.Tensor:
+            work.wait()
+            return (numbers[0] * self._settled(float(numbers[1]))).to(part.dtype)
+
+        return wait
+
+    def hurry(self) -> None:
+        """Notice a loss whose factor was needed before gradients were computed: the next is asked for in time."""
+        self._signs.want()
+
+    def _settled(self, num_counted: float) -> float:
+        if num_counted != self._num_targets:
+            self._signs.want()  # for what happened once happens again
+        self.factor = self._num_targets / num_counted if num_counted else float("nan")
+        return self.factor
+
 
 def carry(name: str, source: Any, result: Any) -> None:
     """Let what a function makes of a tensor's elements have its sign."""
@@ -56,10 +96,18 @@ def carry(name: str, source: Any, result: Any) -> None:
 def are_natural(target: Sharded) -> bool:
     """Say whether all of its elements are zero or more on all ranks; False where that is not known."""
     sign = _valid(target)
+    return sign is not None and sign.are_natural()
+
+
+def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Optional[Assumption]:
+    """Return the assumption that all targets count; None where it may not be made, and then ask from now on."""
+    sign = _valid(target)
     if sign is None:
-        return False
+        return None
+    if sign.of.may_assume and target.device.type == "cpu":
+        return Assumption(sign.of, num_targets, num_counted)
     sign.of.want()
-    return sign.are_natural()
+    return None
 
 
 def _valid(view: Sharded) -> Optional[Sign]:

@@ -5,7 +5,7 @@ from a view follows `rules`; where no rule fits, the parts are put together and 
 """
 
 import copy
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 
@@ -85,19 +85,53 @@ class Sharded(View):
         self.local.copy_(own_part(exchange.enter(whole, self.world), self.world.rank, self.rows, self.dim_of_rows))
 
 
+class Doubt(Protocol):
+    """That the parts of a total may have to be multiplied by a factor, which is known when the ranks have met."""
+
+    factor: Optional[float]
+
+    def start(self, part: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to exchange a part, and what the factor depends on; what waits returns the true total."""
+
+    def hurry(self) -> None:
+        """Notice that the factor was needed before gradients were computed."""
+
+
 class Partial(View):
     """What is the sum of all ranks' parts."""
 
     fraction: float
     """How much this rank's samples count among all; the fractions of all ranks sum up to 1."""
+    unsettled: torch.Tensor
+    """This rank's part, as long as there is a doubt: before its factor."""
+    doubt: Optional[Doubt]
     _wait: Optional[Callable[[], torch.Tensor]]
 
     @staticmethod
-    def __new__(cls: Any, local: torch.Tensor, world: World, fraction: Optional[float] = None) -> "Partial":
+    def __new__(
+        cls: Any, local: torch.Tensor, world: World, fraction: Optional[float] = None, doubt: Optional[Doubt] = None
+    ) -> "Partial":
         self: Partial = View._make(cls, local, world, local.shape)
         self.fraction = 1.0 / world.size if fraction is None else fraction
+        self.doubt = doubt
         self._wait = None
         return self
+
+    @property
+    def local(self) -> torch.Tensor:
+        """This rank's part; where there is a doubt, the ranks meet first."""
+        if self.doubt is not None:
+            if self.doubt.factor is None:
+                self.doubt.hurry()
+                self.start()()
+            factor, self.doubt = self.doubt.factor, None
+            if factor is not None and factor != 1:
+                self.unsettled = self.unsettled * factor
+        return self.unsettled
+
+    @local.setter
+    def local(self, part: torch.Tensor) -> None:
+        self.unsettled = part
 
     def whole(self) -> torch.Tensor:
         if torch.is_grad_enabled() and self.local.requires_grad:
@@ -110,7 +144,9 @@ class Partial(View):
 
     def start(self) -> Callable[[], torch.Tensor]:
         """Begin to exchange the value; return what waits for it."""
-        if self._wait is None:
+        if self._wait is None and self.doubt is not None and self.doubt.factor is None:
+            self._wait = self.doubt.start(self.unsettled.detach())
+        elif self._wait is None:
             self._wait = exchange.start_total(self.local.detach(), self.world)
         return self._wait
 
