@@ -2,14 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import plain
+from tests import warm
 from tests.conftest import FOREIGN
 
 FOLDER = Path(__file__).parents[1] / "scripts"
@@ -48,21 +46,12 @@ def start(path: Path, num_ranks: int, folder: Path, *more: str) -> Done:
     work.mkdir(parents=True)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     environ["OMP_NUM_THREADS"] = "1"
-    if not num_ranks:
-        alone = plain.run([str(path), "model.pt"], cwd=work, environ=environ, timeout=RUN_SECONDS + 30)
-        return Done(work, alone.returncode, alone.stdout, alone.stderr)
-    command = [sys.executable, "-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
-    command += ["--run-dir", str(folder / f"{name}-run"), *([] if "--scale" in more else ["--scale", "data"]), *more]
-    done = subprocess.run(
-        [*command, str(path), "model.pt"],
-        cwd=work,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS + 30,
-        check=False,
-    )
+    words = [str(path), "model.pt"]
+    if num_ranks:
+        run = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
+        scale = [] if "--scale" in more else ["--scale", "data"]
+        words = [*run, "--run-dir", str(folder / f"{name}-run"), *scale, *more, *words]
+    done = warm.run(words, cwd=work, environ=environ, timeout=RUN_SECONDS + 30)
     return Done(work, done.returncode, done.stdout, done.stderr)
 
 

@@ -1,13 +1,13 @@
 """`--exact V`: the same bits on any number of ranks, and what cannot have them is refused."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import warm
 
 from echelon.train.exact import tree
 
@@ -40,10 +40,7 @@ for x, y in loader:
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "echelon", "run", *words],
-        cwd=folder, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    return warm.run(["-m", "echelon", "run", *words], cwd=folder, timeout=150)
 
 
 def result(folder: Path, *words: str) -> str:
@@ -147,8 +144,7 @@ for name, loss_of in LOSSES.items():
 def test_losses_over_the_whole_batch(tmp_path: Path) -> None:
     """Gradients through what all samples share have the same bits too, and the losses are those of plain Python."""
     (tmp_path / "train.py").write_text(HEAD + WHOLE)
-    plain = [sys.executable, "train.py"]
-    alone = subprocess.run(plain, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    alone = warm.run(["train.py"], cwd=tmp_path).stdout
     one, four = (result(tmp_path, "-n", number, "--exact", "4", "train.py") for number in "14")
     assert one == four
     for found, expected in zip(one.splitlines(), alone.splitlines(), strict=True):

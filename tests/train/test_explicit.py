@@ -1,11 +1,10 @@
 """`echelon.start()` in a script: the same training by plain Python, on one rank and on several."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 SCRIPT = """
 import torch
@@ -43,9 +42,7 @@ def train(folder: Path, *command: str) -> tuple[list[float], str]:
     """Return the losses and all that was printed."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, *command, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = warm.run([*command, "train.py"], cwd=folder)
     assert done.returncode == 0, done.stderr
     return [float(loss) for loss in re.findall(r"^loss (\S+)", done.stdout, re.MULTILINE)], done.stdout
 

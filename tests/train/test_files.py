@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests import warm
 from tests.conftest import FOREIGN
 
 TRAIN = """
@@ -48,22 +49,14 @@ def run(folder: Path, script: str, *, num_ranks: int, environ: dict[str, str] | 
     work, logs = folder / f"on-{num_ranks}", folder / f"run-{num_ranks}"
     work.mkdir()
     (folder / "script.py").write_text(script)
-    command = [sys.executable]
+    command: list[str] = []
     if num_ranks:
         command += ["-m", "echelon", "run", "-n", str(num_ranks), "--scale", "data", "--timeout", "60"]
         command += ["--run-dir", str(logs)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    done = subprocess.run(
-        [*command, str(folder / "script.py")],
-        cwd=work,
-        # a script that reads RANK by its name is one that knows of ranks
-        env={**clean, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder), "WHO": "RANK", **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    # a script that reads RANK by its name is one that knows of ranks
+    environ = {**clean, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder), "WHO": "RANK", **(environ or {})}
+    done = warm.run([*command, str(folder / "script.py")], cwd=work, environ=environ, timeout=100)
     files = {str(path.relative_to(work)): path.read_bytes() for path in sorted(work.rglob("*")) if path.is_file()}
     rank_logs = [path.read_text() for path in sorted(logs.glob("logs/attempt-0/rank-*.log"))]
     return Done(done.returncode, done.stdout, done.stderr, files, rank_logs)

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 SCRIPT = """
 import sys
@@ -66,9 +66,7 @@ for _epoch in range(2):
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(SCRIPT)
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+    return warm.run(words, cwd=folder)
 
 
 def numbers(done: subprocess.CompletedProcess[str]) -> list[float]:

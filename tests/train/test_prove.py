@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import plain
+from tests import warm
 
 TRAIN = """
 import torch
@@ -79,15 +79,7 @@ EXCHANGE = """loss.backward()
 
 def prove(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(script)
-    command = [sys.executable, "-m", "echelon", "prove", *options, "train.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
-
-
-def prove_own(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Prove a script that distributes itself; its runs are forks of one process that has imported torch."""
-    (folder / "train.py").write_text(script)
-    words = [str(Path(__file__).with_name("prove_cheaply.py")), *options, "train.py"]
-    return plain.run(words, cwd=folder, environ=os.environ, timeout=200)
+    return warm.run(["-m", "echelon", "prove", *options, "train.py"], cwd=folder, timeout=200)
 
 
 def figures(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -192,8 +184,7 @@ def test_script_that_does_not_train(tmp_path: Path) -> None:
 )
 def test_own_distribution_is_that_of_one_process(tmp_path: Path, model: str) -> None:
     """DDP and FSDP train as one process with the batches of both ranks does, under the script's own names."""
-    how = prove if model == DDP else prove_own
-    done = how(tmp_path, own((DDP, model)), "-n", "2", "--steps", "29", "--json")
+    done = prove(tmp_path, own((DDP, model)), "-n", "2", "--steps", "29", "--json")
     assert done.returncode == 0, done.stderr
     assert "note: one process draws batches of 16, as 2 ranks of 8 do together" in done.stderr
     assert "note: 1 sample is drawn twice in an epoch" in done.stderr
@@ -252,7 +243,7 @@ WRONG = {
 def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
     """The first step, the tensor by its name, the factor, and what it means."""
     script, what, meaning = WRONG[case]
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "7")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "7")
     assert done.returncode == 1, done.stderr
     assert what in done.stdout
     assert meaning in done.stdout
@@ -280,7 +271,7 @@ LESS = {
 def test_less_than_was_asked_for_is_an_error(tmp_path: Path, case: str) -> None:
     """One process instead of two, or the work of one, is never taken for a proof."""
     script, message = LESS[case]
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "3")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "3")
     assert done.returncode == 1
     assert message in done.stderr
     assert "hint: " in done.stderr
@@ -290,7 +281,7 @@ def test_less_than_was_asked_for_is_an_error(tmp_path: Path, case: str) -> None:
 def test_global_batch_that_the_script_divides(tmp_path: Path) -> None:
     """A script that divides its batch by the number of ranks is compared with the batch that it has on one."""
     script = own(("batch_size=8", "batch_size=16 // dist.get_world_size()"))
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "3")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "3")
     assert done.returncode == 0, done.stderr
     assert "draws batches of" not in done.stderr
     assert "equal within rounding: 3 steps on 2 ranks" in done.stdout
@@ -305,13 +296,13 @@ def test_time_of_a_step(tmp_path: Path) -> None:
         ("x.sum(1, keepdim=True))", "x.sum(1, keepdim=True), torch.zeros(len(x), 20_000))"),
         ("for inputs, targets in", "for inputs, targets, _ in"),
     )
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "6")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "6")
     said = re.search(
         r"a step takes ([\d.]+) ms on 1 rank and ([\d.]+) ms on 2: [\d.]+ times as (fast|long)\n", done.stdout
     )
     assert said, done.stdout + done.stderr
-    assert 50 <= float(said[1]) < 200
-    assert 25 <= float(said[2]) < 150
+    assert 50 <= float(said[1]) < 500
+    assert 25 <= float(said[2]) < 500
 
 
 def test_sampler_that_is_there_on_several_ranks_alone(tmp_path: Path) -> None:
@@ -324,7 +315,7 @@ def test_sampler_that_is_there_on_several_ranks_alone(tmp_path: Path) -> None:
         ("sampler=sampler)", "sampler=sampler, shuffle=sampler is None)"),
         ("    sampler.set", "    sampler and sampler.set"),
     )
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "20")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "20")
     assert done.returncode == 0, done.stderr
     assert "one process draws its samples in the order of the DistributedSampler" in done.stderr
     assert "equal within rounding: 20 steps on 2 ranks" in done.stdout
@@ -343,7 +334,7 @@ def test_batches_that_come_from_no_loader(tmp_path: Path) -> None:
             "        inputs, targets = data[rows]\n        loss = ",
         ),
     )
-    done = prove_own(tmp_path, script, "-n", "2", "--steps", "20")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "20")
     assert done.returncode == 0, done.stderr
     assert "each gradient moved by its last bit" in done.stderr
     assert "equal within rounding: 20 steps on 2 ranks" in done.stdout

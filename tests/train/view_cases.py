@@ -1,9 +1,5 @@
-"""Expressions over a batch, each computed from views by several ranks and from the whole by every one of them.
+"""Expressions over a batch, each computed from views by several ranks and from the whole by every one of them."""
 
-`python -m tests.train.view_cases RANK NUM_RANKS STORE BATCH` is one rank; it prints what differs, and nothing else.
-"""
-
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -263,21 +259,16 @@ def _are_near(found: Any, expected: Any) -> bool:
     )
 
 
-def main(rank: int, num_ranks: int, store: str, num_samples: int) -> None:
-    """Print the name and the difference of each case that differs on this rank."""
-    torch.set_num_threads(1)
+def differences(num_samples: int) -> list[str]:
+    """Return the name and the difference of each case that differs on this rank."""
     derivatives.install_functions()
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
-    world = World(rank, num_ranks, torch.device("cpu"))
+    world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    found = []
     for name, case in CASES.items():
         try:
             difference = compare(case, world, num_samples)
         except Exception as error:  # noqa: BLE001
             difference = f"{type(error).__name__}: {error}"
         if difference:
-            print(f"{name}: {difference}".replace("\n", " "), flush=True)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+            found.append(f"{name}: {difference}".replace("\n", " "))
+    return found

@@ -1,12 +1,11 @@
 """How gradients travel: in buckets whose size is measured, or in fewer bytes; and what that does to the weights."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 
 from echelon.train.buckets import Buckets, _choose
 from echelon.train.world import World
@@ -37,8 +36,8 @@ def run(folder: Path, *words: str) -> tuple[dict[str, torch.Tensor], list[float]
     """Return what the script saves and prints, and what is said."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "echelon", "run", "-n", "2", "--no-check", *words, "train.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    words = ("-m", "echelon", "run", "-n", "2", "--no-check", *words, "train.py")
+    done = warm.run(words, cwd=folder, timeout=150)
     assert done.returncode == 0, done.stderr
     return torch.load(folder / "model.pt"), [float(one) for one in done.stdout.split()], done.stderr
 

@@ -3,12 +3,12 @@
 import contextlib
 import io
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests import warm
 from tests.train.local_sgd.simulation import SCRIPT, simulate
 
 from echelon.cli import main
@@ -125,8 +125,7 @@ print(loss.item() > 0, hits.item() < 32, num_messages[0])
 
 def run(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(script)
-    command = [sys.executable, "-m", "echelon", "run", *words, "train.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    done = warm.run(["-m", "echelon", "run", *words, "train.py"], cwd=folder, timeout=150)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -1,21 +1,21 @@
-"""`python script.py`, cheaply: one process has imported torch, and forks for each script that is run as the oracle.
+"""Python, cheaply: one process has imported torch, and forks for each script or `echelon` command that tests run.
 
-`run(words, cwd=…, environ=…)` gives what `subprocess.run([sys.executable, *words], …)` gives. The server is this module
-as a program, started at the first call and ended with its tests.
+`run(words, cwd=…, environ=…)` gives what `subprocess.run([sys.executable, *words], …)` gives, for a script as for
+`-m echelon …`, whose agents and ranks are forks too (warm_host). The server is this module as a program, started at the
+first call and ended with its tests. How programs are really started is what tests/run, tests/slurm and others are for.
 """
 
 import atexit
 import gc
 import json
 import os
-import runpy
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -26,9 +26,9 @@ _starting = Lock()
 
 
 def run(
-    words: Sequence[str], *, cwd: Path, environ: Mapping[str, str], timeout: float
+    words: Sequence[str], *, cwd: Path, environ: Mapping[str, str] = os.environ, timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script with its arguments to its end; stdin is empty. Raises TimeoutError."""
+    """Run a program with its arguments to its end; stdin is empty. Raises TimeoutError."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.settimeout(timeout)
         server.connect(_address())
@@ -42,13 +42,13 @@ def run(
 def _address() -> str:
     with _starting:
         if not _server:
-            folder = tempfile.mkdtemp(prefix="plain-")
+            folder = tempfile.mkdtemp(prefix="warm-")
             address = os.path.join(folder, "socket")
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(address)
             listener.listen(64)
             environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-m", "tests.plain", str(listener.fileno())]
+            command = [sys.executable, "-m", "tests.warm", str(listener.fileno())]
             process = subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=[listener.fileno()])
             atexit.register(shutil.rmtree, folder)
             atexit.register(process.kill)
@@ -57,7 +57,9 @@ def _address() -> str:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork for each that asks, and once more for its script, whose end the first one waits for."""
+    """Fork for each that asks, and once more for its program, whose end the first one waits for."""
+    from tests import warm_host
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         client, _ = listener.accept()
@@ -70,46 +72,30 @@ def serve(listener: socket.socket) -> None:
             asked = json.loads(lines.readline())
             pid = os.fork()
             if not pid:
-                client.close()
-                _become(asked)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            client.sendall(str(code).encode())
+                os.chdir(asked["cwd"])
+                paths = [os.path.join(asked["folder"], name) for name in ("out", "err")]
+                outputs = [os.open(path, os.O_WRONLY | os.O_CREAT, 0o644) for path in paths]
+                warm_host.become(asked["words"], asked["environ"], outputs)
+            _end_with_client(client, pid)
+            client.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
         os._exit(0)
 
 
-def _become(asked: dict[str, object]) -> None:
-    """Be Python with a script: its arguments, folder, variables and output."""
-    code = 1
-    try:
-        folder, words = str(asked["folder"]), asked["words"]
-        assert isinstance(words, list)
-        assert isinstance(asked["environ"], dict)
-        os.chdir(str(asked["cwd"]))
-        os.environ.clear()
-        os.environ.update(asked["environ"])
-        for descriptor, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
-        atexit._clear()  # what is registered is the server's
-        sys.argv = words
-        sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-        runpy.run_path(words[0], run_name="__main__")
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 (a fork must never go on as its parent)
-        traceback.print_exc()
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _end_with_client(client: socket.socket, pid: int) -> None:
+    """Wait for a process; end it when nobody waits for it any more."""
+    process = os.pidfd_open(pid)
+    if client in select.select([client, process], [], [])[0]:
+        os.kill(pid, signal.SIGTERM)
+        if not select.select([process], [], [], 10.0)[0]:
+            os.kill(pid, signal.SIGKILL)
 
 
 def main() -> None:
-    """Import what every script imports, then serve."""
+    """Import what every script and every scaled run imports, then serve."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     import torch
     import torch._dynamo
+    import torch.distributed.fsdp
     import torch.utils.data
 
     torch.set_num_threads(1)

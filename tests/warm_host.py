@@ -1,0 +1,206 @@
+"""A machine on which Python has imported torch before it starts: what `echelon` starts here are forks of one process.
+
+The command, its agent, the warm process and the ranks are processes of their own, with their own environment, output,
+session and signals, and they run the code that they always run. Only the start of an interpreter is left out.
+"""
+
+import atexit
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NoReturn
+
+import echelon.host
+from echelon.host import Finished, Host
+
+OURS = ("echelon", "_echelon")
+
+
+class Forked:
+    """A process that was forked, as subprocess.Popen shows one."""
+
+    def __init__(self, pid: int, stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return self._look(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Wait for its end."""
+        return self._look(0)
+
+    def _look(self, how: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, how)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, None]:
+        """Read what it writes, to its end."""
+        said = self.stdout.read()
+        self.wait()
+        return said, None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it is still there."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class WarmHost(Host):
+    """Forks where a Python is to be started."""
+
+    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> Any:
+        """Start an agent, or another `echelon`."""
+        if argv[0] != sys.executable:
+            return super().start(argv, environ=environ)
+        reading, writing = os.pipe()
+        pid = _fork()
+        if not pid:
+            os.setsid()
+            become([word for word in argv[1:] if word not in ("-I", "-S")], environ, [writing, writing])
+        os.close(writing)
+        return Forked(pid, os.fdopen(reading, "rb"))
+
+    def ask(self, argv: Sequence[str], *, timeout_seconds: float, environ: Mapping[str, str] | None = None) -> Finished:
+        """Run a program to its end."""
+        if argv[0] != sys.executable or argv[1] != "-m":
+            return super().ask(argv, timeout_seconds=timeout_seconds, environ=environ)
+        outputs = [os.memfd_create(name) for name in ("out", "err")]
+        pid = _fork()
+        if not pid:
+            become(argv[1:], self.environ if environ is None else environ, outputs)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        said = [os.pread(one, os.fstat(one).st_size, 0).decode() for one in outputs]
+        for one in outputs:
+            os.close(one)
+        return Finished(exit_code=code, stdout=said[0], stderr=said[1])
+
+
+def become(words: Sequence[str], environ: Mapping[str, str], outputs: Sequence[int]) -> NoReturn:
+    """Be a Python that was started with these words; never return."""
+    code: Any = 70
+    try:
+        kept = int(environ.get("ECHELON_WARM_FD", "-1"))
+        for descriptor, output in enumerate((os.open(os.devnull, os.O_RDONLY), *outputs)):
+            os.dup2(output, descriptor)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor != kept:
+                _close(descriptor)
+        os.environ.clear()
+        os.environ.update(environ)
+        _forget_signals()
+        atexit._clear()  # what is registered is the parent's
+        code = _exit_code_of(lambda: _run(list(words)))
+    finally:
+        os._exit(code)
+
+
+def _run(words: list[str]) -> None:
+    """Run what comes after `python` on a command line, and before it what a start hook does."""
+    is_module = words[0] == "-m"
+    sys.argv = words[is_module:]
+    sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0]))
+    if "ECHELON_LIVE" in os.environ:
+        _run_start_hook(os.environ["PYTHONPATH"].split(os.pathsep)[0])
+    if words[:2] == ["-m", "echelon"]:
+        echelon.host.Host = WarmHost  # type: ignore[misc]
+        runpy.run_module("echelon", run_name="__main__", alter_sys=True)
+    elif is_module:
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0].endswith(".pyz"):
+        _let_agent_fork(words[0])
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _run_start_hook(archive: str) -> None:
+    """Do what site.py does for a Python with this PYTHONPATH; in the ranks this returns."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in (*OURS, "sitecustomize", "tests")]:
+        del sys.modules[name]  # a new interpreter would not have them
+    sys.path.insert(1, archive)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+
+
+def _let_agent_fork(archive: str) -> None:
+    """Have the agent start its warm process by a fork."""
+    sys.path.insert(0, archive)
+    from _echelon.node import warm_process  # type: ignore[import-not-found]
+
+    spawn = warm_process.spawn
+
+    def fork(argv: list[str], environ: Mapping[str, str], stdout: int, stderr: int) -> int:
+        if argv[0] != sys.executable or "-c" in argv:
+            started: int = spawn(argv, environ, stdout, stderr)
+            return started
+        pid = _fork()
+        if not pid:
+            os.setsid()
+            become(argv[1:], environ, [stdout, stderr])
+        return pid
+
+    warm_process.spawn = fork
+
+
+def _fork() -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fork()
+
+
+def _forget_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not None:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass  # it was that of the folder that was listed
+
+
+def _exit_code_of(program: Callable[[], None]) -> int:
+    """Run a program to its end as Python does."""
+    code = 0
+    try:
+        try:
+            program()
+        finally:
+            threading._shutdown()  # type: ignore[attr-defined]
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(end.code + "\n")
+    except BaseException:  # noqa: BLE001 (a fork must never go on as its parent)
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
