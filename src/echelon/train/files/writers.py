@@ -1,11 +1,14 @@
 """Libraries that write to a path by themselves: their function as a whole is what one rank does."""
 
-from typing import Any, Callable
+import functools
+import os
+import shutil
+from typing import Any, Callable, Tuple
 
 from ..view.tensors import View, plain, tensors_of
 from .folders import changing
 from .imports import Hooks
-from .sharing import Files
+from .sharing import Files, path_of
 
 # module, function, and which argument names the file
 _FUNCTIONS = (
@@ -29,7 +32,42 @@ _FUNCTIONS = (
 def install(files: Files, hooks: Hooks) -> None:
     """Hook them now or when they are imported."""
     for module, function, place, key in _FUNCTIONS:
-        hooks.replace(module, function, with_plain(changing(files, "%s.%s" % (module, function), place, key)))
+        change = changing(files, "%s.%s" % (module, function), place, key)
+        appear = _appearing(files, place, key)
+        hooks.replace(module, function, with_plain(_both(change, appear)))
+
+
+def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda original: outer(inner(original))
+
+
+def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
+    """Let what is written while samples are fetched appear when it is whole: others may look for it meanwhile."""
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def write(*args: Any, **kwargs: Any) -> Any:
+            path = path_of(args[place] if len(args) > place else kwargs.get(key)) if files.is_fetching else None
+            if path is None or files.is_acting:
+                return original(*args, **kwargs)
+            folder = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
+            os.mkdir(folder)
+            try:
+                temporary = os.path.join(folder, os.path.basename(path))  # of that name: torch.save stores it too
+                given = {key: temporary} if key in kwargs else {}
+                result = original(*(args if given else _with(args, place, temporary)), **{**kwargs, **given})
+                os.replace(temporary, path)
+            finally:
+                shutil.rmtree(folder)
+            return result
+
+        return write
+
+    return wrap
+
+
+def _with(args: Tuple[Any, ...], place: int, value: Any) -> Tuple[Any, ...]:
+    return (*args[:place], value, *args[place + 1 :])
 
 
 def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
