@@ -187,9 +187,10 @@ def test_partly_documented_node_is_no_error(lumi: Binding) -> None:
 
 def test_node_that_is_not_bound_is_named_beside_the_others(lumi: Binding) -> None:
     """One node without binding does not silence the proof of the rest."""
-    told = Told(num_agents=2)
-    told.bound.hear(0, "n0", {"kind": "unbound", "why": "8 ranks share 2 cores"})
-    told.hear(1, "n1", rows(lumi, 8))
+    told = Told(num_agents=3)
+    for agent in range(2):  # two of one node
+        told.bound.hear(agent, "n0", {"kind": "unbound", "why": "8 ranks share 2 cores"})
+    told.hear(2, "n1", rows(lumi, 8))
     assert told.lines == [
         "note: ranks are not bound on n0: 8 ranks share 2 cores",
         "bound: 8 ranks, each on the 7 cores nearest to its device (proved)",

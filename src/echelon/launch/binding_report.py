@@ -65,7 +65,7 @@ class Bound:
             return []
         for why, nodes in self._unbound.items():
             if why not in EXPECTED:
-                self._say(f"note: ranks are not bound on {_some(nodes)}: {why}")
+                self._say(f"note: ranks are not bound on {_some(list(dict.fromkeys(nodes)))}: {why}")
         if not self._ranks:
             return []
         wrong = self._warn(self._ranks.values(), since="")
