@@ -4,6 +4,7 @@ Not the model is called through DDP but the loss on its way to backward(): then 
 methods the model was called, how often, or how many models there are. DDP overlaps the communication as always.
 """
 
+import inspect
 import weakref
 from typing import Any, Callable, Dict, List, Optional
 
@@ -20,6 +21,8 @@ from .shards import Shards, is_sharded
 from .view import exchange
 from .witnesses import Witnesses, multiply_all
 from .world import World
+
+_MAY_LEAVE_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
 
 
 class _Trained(nn.Module):
@@ -113,11 +116,12 @@ class Gradients:
         dense = [one for one in self._parameters if id(one) not in self._sparse]
         if dense:
             self._buckets.begin(dense)
+            more: Dict[str, Any] = {"init_sync": False} if are_equal and _MAY_LEAVE_OUT_SYNC else {}
             self._ddp = DistributedDataParallel(
                 _Trained(dense),
                 find_unused_parameters=finds_unused,
                 bucket_cap_mb=self._buckets.limit,
-                init_sync=not are_equal,
+                **more,
             )
             compress(self._ddp, self._compression)
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, List, Sequence, Tuple
 
-from ..streams import seed_all
+from ..streams import seed_again
 
 Shard = Tuple[int, List[Any]]
 """A seed and the indices of samples."""
@@ -18,7 +18,7 @@ class Dataset:
         return [self._samples(seed, indices) for seed, indices in shards]
 
     def _samples(self, seed: int, indices: List[Any]) -> List[Any]:
-        seed_all(seed)
+        seed_again(seed)
         several = getattr(self._inner, "__getitems__", None)
         return list(several(indices)) if several else [self._inner[index] for index in indices]
 

@@ -1,13 +1,12 @@
 """The random numbers of virtual shards: they follow from the weights, the shard and the block, and nothing else."""
 
-import random
-import sys
 import zlib
 from typing import Any, Dict, List, Mapping, Sequence
 
 import torch
 from torch import nn
 
+from ..streams import seed_again
 from . import blocks, norms
 from .axes import Axes
 
@@ -39,21 +38,9 @@ class Seeds:
 
     def _seeding(self, place: int) -> Any:
         def seed(*_: Any) -> None:
-            _seed_all(zlib.crc32(b"%d %d %d" % (self._key, self.shard, place)))
+            seed_again(zlib.crc32(b"%d %d %d" % (self._key, self.shard, place)))
 
         return seed
-
-
-def _seed_all(seed: int) -> None:
-    """Seed every generator that a model may use; torch.manual_seed notes a traceback for each device that is not used,
-    in 3 ms (PyTorch 2.13)."""
-    random.seed(seed)
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed)
 
 
 class Fingerprints:
