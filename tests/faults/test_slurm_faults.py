@@ -38,9 +38,7 @@ class SlurmRun(Run):
         allocate = ("salloc", "--quiet", f"--nodes={NODES_PER_RUN}", f"--nodelist={','.join(nodes)}", "--exclusive",
                     "--partition=standard-g")  # fmt: skip
         environ = {**cluster.environ, "ECHELON_CHECK": ""}  # with what looks at the nodes beside a run
-        super().__init__(
-            folder, "-n", str(RANKS_PER_NODE), "--share-devices", WORKER, environ=environ, before=allocate
-        )
+        super().__init__(folder, "-n", str(RANKS_PER_NODE), "--share-devices", WORKER, environ=environ, before=allocate)
 
     def until_working(self) -> None:
         self.until_started(NODES_PER_RUN * RANKS_PER_NODE)
