@@ -1,12 +1,17 @@
 """What all tests share: a clean environment, and the private cluster."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from tests.cluster.fixture import slurm
 
 __all__ = ["slurm"]
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shell that stands in an allocation, or was started by a launcher, must not reach into the tests.
 FOREIGN = (

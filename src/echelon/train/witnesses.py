@@ -26,11 +26,11 @@ class Witnesses:
     """Whether there are any, noticed as they are registered."""
 
     def __init__(self) -> None:
-        self._are_noticed = False
-        self._num_functions = 0
+        self.are_there = False
+        """Whether something may see a gradient before it is multiplied."""
 
     def install(self) -> None:
-        """Notice hooks on tensors and modules."""
+        """Notice hooks on tensors and modules, and autograd functions: those that there are, and those to come."""
 
         def noticed(original: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(original)  # views know functions by their names
@@ -44,19 +44,17 @@ class Witnesses:
             for name in names:
                 if hasattr(owner, name):
                     setattr(owner, name, noticed(getattr(owner, name)))
+        self.are_there = any(_is_own(one) for one in torch.autograd.Function.__subclasses__())
+
+        def begin_class(cls: type) -> None:
+            if _is_own(cls):
+                self.note()
+
+        torch.autograd.Function.__init_subclass__ = classmethod(begin_class)  # type: ignore[assignment]
 
     def note(self) -> None:
         """Notice one."""
-        self._are_noticed = True
-
-    @property
-    def are_there(self) -> bool:
-        """Whether something may see a gradient before it is multiplied."""
-        functions = torch.autograd.Function.__subclasses__()
-        if len(functions) != self._num_functions:
-            self._num_functions = len(functions)
-            self._are_noticed = self._are_noticed or any(_is_own(one) for one in functions)
-        return self._are_noticed
+        self.are_there = True
 
     def look(self, loss: torch.Tensor, parameters: List[nn.Parameter]) -> None:
         """Notice that more than the parameters gets a gradient from this loss."""
