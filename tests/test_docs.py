@@ -33,7 +33,7 @@ from echelon.cli import COMMANDS, lint, plan, submit
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
 from echelon.environment.place import Place
-from echelon.launch import failure, stragglers, supervisor
+from echelon.launch import failure, gathering, stragglers, supervisor
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
@@ -348,12 +348,13 @@ def test_cause_of_a_failure_is_explained(cause: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["FAILURE_GRACE_SECONDS", "INTERRUPT_SECONDS", "TERMINATE_SECONDS", "GATHER_SECONDS", "ANSWER_SECONDS"],
-)
+    ["FAILURE_GRACE_SECONDS", "INTERRUPT_SECONDS", "TERMINATE_SECONDS", "GATHER_SECONDS", "LAST_CALL_SECONDS",
+     "ANSWER_SECONDS"],
+)  # fmt: skip
 def test_waiting_time_is_the_one_of_the_code(name: str) -> None:
     """The page says how long the supervisor waits for what, in its own numbers."""
     row = next(line for line in (ROOT / "docs/run.md").read_text("utf-8").splitlines() if f"`{name}`" in line)
-    assert f"{getattr(supervisor, name):g} s" in row
+    assert f"{getattr(supervisor, name, None) or getattr(gathering, name):g} s" in row
 
 
 def test_patience_with_the_last_ranks_is_the_one_of_the_code() -> None:

@@ -32,7 +32,7 @@ _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
-    Option(names=("--nnodes",), value="N", help="nodes of the allocation to use, or MIN:MAX (default: all)"),
+    Option(names=("--nnodes",), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: go on with MIN"),
     Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
     Option(names=("--after",), value="JOB", help="start when this job has ended well"),
+    Option(names=("--min-nodes",), value="N", help="go on with so few, where nodes fail (default: end)"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
     Option(names=("--follow",), help="show rank 0's output as it is written, and wait"),
     Option(names=("--test",), help="ask Slurm when it would start; nothing is submitted"),
@@ -110,6 +111,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         made_by=made_by,
         job_name=values.get("job_name", ""),
         after=values.get("after", ""),
+        min_nodes=_min_nodes(values),
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
         is_dry=is_plain and "dry_run" in values,
@@ -121,8 +123,23 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
     from echelon.launch.launchers.booked import refuse_nodes_of_horovodrun
     from echelon.plan.book import refuse_missing_account
 
+    if wish.min_nodes > booking.num_nodes:
+        raise UsageError(
+            f"--min-nodes {wish.min_nodes}: the job has {booking.num_nodes} node{'s' if booking.num_nodes > 1 else ''}",
+            hint=f"--min-nodes {max(1, booking.num_nodes - 1)}, or more nodes",
+        )
     refuse_nodes_of_horovodrun(wish.job, booking.num_nodes)
     refuse_missing_account(booking, wish.machine, projects())
+
+
+def _min_nodes(values: Mapping[str, str]) -> int:
+    """Return with how few nodes the job may go on; 0: with all alone."""
+    text = values.get("min_nodes", "0")
+    if "min_nodes" in values and not (text.isdigit() and int(text)):
+        raise UsageError(f"--min-nodes {text or repr('')}: a number of at least 1 is wanted", hint="--min-nodes 1")
+    if "min_nodes" in values and "plain" in values:
+        raise UsageError("a plain script does not go on where a node fails", hint="submit without --plain")
+    return int(text)
 
 
 def _for_run(scanned: Scanned) -> Scanned:

@@ -76,6 +76,13 @@ class Crew:
         member.channel.send(kind, **fields)
         self._flush(member)
 
+    def dismiss(self, member: Member) -> None:
+        """Let one go that is not needed any more."""
+        member.channel.send("end", exit_code=0)
+        member.channel.flush()
+        del self.members[member.seat.agent_index]
+        self._drop(member.channel)
+
     def _flush(self, member: Member) -> None:
         if member.channel.has_unsent:
             self._watch_writing(member)

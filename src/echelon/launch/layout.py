@@ -52,13 +52,23 @@ def seat_of(message: Message) -> Seat:
     return Seat(**{name: message[name] for name in names})
 
 
+def settle(plan: Plan, seats: Sequence[Seat]) -> list[Share]:
+    """Return the shares of the agents that are there, in their order; raise EchelonError for what the plan forbids."""
+    refuse_too_many_ranks(plan, seats)
+    shares = divide(seats)
+    refuse_other_counts(plan, shares)
+    refuse_uneven_shards(plan, shares)
+    return shares
+
+
 def divide(seats: Sequence[Seat]) -> list[Share]:
-    """Number the ranks node by node, in the order of the agents; shares come in that order too."""
+    """Number the nodes, and the ranks node by node, in the order of the agents; shares come in that order too."""
     ordered = sorted(seats, key=lambda seat: seat.agent_index)
     per_node: dict[int, int] = {}
     for seat in ordered:
         per_node[seat.node_rank] = per_node.get(seat.node_rank, 0) + seat.num_ranks
     world_size = sum(per_node.values())
+    places = {node_rank: place for place, node_rank in enumerate(sorted(per_node))}  # nodes may be missing
     shares = []
     first_rank = 0
     for seat in ordered:
@@ -66,7 +76,7 @@ def divide(seats: Sequence[Seat]) -> list[Share]:
             Share(
                 agent_index=seat.agent_index,
                 node=seat.node,
-                node_rank=seat.node_rank,
+                node_rank=places[seat.node_rank],
                 num_nodes=len(per_node),
                 first_rank=first_rank,
                 num_ranks=seat.num_ranks,

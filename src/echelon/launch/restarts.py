@@ -16,10 +16,15 @@ class Restarts:
         self._max_restarts = max_restarts
         self._num_port_clashes = 0
 
-    def take(self, reason: Failure) -> bool:
-        """Say whether all ranks are to be started again after this failure, and count it."""
+    def take(self, reason: Failure, *, has_lost_nodes: bool = False) -> bool:
+        """Say whether all ranks are to be started again after this failure, and count it.
+
+        Going on with fewer nodes, where that was allowed, is not counted: as with torchrun, whose words allow it.
+        """
         if reason.cause in (failure.INTERRUPTED, failure.TIME_LIMIT, failure.MISPLACED):
             return False
+        if has_lost_nodes:
+            return True
         if reason.cause == failure.PORT_CLASH and self._num_port_clashes < MAX_PORT_CLASHES:
             self._num_port_clashes += 1
             return True

@@ -146,8 +146,9 @@ def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
     """Cut the waiting for agents short when one of them cannot come; its reason may still be on the way."""
     cannot_come = r"^echelon: agent on |error: \S+: tasks? [\d,-]+: Exited"
     if not supervisor.crew.is_complete and re.search(cannot_come, said, re.MULTILINE):
-        supervisor.gather_error = partial(_start_error, plan, "an agent", 1, said)
-        supervisor.gather_deadline = min(supervisor.gather_deadline, time.monotonic() + REASON_SECONDS)
+        gathering = supervisor.gathering
+        gathering.error = partial(_start_error, plan, "an agent", 1, said)
+        gathering.deadline = min(gathering.deadline, time.monotonic() + REASON_SECONDS)
 
 
 def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
@@ -231,6 +232,10 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
         return [f"stopped by {outcome.detail}"]
     if outcome.cause in (failure.SLURM, failure.TIME_LIMIT):
         return [f"{outcome.cause}: {outcome.detail}"]
+    if outcome.cause in (failure.LOST_NODE, failure.LOST_AGENT) and plan.min_nodes == plan.num_nodes > 1:
+        others = f"--nnodes {plan.num_nodes - 1}:{plan.num_nodes}"
+        kept = ", in a job that sbatch --no-kill keeps" if plan.where == "slurm" else ""
+        return [f"{outcome.cause}: {outcome.detail}", f"  hint: {others} goes on with the other nodes{kept}"]
     has_devices = plan.devices_per_node > 0
     is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
     device = str(outcome.local_rank) if has_devices else ""

@@ -45,6 +45,8 @@ class Wish:
     made_by: str
     job_name: str
     after: str
+    min_nodes: int
+    """With how few nodes the job goes on; 0: it ends with any of them."""
     layout: str
     """Of a plain script; empty: the job runs echelon."""
     today: date
@@ -88,6 +90,7 @@ def prepare(wish: Wish, host: Host) -> Script:
         folder=os.getcwd(),
         output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT).replace("%", "%%"),
         after=wish.after,
+        outlives_nodes=0 < wish.min_nodes < booking.num_nodes,
         starter=plain.STARTERS[wish.layout] if wish.layout else batch.STARTER,
     )
     if wish.layout:
@@ -98,8 +101,11 @@ def prepare(wish: Wish, host: Host) -> Script:
         )  # fmt: skip
         tasks = plain.tasks_per_node(booking, wish.layout)
     else:
+        sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
+        if heading.outlives_nodes:
+            sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
         body = batch.supervised(
-            [sys.executable, "-m", "echelon", "run", f"--nproc-per-node={booking.ranks_per_node}", *wish.run_words],
+            [sys.executable, "-m", "echelon", "run", *sizes, *wish.run_words],
             run_directory,
             [("ECHELON_MACHINE", wish.machine.name)],
             container.modules if container else (),

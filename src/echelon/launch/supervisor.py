@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 
 from echelon.errors import EchelonError, UsageError
-from echelon.launch import failure, layout, progress, world
+from echelon.launch import failure, progress, world
 from echelon.launch.attempt import Attempt
 from echelon.launch.binding_report import Bound
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
+from echelon.launch.gathering import Gathering
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.signals import Signals
@@ -26,7 +27,6 @@ FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, everything has ended
 INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
 TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a checkpoint
 SYMPTOM_SECONDS = 0.5  # a rank that others have lost gets this long to show its own failure before all are stopped
-GATHER_SECONDS = 600.0  # how long nodes may take to come; torchrun waits as long
 ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
 
 
@@ -49,12 +49,13 @@ class Supervisor:
             on_loss=self._lose,
             on_refusal=self._refuse,
         )
+        self.gathering = Gathering(plan, self.crew)
         self.signals = Signals(self.selector, self._receive_signal)
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
         self.restarts = Restarts(plan.max_restarts)
-        self.bound = Bound(plan, directory, self.num_agents, console.say)
+        self.bound = Bound(plan, directory, self.gathering.num_agents, console.say)
         self.stragglers = Stragglers(console.say)
         self.imported: set[int] = set()
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
@@ -62,10 +63,6 @@ class Supervisor:
         self.num_interrupts = 0
         self.is_console_closed = False
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
-        self.gather_deadline = time.monotonic() + GATHER_SECONDS
-        self.gather_error: Callable[[], EchelonError] = lambda: layout.missing(
-            plan, [member.seat for member in self.crew], GATHER_SECONDS
-        )
         self.escalation = NEVER
         self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
@@ -73,11 +70,6 @@ class Supervisor:
         self.outcome: Failure | None = None
         self.is_over = False
         self.error: EchelonError | None = None
-
-    @property
-    def num_agents(self) -> int:
-        per_node = self.plan.ranks_per_node if self.plan.launch == "tasks" else 1
-        return self.plan.num_nodes * per_node
 
     def cold_nodes(self) -> dict[str, str]:
         """Return why nodes that were to fork their ranks did not."""
@@ -100,7 +92,7 @@ class Supervisor:
         return self.outcome
 
     def _next_deadline(self) -> float:
-        nearest = min(self.timeout, self.gather_deadline, self.escalation, self.symptom_deadline)
+        nearest = min(self.timeout, self.gathering.deadline, self.escalation, self.symptom_deadline)
         return min(nearest, self.answer_deadline, self.stragglers.deadline)
 
     def _is_called(self) -> bool:
@@ -118,22 +110,8 @@ class Supervisor:
         seat = member.seat
         offer = {"cores": seat.num_cores, "devices": seat.num_devices}
         self.directory.event("agent", agent_index=seat.agent_index, node=seat.node, pid=member.pid, **offer)
-        if len(self.crew.members) < self.num_agents:
-            return
-        self.gather_deadline = NEVER
-        self.crew.is_complete = True
-        seats = [each.seat for each in self.crew]
-        shares = layout.divide(seats)
-        try:
-            layout.refuse_too_many_ranks(self.plan, seats)
-            layout.refuse_other_counts(self.plan, shares)
-            layout.refuse_uneven_shards(self.plan, shares)
-        except EchelonError as error:
-            self._give_up(error)
-            return
-        for each, share in zip(self.crew, shares, strict=True):
-            each.share = share
-        self._prepare()
+        if self.gathering.note_join():
+            self._prepare()
 
     def _refuse(self, why: str) -> None:
         if not self.crew.is_complete:
@@ -142,17 +120,23 @@ class Supervisor:
         self.console.say(f"note: an agent was turned away: {why}")
 
     def _prepare(self) -> None:
-        """Ask every node for free ports: the first for the master's, all for one per rank."""
+        """Give those that are there their ranks, and ask for free ports: one for the master, and one for each rank."""
+        try:
+            self.gathering.settle()
+        except EchelonError as error:
+            self._give_up(error)
+            return
+        self.bound = Bound(self.plan, self.directory, self.gathering.num_agents, self.console.say)
         self.num_prepared = 0
         for member in self.crew:
             member.ports = []
             member.is_stopped = False
-            self.crew.tell(member, "ports", attempt=self.attempt.number, count=member.seat.num_ranks + 1)
+            self.crew.tell(member, "ports", attempt=self.attempt.number, **self.gathering.ports_of(member))
 
     def _hear_ports(self, member: Member, message: Message) -> None:
         member.ports = list(message["ports"])
         self.num_prepared += 1
-        if self.num_prepared == self.num_agents and not self.attempt.is_running and not self.stop_signal:
+        if self.num_prepared == self.gathering.num_agents and not self.attempt.is_running and not self.stop_signal:
             self._start()
 
     def _start(self) -> None:
@@ -333,8 +317,11 @@ class Supervisor:
             self._fail(Failure(cause=failure.TIME_LIMIT, detail=limit, exit_code=124, time=0.0))
             if not self.attempt.is_running:
                 self._end_attempt()
-        if now >= self.gather_deadline:
-            self._give_up(self.gather_error())
+        if now >= self.gathering.deadline:
+            if self.gathering.has_enough():
+                self._prepare()
+            else:
+                self._give_up(self.gathering.error())
         if now >= self.symptom_deadline:
             self.symptom_deadline = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
@@ -364,21 +351,17 @@ class Supervisor:
         self.is_over = True
 
     def _may_start_again(self, reason: Failure) -> bool:
-        if not all(member.is_stopped for member in self.crew):
-            return False  # a rank that could not be ended would still hold its device
-        return len(self.crew.members) == self.num_agents and self.restarts.take(reason)
+        return self.gathering.can_go_on() and self.restarts.take(reason, has_lost_nodes=self.gathering.is_smaller)
 
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with a port of its own."""
         self.console.finish_output()
-        self.console.say(
-            "; ".join(failure.describe(reason, device="", with_tail=False)[:1]) + "; starting all ranks again"
-        )
-        self.directory.event("restart", cause=reason.cause, rank=reason.rank)
         self.attempt = Attempt(self.attempt.number + 1)
-        self.bound = Bound(self.plan, self.directory, self.num_agents, self.console.say)
         self.stragglers = Stragglers(self.console.say)
         self._prepare()
+        why = failure.describe(reason, device="", with_tail=False)[0]
+        self.console.say(why if self.error is not None else f"{why}; {self.gathering.going_on}")
+        self.directory.event("restart", cause=reason.cause, rank=reason.rank, nodes=self.gathering.num_nodes)
 
     def _give_up(self, error: EchelonError) -> None:
         self.error = error
@@ -388,8 +371,8 @@ class Supervisor:
         if self.attempt.is_running and self.attempt.num_started >= len(self.attempt.alive):
             self.console.clear()
             return
-        is_importing = self.plan.launch == "warm" and len(self.imported) < self.num_agents
-        come = (len(self.crew.members), self.num_agents)
+        is_importing = self.plan.launch == "warm" and len(self.imported) < self.gathering.num_agents
+        come = (len(self.crew.members), self.gathering.num_agents)
         self.console.progress(progress.text(self.plan, self.attempt, num_agents=come, is_importing=is_importing))
 
 

@@ -124,7 +124,7 @@ class Agent:
         kind = message["kind"]
         if kind == "ports":
             found = ports.free_ports(message["count"])
-            self._tell("ports", attempt=message["attempt"], ports=found + self._serve_horovod())
+            self._tell("ports", attempt=message["attempt"], ports=found + self._serve_horovod(message))
         elif kind == "world":
             self.world = message
         elif kind == "start":
@@ -136,9 +136,9 @@ class Agent:
         elif kind == "end":
             self.exit_code = message["exit_code"]
 
-    def _serve_horovod(self) -> List[int]:
+    def _serve_horovod(self, message: Message) -> List[int]:
         """Open the store by which the next attempt's ranks meet, where the script wants one and rank 0 is here."""
-        if not self.order.horovod_address or self.seat.agent_index != 0:
+        if not self.order.horovod_address or not message["has_first_rank"]:
             return []
         from .horovod import Store  # few scripts need it
 

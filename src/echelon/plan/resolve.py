@@ -71,6 +71,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         job_id=around.allocation.job_id if around.allocation is not None else "",
         nodes=nodes,
         num_nodes=num_nodes,
+        min_nodes=_min_nodes(job, num_nodes),
         ranks_per_node=ranks_per_node,
         devices_per_node=devices,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
@@ -107,6 +108,10 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     )
 
 
+def _min_nodes(job: Job, num_nodes: int) -> int:
+    return num_nodes if job.min_nodes == ALL_NODES else min(job.min_nodes, num_nodes)
+
+
 def _is_mpi(job: Job) -> bool:
     return job.launcher is not None and bool(job.launcher.mpi)
 
@@ -121,7 +126,13 @@ def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: in
         return ()
     tasks = ranks_per_node if job.launch == "tasks" else 1
     mpi = job.launcher.mpi if job.launcher is not None else ""
-    return step_command(num_nodes=num_nodes, tasks_per_node=tasks, devices_per_node=devices, mpi=mpi or "none")
+    return step_command(
+        num_nodes=num_nodes,
+        tasks_per_node=tasks,
+        devices_per_node=devices,
+        mpi=mpi or "none",
+        outlives_nodes=_min_nodes(job, num_nodes) < num_nodes,
+    )
 
 
 def _argv(job: Job, around: Surroundings, batch: int) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class Heading:
     """The job that must have succeeded before; empty: none."""
     starter: str
     """What a single task of a node is."""
+    outlives_nodes: bool = False
+    """Whether it goes on with fewer, where nodes fail."""
 
 
 def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tuple[Directive, ...]:
@@ -76,6 +78,9 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
         if booking.memory_bytes_per_node
         else None,
         Directive(option="--time", value=slurm_time(booking.minutes), why=why["time"]),
+        Directive(option="--no-kill", value="", why="where a node fails, the others go on")
+        if heading.outlives_nodes
+        else None,
         Directive(option="--dependency", value=f"afterok:{heading.after}") if heading.after else None,
         Directive(option="--chdir", value=_word(heading.folder)),
         Directive(option="--output", value=_word(heading.output)),

@@ -22,7 +22,9 @@ _SHAPES_OF_THE_JOB = (
 )  # fmt: skip
 
 
-def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int, mpi: str = "none") -> tuple[str, ...]:
+def step_command(
+    *, num_nodes: int, tasks_per_node: int, devices_per_node: int, mpi: str = "none", outlives_nodes: bool = False
+) -> tuple[str, ...]:
     """Return srun and its options; the agents' command line follows."""
     return (
         "srun",
@@ -37,6 +39,7 @@ def step_command(*, num_nodes: int, tasks_per_node: int, devices_per_node: int, 
         "--export=ALL",
         "--kill-on-bad-exit=0",  # an agent's end is the supervisor's to judge
         "--wait=0",
+        *(("--no-kill",) if outlives_nodes else ()),  # the agents on the other nodes go on where one fails
         "--input=none",
         "--quit-on-interrupt",
     )

@@ -30,6 +30,8 @@ class Plan:
     """Slurm's number of the job; empty outside of an allocation."""
     nodes: tuple[str, ...]
     num_nodes: int
+    min_nodes: int
+    """How few of them a new attempt goes on with, where some are lost."""
     ranks_per_node: int
     """0: one per device that each node turns out to have."""
     devices_per_node: int
