@@ -13,6 +13,7 @@ from echelon.train.parallel.strategy import Strategy, StrategyError
 from echelon.train.parallel.versions import VersionError
 
 NUM_SHARDS, NUM_ROWS, WIDTH, NUM_CLASSES = 8, 16, 16, 5
+FEWEST_BLOCKS, MOST_BLOCKS = 2, 8
 
 
 class Block(nn.Module):
@@ -39,10 +40,10 @@ class Counting(nn.Module):
 class Model(nn.Module):
     """Drops out before, in, between and after its blocks."""
 
-    def __init__(self, chance: float = 0.1) -> None:
+    def __init__(self, chance: float = 0.1, depth: int = MOST_BLOCKS) -> None:
         super().__init__()
         self.stem, self.head = nn.Linear(12, WIDTH), nn.Linear(WIDTH, NUM_CLASSES)
-        self.blocks = nn.ModuleList(Block(chance) for _ in range(8))
+        self.blocks = nn.ModuleList(Block(chance) for _ in range(depth))
         self.dropout = nn.Dropout(chance)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,10 +53,10 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def begun(strategy: Strategy, path: str = "", *, chance: float = 0.1) -> Any:
+def begun(strategy: Strategy, path: str = "", *, chance: float = 0.1, depth: int = MOST_BLOCKS) -> Any:
     torch.manual_seed(4)
     run = start.start(exact=NUM_SHARDS)
-    model = Model(chance)
+    model = Model(chance, depth)
     sample = torch.zeros(NUM_ROWS, 12)
     content = torch.load(path, weights_only=True) if path else None
     wishes = {"state": content["model"]} if content else {}
@@ -72,9 +73,11 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, inputs[:, :NUM_CLASSES].argmax(1)
 
 
-def train(strategy: Strategy, first: int, last: int, load: str = "", save: str = "") -> dict[str, Any]:
+def train(
+    strategy: Strategy, first: int, last: int, load: str = "", save: str = "", depth: int = MOST_BLOCKS
+) -> dict[str, Any]:
     """Return the digest of weights, optimizer and random state on the main rank, and losses and norms on all."""
-    trained = begun(strategy, load)
+    trained = begun(strategy, load, depth=depth)
     said = []
     for _ in range(first, last):
         step = trained.step(*batch(), clip=0.5)

@@ -1,7 +1,6 @@
 """`echelon.start(exact=8)`: one digest of weights, optimizer and random state under every strategy that can have it."""
 
 import functools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from echelon.train.parallel.strategy import Strategy
 from echelon.train.refusal import Refusal
 
 NUM_STEPS, FEW = 200, 6
-ALL = os.environ.get("ECHELON_ALL_RANKS") == "1"
 
 
 def data(**axes: Any) -> Strategy:
@@ -54,9 +52,16 @@ OTHERS = [
 
 
 @functools.cache
-def alone(num_steps: int) -> Any:
-    """Return what one device says after so many steps."""
-    return ranks.run(1, exactly.train, Strategy(precision="bf16"), 0, num_steps)[0]
+def alone(num_steps: int, depth: int = exactly.MOST_BLOCKS) -> Any:
+    """Return what one device says after so many steps with so many blocks."""
+    return ranks.run(1, exactly.train, Strategy(precision="bf16"), 0, num_steps, "", "", depth)[0]
+
+
+def train(num_ranks: int, strategy: Strategy, num_steps: int) -> tuple[list[Any], Any]:
+    """Return what ranks say, and one device, of a model with no more blocks than there are stages to have them."""
+    depth = max(strategy.num_stages, exactly.FEWEST_BLOCKS)
+    found = ranks.run(num_ranks, exactly.train, strategy, 0, num_steps, "", "", depth)
+    return found, alone(num_steps, depth)
 
 
 def compare(found: list[Any], expected: Any) -> None:
@@ -71,15 +76,13 @@ def compare(found: list[Any], expected: Any) -> None:
 @pytest.mark.parametrize(("num_ranks", "strategy"), STRATEGIES, ids=test_equal.name_of)
 def test_same_bits(num_ranks: int, strategy: Strategy) -> None:
     """After 200 steps with dropout, clipping and 16 bits: replicas, spread weights, micro-batches, and stages."""
-    gathers = num_ranks == 8 and strategy.shard > 1  # 8 ranks that gather each block for each shard: the slowest
-    num_steps = NUM_STEPS // 4 if gathers and not ALL else NUM_STEPS
-    compare(ranks.run(num_ranks, exactly.train, strategy, 0, num_steps), alone(num_steps))
+    compare(*train(num_ranks, strategy, NUM_STEPS))
 
 
 @pytest.mark.parametrize(("num_ranks", "strategy"), OTHERS, ids=test_equal.name_of)
 def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
     """The rest of PyTorch's schedules, activations computed again, and weights in the host's memory."""
-    compare(ranks.run(num_ranks, exactly.train, strategy, 0, FEW), alone(FEW))
+    compare(*train(num_ranks, strategy, FEW))
     assert alone(FEW)["digest"] != alone(NUM_STEPS)["digest"]
 
 
