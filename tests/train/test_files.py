@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from tests import warm
 from tests.conftest import FOREIGN
 
@@ -208,6 +209,35 @@ for turn in range(3):
     print(os.path.exists("big.bin"), os.stat("last.bin").st_size)
 """,
     )
+
+
+def test_snapshot_is_kept_until_the_next_is_whole(tmp_path: Path) -> None:
+    """A run that is ended in the midst of torch.save() still has the last snapshot, and its permissions and link."""
+    done = run(
+        tmp_path,
+        TRAIN
+        + """
+class Fails:
+    def __reduce__(self):
+        os.write(1, b"in the midst" + bytes([10]))
+        os._exit(3)
+
+os.mkdir("kept")
+os.symlink("kept/one.pt", "snapshot.pt")
+for step, loss in enumerate(train(TensorDataset(x, x[:, :1]))):
+    torch.save({"step": step, "model": model.state_dict()}, "snapshot.pt")
+    os.chmod("snapshot.pt", 0o640)
+    if step == 3:
+        torch.save({"large": torch.zeros(1_000_000), "fails": Fails()}, "snapshot.pt")
+""",
+        num_ranks=2,
+    )
+    assert done.returncode == 3, done.err
+    assert "in the midst" in done.out
+    kept = tmp_path / "on-2" / "kept" / "one.pt"
+    assert torch.load(kept)["step"] == 3
+    assert kept.stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "on-2" / "snapshot.pt").is_symlink()
 
 
 def test_disk_stands_still_while_a_slower_rank_looks(tmp_path: Path) -> None:

@@ -42,21 +42,24 @@ def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[
 
 
 def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
-    """Let what is written while samples are fetched appear when it is whole: others may look for it meanwhile."""
+    """Let what is written appear when it is whole.
+
+    While samples are fetched others may look for it meanwhile. A snapshot that is there already is kept until then: a
+    rank that fails has all others ended, in the midst of what they write.
+    """
 
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def write(*args: Any, **kwargs: Any) -> Any:
-            path = path_of(args[place] if len(args) > place else kwargs.get(key)) if files.is_fetching else None
-            if path is None or files.is_acting:
+            path = path_of(args[place] if len(args) > place else kwargs.get(key))
+            folder = _folder_beside(path, files) if path is not None else ""
+            if path is None or not folder:
                 return original(*args, **kwargs)
-            folder = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
-            os.mkdir(folder)
             try:
                 temporary = os.path.join(folder, os.path.basename(path))  # of that name: torch.save stores it too
                 given = {key: temporary} if key in kwargs else {}
                 result = original(*(args if given else _with(args, place, temporary)), **{**kwargs, **given})
-                os.replace(temporary, path)
+                _put(temporary, os.path.realpath(path))
             finally:
                 shutil.rmtree(folder)
             return result
@@ -64,6 +67,29 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
         return write
 
     return wrap
+
+
+def _folder_beside(path: str, files: Files) -> str:
+    """Make a folder in which a file is written before it takes its place; empty: it is written where it is."""
+    is_there = os.path.isfile(path)
+    if not (is_there if files.is_acting else files.is_fetching):
+        return ""
+    path = os.path.realpath(path)
+    folder = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
+    try:
+        os.mkdir(folder)
+    except OSError:
+        if not is_there:
+            raise
+        return ""  # a folder where nothing can be made may have files that can be written
+    return folder
+
+
+def _put(temporary: str, path: str) -> None:
+    """Put a file that is whole in its place, with the permissions of the one before it."""
+    if os.path.exists(path):
+        shutil.copymode(path, temporary)
+    os.replace(temporary, path)
 
 
 def _with(args: Tuple[Any, ...], place: int, value: Any) -> Tuple[Any, ...]:
