@@ -234,7 +234,7 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
         return [f"{outcome.cause}: {outcome.detail}"]
     if outcome.cause in (failure.LOST_NODE, failure.LOST_AGENT) and plan.min_nodes == plan.num_nodes > 1:
         others = f"--nnodes {plan.num_nodes - 1}:{plan.num_nodes}"
-        kept = ", in a job that sbatch --no-kill keeps" if plan.where == "slurm" else ""
+        kept = ", in a job made with --no-kill" if plan.where == "slurm" else ""
         return [f"{outcome.cause}: {outcome.detail}", f"  hint: {others} goes on with the other nodes{kept}"]
     has_devices = plan.devices_per_node > 0
     is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
