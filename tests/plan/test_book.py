@@ -161,9 +161,12 @@ def test_unknown_stays_unknown() -> None:
     assert book(Request(num_devices=1, minutes=60), known, today=TODAY).num_nodes == 1
     error = refusal(Request(num_devices=4, minutes=60), known)
     assert "how many devices its nodes have is not published" in error.message
+    assert error.hint == "nearest: --gpus 4 --nodes 1 --partition gpu"  # which is taken, in the next line
     booking = book(Request(num_devices=4, num_nodes=1, minutes=60), known, today=TODAY)
     assert (booking.cores_per_rank, booking.memory_bytes_per_node, booking.billed) == (0, 0, None)
-    assert "not published" in refusal(Request(num_nodes=1, minutes=60), known).message
+    error = refusal(Request(num_nodes=2, minutes=60), known)
+    assert "not published" in error.message
+    assert error.hint == "--gpus 4 --nodes 2 --partition gpu"
 
 
 def test_network_setting_ends_above_its_limit() -> None:

@@ -137,7 +137,7 @@ def _unknown_node(case: Case) -> tuple[str, str, str] | None:
     return (
         "how many devices its nodes have is not published",
         f"{case.laid.ranks_per_node} were asked for",
-        f"--partition {case.partition.name} --nodes 1",
+        f"--gpus {case.laid.ranks_per_node} --nodes 1 --partition {case.partition.name}",
     )
 
 

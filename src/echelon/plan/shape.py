@@ -68,12 +68,12 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
         there = min(there or partition.max_devices_per_node, partition.max_devices_per_node)
     wanted = request.num_devices
     if not wanted:
+        num_nodes = request.num_nodes or 1
         if not there:
             raise UsageError(
                 f"how many devices a node of {partition.name} has is not published, so a number is wanted",
-                hint=f"--gpus 2 --partition {partition.name}",
+                hint=f"--gpus {2 * num_nodes} --nodes {num_nodes} --partition {partition.name}",
             )
-        num_nodes = request.num_nodes or 1
         return num_nodes, there, f"{_count(num_nodes, 'whole node')} of {_count(there, 'device')}"
     if request.num_nodes:
         if wanted % request.num_nodes:
