@@ -121,10 +121,15 @@ def test_submitted_job_outlives_its_nodes(tmp_path: Path) -> None:
     assert re.search(r"^#SBATCH --no-kill +# where a node fails, the others go on$", script, re.MULTILINE)
     assert " --nnodes=3:4 " in script
     assert "--no-kill" not in submit("--min-nodes", "4").stdout
+    as_torchrun = submit("--", "torchrun", "--nnodes=3:4", "--nproc-per-node=8").stdout
+    assert "#SBATCH --no-kill " in as_torchrun
+    assert "--nnodes=3:4" in as_torchrun.splitlines()[-1]
     for options, message, hint in (
         (("--min-nodes", "5"), "--min-nodes 5: the job has 4 nodes", "--min-nodes 3"),
         (("--min-nodes", "0"), "--min-nodes 0: a number of at least 1 is wanted", "--min-nodes 1"),
         (("--min-nodes", "2", "--plain"), "a plain script does not go on where a node fails", "without --plain"),
+        (("--min-nodes", "2", "--", "torchrun"), "torchrun counts its nodes itself", "torchrun --nnodes=2:MAX"),
+        (("--min-nodes", "2", "--", "srun"), "srun counts its nodes itself", "the script without its launcher"),
     ):
         done = submit(*options)
         assert done.returncode == 2

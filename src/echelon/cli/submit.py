@@ -111,7 +111,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         made_by=made_by,
         job_name=values.get("job_name", ""),
         after=values.get("after", ""),
-        min_nodes=_min_nodes(values),
+        min_nodes=_min_nodes(values, line) or job.min_nodes,  # a launcher's line may have MIN:MAX
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
         is_dry=is_plain and "dry_run" in values,
@@ -132,13 +132,19 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
     refuse_missing_account(booking, wish.machine, projects())
 
 
-def _min_nodes(values: Mapping[str, str]) -> int:
+def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
     """Return with how few nodes the job may go on; 0: with all alone."""
     text = values.get("min_nodes", "0")
     if "min_nodes" in values and not (text.isdigit() and int(text)):
         raise UsageError(f"--min-nodes {text or repr('')}: a number of at least 1 is wanted", hint="--min-nodes 1")
     if "min_nodes" in values and "plain" in values:
         raise UsageError("a plain script does not go on where a node fails", hint="submit without --plain")
+    if "min_nodes" in values and line is not None:
+        is_elastic = line.launcher == "torchrun"
+        raise UsageError(
+            f"--min-nodes is for what echelon starts, and {line.launcher} counts its nodes itself",
+            hint=f"-- torchrun --nnodes={text}:MAX …" if is_elastic else "the script without its launcher",
+        )
     return int(text)
 
 

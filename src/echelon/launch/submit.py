@@ -102,7 +102,7 @@ def prepare(wish: Wish, host: Host) -> Script:
         tasks = plain.tasks_per_node(booking, wish.layout)
     else:
         sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
-        if heading.outlives_nodes:
+        if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
             sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
         body = batch.supervised(
             [sys.executable, "-m", "echelon", "run", *sizes, *wish.run_words],
