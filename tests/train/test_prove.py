@@ -395,8 +395,11 @@ def marked(folder: str) -> list[str]:
         (("-n", "1"), "-n 1: a whole number of at least 2"),
         (("--steps", "0"), "--steps 0: a whole number of at least 1"),
         (("--stepps", "3"), "there is no option --stepps"),
-        (("--scale", "tensor"), "--scale tensor: the choices are data, fsdp, off"),
-        (("--scale", "off,data"), "--scale off,data: a script distributes itself (off), or is scaled (data, fsdp)"),
+        (("--scale", "sequence"), "--scale sequence: the choices are data, fsdp, tensor, context, pipeline, off"),
+        (
+            ("--scale", "off,data"),
+            "--scale off,data: a script distributes itself (off), or is scaled (data, fsdp, tensor, ",
+        ),
         (("--scale", "data"), "train.py distributes itself: it mentions torch.distributed"),
         (("--plot", "curves.pdf"), "--plot curves.pdf: the name of a PNG file is wanted"),
         (("--plot", "none/curves.png"), "--plot none/curves.png: none is no folder that can be written"),

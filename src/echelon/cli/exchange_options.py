@@ -12,6 +12,9 @@ OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
 POWERSGD_RANK, POWERSGD_STEP = 1, 1000
 """PyTorch's own: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
 MOST_STEPS = 1 << 30
+SPLITS = ("tensor", "context", "pipeline")
+"""Ways to scale in which every rank has the whole batch, and a part of the model."""
+SCALES = ("auto", "off", "data", "fsdp", *SPLITS)
 
 _ALONE = {
     "exact": "ranks that train alone have other weights than one device, so there are no bits to be equal to",
@@ -20,6 +23,18 @@ _ALONE = {
     "bucket-mb": "it is gradients that travel in buckets, and none are exchanged",
 }
 """What contradicts `--sync-every`, and why."""
+_WHOLE_BATCH = "every rank has the whole batch, and "
+_OF_SHARED_BATCHES = {
+    "exact": "sums that ranks share are in another order than on one device",
+    "shard-eval": _WHOLE_BATCH + "a part of the model, also in evaluation",
+    "sync-bn": _WHOLE_BATCH + "so BatchNorm has its statistics already",
+    "per-device-batch": _WHOLE_BATCH + "none has one of its own",
+    "scale-lr": _WHOLE_BATCH + "it is no larger than the script's",
+    "sync-every": "a rank that trains alone needs the whole model",
+    "compress": _WHOLE_BATCH + "it is activations that travel, and not gradients",
+    "bucket-mb": _WHOLE_BATCH + "it is activations that travel, and not gradients",
+}
+"""What contradicts a model that is split, and why."""
 _WHOLE_GRADIENTS = {
     "exact": "its gradients are added up by a tree of its own, to the bit",
 }
@@ -47,6 +62,17 @@ def words(values: Mapping[str, str]) -> list[str]:
         found.append(f"outer-lr={_rate(values.get('outer_lr', OUTER_LEARNING_RATE))}")
         found.append(f"outer-momentum={_momentum(values.get('outer_momentum', OUTER_MOMENTUM))}")
     return found + (["async"] if "async" in values else [])
+
+
+def refuse_with_splits(values: Mapping[str, str]) -> None:
+    """Refuse what is about batches that ranks share, where they share a model."""
+    scale = values.get("scale", "")
+    for option, why in _OF_SHARED_BATCHES.items() if scale in SPLITS else ():
+        if option.replace("-", "_") in values:
+            raise UsageError(
+                f"--{option} does not go with --scale {scale}: {why}",
+                hint=f"leave --{option} out, or --scale data",
+            )
 
 
 def _refuse_without_meetings(values: Mapping[str, str]) -> None:

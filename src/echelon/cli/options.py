@@ -36,7 +36,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
-    Option(names=("--scale",), value="HOW", help="data or fsdp: train a script for one device on all; off; auto: as the script is"),
+    Option(names=("--scale",), value="HOW", help="data, fsdp, tensor, context or pipeline: train a script for one device on all; off; auto: as the script is"),
     Option(names=("--no-check",), help="scaled: do not compare the first step with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too"),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device"),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from echelon.cli.exchange_options import SPLITS
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, rows, scan
 from echelon.cli.talk import say
@@ -15,11 +16,11 @@ from echelon.errors import UsageError
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-SCALES = ("data", "fsdp", "off")
+SCALES = ("data", "fsdp", *SPLITS, "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
     Option(names=("--steps",), value="K", help="optimizer steps that are compared (default: 50)"),
-    Option(names=("--scale",), value="HOW[,HOW]", help="data, fsdp: scaled so; off: as it distributes itself"),
+    Option(names=("--scale",), value="HOW[,HOW]", help="data, fsdp, tensor, context, pipeline: scaled; off: as it is"),
     Option(names=("--plot",), value="FILE", help="draw both curves into a PNG file"),
     Option(names=("--json",), help="every figure, as JSON"),
     Option(names=("-h", "--help"), help="show this"),
@@ -149,7 +150,7 @@ def _scales(text: str) -> tuple[str, ...]:
             )
     if "off" in scales and len(scales) > 1:
         raise UsageError(
-            f"--scale {text}: a script distributes itself (off), or is scaled ({', '.join(SCALES[:2])}), not both",
+            f"--scale {text}: a script distributes itself (off), or is scaled ({', '.join(SCALES[:-1])}), not both",
             hint="--scale data,fsdp   or --scale off",
         )
     return scales

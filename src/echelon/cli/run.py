@@ -72,7 +72,7 @@ def read_job(scanned: Scanned) -> Job:
         num_nodes=most,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
-        scale=_one_of("--scale", values.get("scale", "auto"), ("auto", "off", "data", "fsdp")),
+        scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
         scale_with=_scale_with(values),
         bind=_one_of("--bind", values.get("bind", "auto"), ("auto", "strict", "off")),
         container=_image(values),
@@ -92,6 +92,7 @@ def read_job(scanned: Scanned) -> Job:
 
 def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
     """Return how to scale, in the words that ranks read."""
+    exchange_options.refuse_with_splits(values)
     words = [option for option in ("no-check", "shard-eval", "sync-bn", "per-device-batch") if _key(option) in values]
     if "scale_lr" in values:
         rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))

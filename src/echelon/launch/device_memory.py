@@ -78,7 +78,7 @@ def _bytes(found: re.Match[str] | None) -> int:
 def explain(text: str, *, scale: str) -> list[str]:
     """Return what has happened and what to do, a line each; nothing where the message is another.
 
-    `scale` is how the script was scaled: "off", "data" or "fsdp".
+    `scale` is how the script was scaled: "off", "data", "fsdp", …
     """
     short = read(text)
     if short is not None:
@@ -128,8 +128,8 @@ def _reading(short: Shortage, scale: str) -> tuple[str, str]:
     return (
         f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, and "
         f"{wanted} more was wanted",
-        f"{_LESS[scale]}smaller batches with gradient accumulation, or activation checkpointing; what would fit: "
-        "echelon plan --parameters",
+        f"{_LESS[scale]}smaller batches with gradient accumulation, or activation checkpointing; "
+        "what would fit: echelon plan --parameters",
     )
 
 
@@ -138,4 +138,7 @@ _LESS = {
     "off": "",
     "data": "--scale fsdp spreads weights, gradients and optimizer states over the ranks; or ",
     "fsdp": "more ranks, each with less of the weights and of the batch; or ",
+    "tensor": "more ranks, each with less of every layer; or ",
+    "context": "more ranks, each with less of every sequence; or ",
+    "pipeline": "more ranks, each with fewer layers; or ",
 }

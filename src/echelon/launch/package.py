@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 _ROOMS = ("node", "topology", "environment", "train")
+_ALONE = ("errors",)  # what stands beside the rooms, and train raises
 
 
 def write(path: str) -> None:
@@ -22,7 +23,8 @@ def write(path: str) -> None:
 def sources() -> dict[str, str]:
     """Return the files that go into the zip, by their names there: node/agent."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
+    found = {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
+    return {**found, **{name: os.path.join(here, f"{name}.py") for name in _ALONE}}
 
 
 def _modules(folder: str, package: str) -> Iterator[tuple[str, str]]:

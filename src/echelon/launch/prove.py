@@ -16,8 +16,9 @@ from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host
 from echelon.launch.shared_folder import shared_folder
 
-OFF, DATA, FSDP = "off", "data", "fsdp"
-SCALES = (DATA, FSDP, OFF)
+OFF, DATA = "off", "data"
+SPREADS = ("fsdp", "tensor")
+"""Ways to scale after which some weights are no longer whole on every rank."""
 COMPARE_SECONDS = 3600.0
 STOP_SECONDS = 60.0
 FAILED = "FAILED"
@@ -218,7 +219,7 @@ def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
             f"{start.num_ranks} ranks were asked for, and the script's torch.distributed has {about['world_size']}",
             hint="torch.distributed.init_process_group() without rank and world_size: the environment has them",
         )
-    if start.scale == FSDP and not about["num_sharded"]:
+    if start.scale in SPREADS and not about["num_sharded"]:
         raise RunError(f"sharding was asked for, and of {about['num_parameters']} parameters none is sharded")
 
 

@@ -18,7 +18,7 @@ class Decision:
     """What was decided."""
 
     how: str
-    """"off", "data" or "fsdp"."""
+    """"off", "data", "fsdp", "tensor", "context" or "pipeline"."""
     why: str
     """Empty where there was nothing to decide."""
 

@@ -6,7 +6,8 @@ methods the model was called, how often, or how many models there are. DDP overl
 
 import inspect
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,11 @@ class _Trained(nn.Module):
 
 class Gradients:
     """The parameters of all optimizers, and whether their gradients are those of the global batch."""
+
+    headline = ""
+    """What a person is told of another way than sharing batches."""
+    draws_as_one = False
+    """Whether what is drawn inside of a model is what one device draws."""
 
     def __init__(
         self, world: World, *, are_sharded: bool = False, buckets: Optional[Buckets] = None, compression: str = ""
@@ -209,6 +215,10 @@ class Gradients:
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """End a step; until then a closure (LBFGS) may have called backward() again and used what came of it."""
         self._is_in_step = False
+
+    def shown(self) -> ContextManager[None]:
+        """Let every rank have all that is trained for a while; here each has it, or its part of every tensor."""
+        return nullcontext()
 
     def settle(self, module: Optional[nn.Module] = None) -> None:
         """Let all ranks have the same weights before somebody looks at those of a module; here they always have."""

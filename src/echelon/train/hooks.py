@@ -38,12 +38,22 @@ def install(run: Run) -> None:
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
-        if run.wishes.how == "fsdp" and run.world.size > 1:
+        if run.wishes.how != "data" and not run.world.is_alone:
             shards.install()
+        if run.is_split:
+            _hook_for_split(run)
         if run.wishes.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
         if run.wishes.keeps_batch and run.world.size > 1:
             _hook_lengths(run)
+
+
+def _hook_for_split(run: Run) -> None:
+    from .split import hooks as split_hooks
+    from .split.gradients import SplitGradients
+
+    assert isinstance(run.gradients, SplitGradients)  # noqa: S101
+    split_hooks.install(run, run.gradients)
 
 
 def _hook_backward(run: Run) -> None:
@@ -229,7 +239,7 @@ def _hook_own_distribution(run: Run) -> None:
     original = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        if not _is_ours() and run.world.size > 1:
+        if not _is_ours() and not run.world.is_alone:
             if run.wishes.is_auto and not run.has_begun:
                 run.stand_aside()
                 original(*args, **kwargs)
@@ -241,7 +251,7 @@ def _hook_own_distribution(run: Run) -> None:
         original(*args, **kwargs)
 
     torch.distributed.init_process_group = init_process_group
-    if run.world.size > 1:
+    if not run.world.is_alone:
         nn.DataParallel.__init__ = _refuse_data_parallel  # type: ignore[method-assign]
 
 

@@ -44,17 +44,22 @@ class Run:
         self.wishes = wishes
         self._pid = os.getpid()
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
-        self.streams = Streams(world.rank, seed, are_keyed=world.is_exact)
+        rank = world.rank if world.is_exact else world.processes.rank
+        self.streams = Streams(rank, seed, are_keyed=world.is_exact)
         self.twins = new_twins()
-        self.files = Files(is_closed=world.rank > 0)
-        self.record = record.asked(os.environ, is_main=world.rank == 0)
+        self.is_main = world.processes.rank == 0
+        """Whether this rank speaks and writes for all."""
+        self.is_split = wishes.splits_model and not world.is_alone
+        """Whether every rank has whole batches, as the oracle of the first step has too."""
+        self.files = Files(is_closed=not self.is_main)
+        self.record = record.asked(os.environ, is_main=self.is_main)
         self.gradients = self._new_gradients()
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
-        self.first_step = FirstStep(is_main=world.rank == 0, say=self.say)
+        self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
-        self.first_step.keeps_dropout = world.is_exact
-        self.first_step.syncs_batch_norm = wishes.syncs_batch_norm
-        self.calls = Calls(self)
+        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
+        self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
+        self.calls = self._new_calls()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
         self.batches_per_step = world.size if wishes.keeps_batch else 1
@@ -66,6 +71,12 @@ class Run:
 
     def _new_gradients(self) -> Gradients:
         wishes = self.wishes
+        if self.is_split:
+            from .split.gradients import SplitGradients
+
+            return SplitGradients(
+                self.world.processes, wishes.how, self.say if self.is_main else _nothing, self.streams
+            )
         if wishes.steps_alone and self.world.size > 1:
             rule = Rule(wishes.steps_alone, wishes.outer_learning_rate, wishes.outer_momentum, wishes.is_late)
             return OwnGradients(self.world, rule)
@@ -79,17 +90,19 @@ class Run:
             compression=wishes.compress,
         )
 
+    def _new_calls(self) -> Calls:
+        if not self.is_split:
+            return Calls(self)
+        from .split.calls import SplitCalls
+
+        return SplitCalls(self)
+
     # What a person calls
 
     @property
     def device(self) -> torch.device:
         """The device of this rank."""
         return self.world.device
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this rank speaks and writes for all."""
-        return self.world.rank == 0
 
     def loader(self, loader: "DataLoader[Any]") -> Any:
         """Return an iterable with this rank's share of each batch, in the order of one device."""
@@ -157,22 +170,31 @@ class Run:
             self.gradients.settle()
         if self.begins_training():
             self.begin_training()
-        elif not self.wishes.shards_evaluation:
-            return WholeLoop(loader, self)
-        else:
+        elif self.wishes.shards_evaluation:
             self.prepare()
-        return Loop(loader, self)
+        else:
+            return WholeLoop(loader, self)
+        return WholeLoop(loader, self) if self.is_split else Loop(loader, self)
 
     def begin_training(self) -> None:
         """Meet the other ranks; the first time, say so and send an oracle ahead."""
         self.prepare()
-        if not self.has_begun and self.is_main and self.world.size > 1:
-            self.say(self._headline())
+        if not self.has_begun:
+            self._tell()
         self.has_begun = True
         self._compare_first_step()
         self.gradients.shard()
 
+    def _tell(self) -> None:
+        """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
+        if self.world.together is not None:
+            self.streams.follow(self.world.processes)
+        if self.is_main and not self.world.is_alone:
+            self.say(self._headline())
+
     def _headline(self) -> str:
+        if self.gradients.headline:
+            return self.gradients.headline
         if self.wishes.steps_alone:
             return headline(self.world.size, self.wishes)
         if not self.world.is_exact:
@@ -186,7 +208,7 @@ class Run:
         """Send an oracle ahead, which is this process as one device."""
         if self.record is not None:
             self.first_step.keep_dropout_off()
-        elif self.first_step.is_due and self.world.size > 1 and self.first_step.begin():
+        elif self.first_step.is_due and not self.world.is_alone and self.first_step.begin():
             self._become_oracle()
 
     def _become_oracle(self) -> None:
@@ -195,7 +217,8 @@ class Run:
         leave_workers()
         self.twins = new_twins()
         self.world = worlds.World(0, 1, self.world.device)
-        self.streams.become_alone()
+        if not self.gradients.draws_as_one:
+            self.streams.become_alone()
         self.gradients.become_alone()
         self.files.is_closed = True
 
@@ -203,7 +226,8 @@ class Run:
         """Leave a script alone that turns out to share the work by itself."""
         if self.is_main:
             self.say("not scaled: the script calls torch.distributed.init_process_group()")
-        self.world = self.world._replace(size=1)
+        self.world = self.world._replace(size=1, together=None)
+        self.is_split = False
         self.gradients.become_alone()
         self.files.is_closed = False
         self.first_step.is_due = False
@@ -212,10 +236,11 @@ class Run:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
         self.gradients.before_step(optimizer)
         if self.record is not None:
-            self.record.before_step(optimizer, self.gradients.parameters())
-            return
-        if self.gradients.num_steps == 1 and self.first_step.is_begun:
-            self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
+            with self.gradients.shown():
+                self.record.before_step(optimizer, self.gradients.parameters())
+        elif self.gradients.num_steps == 1 and self.first_step.is_begun:
+            with self.gradients.shown():
+                self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
 
     def say(self, text: str) -> None:
         """Talk to the person: on standard error, which is shown for rank 0."""
@@ -240,8 +265,10 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
-        if self.world.size == 1:
+        if self.world.is_alone:
             run_backward(loss)
+        elif self.is_split:
+            self.gradients.backward(loss, run_backward)
         elif self.calls.num_shared:
             self.gradients.prepare()
             if self.world.is_exact:

@@ -51,7 +51,7 @@ class Shards:
         for root in roots:
             parts.update(_shard(root, mesh))
         for optimizer in optimizers:
-            _give_parts(optimizer, parts)
+            give_parts(optimizer, parts)
         self.roots += roots
         for root in roots:
             self._trained.update({id(parameter): parameter.requires_grad for parameter in root.parameters()})
@@ -122,17 +122,21 @@ def _tied(root: nn.Module) -> "set[int]":
     return {key for key, count in seen.items() if count > 1}
 
 
-def _give_parts(optimizer: torch.optim.Optimizer, parts: Dict[int, nn.Parameter]) -> None:
+def give_parts(optimizer: torch.optim.Optimizer, parts: Dict[int, nn.Parameter]) -> None:
+    """Let an optimizer have parts in place of the weights that it was made with, and of what it keeps of them."""
     for group in optimizer.param_groups:
         group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
-    for parameter in list(optimizer.state):
-        if id(parameter) in parts:
-            part = parts[id(parameter)]
-            optimizer.state[part] = _part_of_state(optimizer.state.pop(parameter), part)
+    kept = list(optimizer.state.items())
+    optimizer.state.clear()  # and filled in the order in which it was
+    for parameter, state in kept:
+        part = parts.get(id(parameter))
+        optimizer.state[parameter if part is None else part] = state if part is None else _part_of_state(state, part)
 
 
 def _part_of_state(state: Any, parameter: Any) -> Any:
     """Return an optimizer's state of one weight with what has its shape spread as the weight is."""
+    if not hasattr(parameter, "device_mesh"):
+        return state  # it has no parts, but is on another rank
     from torch.distributed.tensor import distribute_tensor
 
     def change(tensor: torch.Tensor) -> Any:

@@ -53,6 +53,8 @@ def start_hooked() -> None:
     world = worlds.read(os.environ, asked.num_shards)
     if world.is_exact:
         _make_repeatable(world)
+    if asked.splits_model:
+        world = worlds.of_split(world)
     _run = Run(world, is_hooked=True, wishes=asked)
     hooks.install(_run)
     sharing.install(_run)

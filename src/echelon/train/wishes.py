@@ -2,6 +2,8 @@
 
 from typing import Mapping, NamedTuple
 
+SPLITS = ("tensor", "context", "pipeline")
+"""Ways to split a model among ranks that all have the whole batch."""
 LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """To which power of the number of ranks a learning rate is multiplied."""
 
@@ -9,7 +11,7 @@ LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 class Wishes(NamedTuple):
     """What `echelon run --scale …` asked for."""
 
-    how: str = "data"  # or "fsdp"
+    how: str = "data"  # or "fsdp", or one of SPLITS
     checks_first_step: bool = True
     shards_evaluation: bool = False
     syncs_batch_norm: bool = False
@@ -30,6 +32,11 @@ class Wishes(NamedTuple):
     """Gradients that travel together; 0: as many as measurements say."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to share the work itself."""
+
+    @property
+    def splits_model(self) -> bool:
+        """Whether ranks have whole batches, and parts of the model."""
+        return self.how in SPLITS
 
 
 DEFAULT = Wishes()

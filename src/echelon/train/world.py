@@ -21,6 +21,8 @@ class World(NamedTuple):
     hosted: int = 1
     joints: Any = None
     """Where the graphs of virtual shards meet."""
+    together: Any = None
+    """The World of the ranks among which a model is split, each of which has the whole batch; None where none is."""
 
     @property
     def is_exact(self) -> bool:
@@ -28,8 +30,16 @@ class World(NamedTuple):
         return self.joints is not None
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to share batches with, nor a model."""
+        return self.size == 1 and self.together is None
+
+    @property
     def processes(self) -> "World":
         """Return this process's place among the processes."""
+        if self.together is not None:
+            found: World = self.together
+            return found
         if not self.is_exact:
             return self
         return World(self.rank // self.hosted, self.size // self.hosted, self.device)
@@ -52,9 +62,14 @@ def read(environ: Mapping[str, str], num_shards: int = 0) -> World:
     return World(rank * hosted, num_shards, device, hosted, Joints())
 
 
+def of_split(world: World) -> World:
+    """Return the place of a rank that has every batch whole, and computes a part of the model."""
+    return World(0, 1, world.device, together=world) if world.size > 1 else world
+
+
 def join(world: World) -> None:
     """Meet the other ranks, once; alone there is nobody to meet."""
-    if world.size > 1 and not dist.is_initialized():
+    if not world.is_alone and not dist.is_initialized():
         if world.device.type == "cuda":
             torch.cuda.set_device(world.device)
         dist.init_process_group("cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo")
@@ -71,7 +86,7 @@ def mean(world: World, value: torch.Tensor, weight: float = 1.0) -> torch.Tensor
 
 def barrier(world: World) -> None:
     """Wait for all ranks."""
-    if world.size > 1:
+    if not world.is_alone:
         join(world)
         dist.barrier()
 

@@ -139,6 +139,15 @@ def test_picture_shows_what_lies_where() -> None:
     assert rows[name][1:] == ["32 × 128", "[0:16, 0:64]", "[0:16, 64:128]", "[16:32, 0:64]", "[16:32, 64:128]"]
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("num_keys", [4, 8, 12])
+def test_attention_to_other_tokens_than_its_own(num_keys: int, is_causal: bool) -> None:
+    """Where keys are of another sequence than queries, fewer or more of them, all are looked at."""
+    for off, gradient_off in ranks.run(2, training.cross, 8, num_keys, is_causal):
+        assert off < 1e-6
+        assert gradient_off < 1e-5
+
+
 WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
     (2, "gpt", Strategy(), {}, "= 1, and the number of ranks is 2", "Strategy(replicate=2)"),
     (2, "heads", Strategy(tensor=2), {}, "h.0.attn.n_head is 1, which the tensor axis of 2", "tensor=1"),

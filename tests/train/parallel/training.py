@@ -17,6 +17,26 @@ def parallelized(kind: str, strategy: Strategy, **wishes: Any) -> Any:
     return start.start().parallelize(model, strategy, **wishes)
 
 
+def cross(num_queries: int, num_keys: int, is_causal: bool) -> tuple[float, float]:
+    """Return how far attention to other tokens is from that of one device, and so its gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    from echelon.train.parallel import attention
+
+    torch.manual_seed(3)
+    original, mesh = torch.nn.functional.scaled_dot_product_attention, init_device_mesh("cpu", (2,))
+    sizes = (num_queries, num_keys, num_keys)
+    wholes = [torch.randn(2, 4, size, 8, requires_grad=True) for size in sizes]
+    parts = [distribute_tensor(one.detach(), mesh, [Shard(2)]).requires_grad_() for one in wholes]
+    expected = original(*wholes, is_causal=is_causal)
+    found = attention.make(original, mesh, "all-gather")(*parts, is_causal=is_causal)
+    for output in (expected, found.redistribute(placements=[Replicate()])):
+        output.square().sum().backward()
+    off = max(float((part.grad.full_tensor() - one.grad).abs().max()) for part, one in zip(parts, wholes, strict=True))
+    return float((found.full_tensor() - expected).abs().max()), off
+
+
 def train(kind: str, strategy: Strategy, optimizer: str = "adamw", clip: float = 0.5, wishes: Any = None) -> Any:
     """Train, and save and load half way."""
     trained = parallelized(kind, strategy, **(wishes or {}))

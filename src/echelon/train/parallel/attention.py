@@ -9,6 +9,7 @@ from typing import Any, List, Tuple
 import torch
 import torch.distributed as dist
 
+from . import dropping
 from .strategy import StrategyError
 
 Pair = Tuple[torch.Tensor, torch.Tensor]
@@ -31,7 +32,9 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
         if not isinstance(query, DTensor) or not query.placements[0].is_shard(query.dim() - 2):
             extra = {"enable_gqa": True} if enable_gqa else {}
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
-        if kind == "ring":
+        if dropout_p and dropping.is_installed():
+            result = _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        elif kind == "ring":
             if attn_mask is not None or dropout_p:
                 raise StrategyError(
                     'attention="ring" knows causal attention and none, and the model gives %s'
@@ -55,23 +58,45 @@ def _with_all(
     original: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, options: Any
 ) -> torch.Tensor:
     """Bring all keys and values here, and let this rank's queries look at those that they may see."""
-    from torch.distributed.tensor import Partial, Replicate
-
     own = _plain(query.to_local())
-    end = query.size(-2)
+    end = key.size(-2)
     first = query.device_mesh.get_local_rank() * own.size(-2)
-    keys, values = (
-        _plain(one.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])) for one in (key, value)
-    )
+    keys, values = _all_of(key), _all_of(value)
     if is_causal:
-        end = first + own.size(-2)
-        rows = torch.arange(first, end, device=own.device)[:, None]
+        after = first + own.size(-2)
+        rows, end = torch.arange(first, after, device=own.device)[:, None], min(after, end)
         mask = rows >= torch.arange(end, device=own.device)
     elif mask is not None:
-        mask = mask.full_tensor() if hasattr(mask, "full_tensor") else mask
-        mask = mask[..., first : first + own.size(-2), :] if mask.size(-2) == end else mask
+        mask = _own_rows(mask, query, first, own.size(-2))
     result: torch.Tensor = original(own, keys[..., :end, :], values[..., :end, :], mask, **options)
     return result
+
+
+def _all_of(tensor: Any) -> torch.Tensor:
+    """Return keys or values of all positions; each rank has its part of their gradients."""
+    from torch.distributed.tensor import Partial, Replicate
+
+    found: torch.Tensor = _plain(tensor.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]))
+    return found
+
+
+def _own_rows(mask: Any, query: Any, first: int, number: int) -> Any:
+    """Return the rows of a mask that are about this rank's queries."""
+    mask = mask.full_tensor() if hasattr(mask, "full_tensor") else mask
+    return mask[..., first : first + number, :] if mask.size(-2) == query.size(-2) else mask
+
+
+def _with_dropout(
+    query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, scale: Any, enable_gqa: bool
+) -> torch.Tensor:
+    """Compute attention of which parts are dropped as on one device: all ranks draw for all queries."""
+    noise, first = dropping.rows_of_noise(query, key.size(-2), p)
+    own = _plain(query.to_local())
+    mask = None if mask is None else _own_rows(mask, query, first, own.size(-2))
+    return dropping.attend_with(
+        noise, own, _all_of(key), _all_of(value), mask,
+        first=first if is_causal else None, scale=scale, enable_gqa=enable_gqa,
+    )  # fmt: skip
 
 
 class _Plain(torch.autograd.Function):

@@ -100,7 +100,7 @@ class _Elsewhere(nn.Module):
 class Seen:
     """What was seen of one forward(): which modules were called, in which order, and what they gave."""
 
-    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], sample: Any) -> None:
+    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, named: Any) -> None:
         self.calls: List[str] = []
         self.outputs: Dict[str, Any] = {}
         self.changed = ""
@@ -116,11 +116,10 @@ class Seen:
         hooks = [one.register_forward_hook(self._note(name)) for name, one in watched.items()]
         hooks += [one.register_forward_pre_hook(self._compare) for one in found.values()]
         hooks += [one.register_forward_hook(self._leave(name)) for name, one in found.items()]
-        args, named = batches.arguments_of(sample)
-        is_meta = any(one.is_meta for one in batches.tensors_of(sample))
+        is_meta = any(one.is_meta for one in batches.tensors_of((args, named)))
         try:
             with torch.no_grad(), torch.random.fork_rng(enabled=not is_meta):
-                model(*args, **named)
+                self.output = model(*args, **named)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -157,8 +156,8 @@ def split(
 ) -> Dict[int, nn.Module]:
     """Return stages by number; the model is used up."""
     device = next(model.parameters()).device
-    seen = Seen(model, found, batches.each(lambda one: one.to(device), sample))
-    before, after = _sides(model, seen, list(found))
+    seen = Seen(model, found, *batches.arguments_of(batches.each(lambda one: one.to(device), sample)))
+    before, after = sides(model, seen, list(found))
     order = list(found)
     bounds = [0, *(order.index(name) for name in begin), len(order)]
     whole = {number: model if number == mine[0] else _like(model) for number in mine}
@@ -193,7 +192,7 @@ def _stage(
     return Stage(model, ends, is_first=first == 0)
 
 
-def _sides(model: nn.Module, seen: Seen, order: List[str]) -> Tuple[List[str], List[str]]:
+def sides(model: nn.Module, seen: Seen, order: List[str]) -> Tuple[List[str], List[str]]:
     """Return which modules with weights are called before the blocks, and which after; refuse what is neither."""
     kind = type(model).__name__
     if [name for name in seen.calls if name in order] != order:

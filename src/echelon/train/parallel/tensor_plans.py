@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 import torch
 from torch import nn
 
-from . import blocks
+from . import blocks, dropping
 from .axes import Axes
 from .strategy import StrategyError
 from .versions import unsent
@@ -128,7 +128,7 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
         _refuse_heads(model.get_submodule(name), name, axes)
         refuse_dropout(model.get_submodule(name), name, axes)
     allow_plain_tensors()
-    _teach_attention()
+    teach_attention()
     for name, cut in cuts.items():
         _cut(model.get_submodule(name), cut, axes)
     if axes.strategy.sequence_parallel:
@@ -140,6 +140,12 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
                 hint="sequence_parallel=False",
             )
         _cut_sequences(list(found.values()), set(cuts), model, axes)
+
+
+def is_known(model: nn.Module) -> bool:
+    """Say whether a model brings a plan, or has blocks for which one can be derived."""
+    found = blocks.find(model)
+    return bool(getattr(model, "_tp_plan", None)) or any(_cuts_of(found[name], name) for name in found)
 
 
 def _cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
@@ -180,7 +186,7 @@ def divisor_of(size: int, most: int) -> int:
 
 def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
     """Refuse random numbers for DTensors where PyTorch has none (2.13: "…is not supported on cpu mesh")."""
-    if axes.world.device.type != "cpu":
+    if axes.world.device.type != "cpu" or dropping.is_installed():
         return
     for inner, one in module.named_modules():
         p = getattr(one, "p", None) if isinstance(one, nn.Dropout) else getattr(one, "dropout", None)
@@ -205,8 +211,11 @@ def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
     for child in module.modules():  # such as a norm of queries and keys
         place(child, mesh, {})
     outside = Shard(1) if by_sequence else Replicate()
-    module.register_forward_pre_hook(_enters(mesh, outside), with_kwargs=True)
-    module.register_forward_hook(_leaves(outside))
+    is_called = not isinstance(module, (nn.ModuleDict, nn.ModuleList))  # else its owner calls the layers
+    for begin in [module] if is_called else [module.get_submodule(name) for name in cut.first]:
+        begin.register_forward_pre_hook(_enters(mesh, outside), with_kwargs=True)
+    for end in [module] if is_called else [module.get_submodule(name) for name in cut.last]:
+        end.register_forward_hook(_leaves(outside))
 
 
 def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
@@ -262,7 +271,7 @@ def allow_plain_tensors() -> None:
 _taught: List[bool] = []
 
 
-def _teach_attention() -> None:
+def teach_attention() -> None:
     """Tell DTensor that attention on a CPU treats heads and samples by themselves, as it knows of CUDA's (2.13)."""
     if _taught:
         return

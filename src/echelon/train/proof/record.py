@@ -202,7 +202,7 @@ class Record:
             world_size=dist.get_world_size() if _is_joined() else 1,
             is_joined=_is_joined(),
             num_parameters=sum(len(one.names) for one in self.trained),
-            num_sharded=sum(len(one.names) for one in self.trained if one.is_sharded),
+            num_sharded=sum(len(one.names) for one in self.trained if one.is_cut),
         )
         with _open(os.path.join(self._folder, "about.json"), "w") as file:
             json.dump(self.about, file)
@@ -259,6 +259,12 @@ class Trained(NamedTuple):
             return self.flat.group is not None
         mesh = getattr(self.parameter, "device_mesh", None)
         return mesh is not None and (int(mesh.size()) > 1 or not _is_joined() or dist.get_world_size() == 1)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether no rank has the whole of it."""
+        placements = getattr(self.parameter, "placements", ())
+        return self.is_sharded and not (placements and all(one.is_replicate() for one in placements))
 
     def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
         """Yield each name with its whole parameter; as of all that follows, all ranks must ask."""

@@ -42,7 +42,7 @@ class Calls:
         if self._run.world.size == 1 and self._run.streams.is_watched and not self.is_inside:
             with self._inside():
                 return original(module, *args, **kwargs)
-        if self.is_inside or os.getpid() != self._pid or not _has_parameters(module):
+        if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
         if any(_has_rows(one) for one in views):
@@ -135,7 +135,8 @@ def _rows_among(value: Any) -> List[Sharded]:
     return [one for one in tensors_of(value) if isinstance(one, Sharded)]
 
 
-def _has_parameters(module: nn.Module) -> bool:
+def has_parameters(module: nn.Module) -> bool:
+    """Say whether a module is a model, rather than a loss or an augmentation."""
     return next(module.parameters(), None) is not None
 
 

@@ -1,0 +1,116 @@
+"""What a script calls besides its models, and would otherwise see a part of one."""
+
+import warnings
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Callable, List
+
+import torch
+from torch import nn
+
+from ..parallel import dropping
+from ..proof.record import Record
+from ..refusal import Refusal
+from ..shards import whole
+from . import clipping
+from .kind import WITH_THE_BATCH
+
+_READS = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__")
+
+if TYPE_CHECKING:
+    from ..run import Run
+    from .gradients import SplitGradients
+
+
+def install(run: "Run", gradients: "SplitGradients") -> None:
+    """Hook what clips, what looks for overflows, what saves modules and what compiles."""
+    dropping.install()
+    warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
+    clipping.install(gradients)
+    _hook_scaler(gradients)
+    _hook_saving(gradients)
+    _hook_reading()
+    _hook_compile(run)
+    if gradients.split is not None:
+        gradients.split.install()
+    if run.record is not None:
+        _hook_record(run.record, gradients)
+
+
+def _hook_scaler(gradients: "SplitGradients") -> None:
+    """Refuse a loss that is scaled for fp16: each rank would look for overflows in its own part alone."""
+    original = torch.amp.GradScaler.scale
+
+    def scale(self: Any, outputs: Any) -> Any:
+        if self.is_enabled() and gradients.split is not None:
+            raise Refusal(
+                "the script scales its loss for fp16 (GradScaler), and each rank would look for overflows in its own "
+                "part of the model",
+                "bfloat16, which needs no GradScaler; or " + WITH_THE_BATCH,
+            )
+        return original(self, outputs)
+
+    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
+
+
+def _hook_saving(gradients: "SplitGradients") -> None:
+    """Refuse to save a module with all that is in it, of which this rank has a part."""
+    original = torch.save
+
+    def save(content: Any, *args: Any, **kwargs: Any) -> Any:
+        inside = content.values() if isinstance(content, dict) else [content]
+        for one in inside:
+            if isinstance(one, nn.Module) and gradients.split is not None and gradients.split.has_part_of(one):
+                raise Refusal(
+                    "torch.save() is given a %s itself, of which every rank has a part" % type(one).__name__,
+                    "save its state, which is whole: torch.save(model.state_dict(), …)",
+                )
+        return original(content, *args, **kwargs)
+
+    torch.save = save  # type: ignore[assignment]
+
+
+def _hook_reading() -> None:
+    """Let numbers that are read, such as a norm that a script takes of all gradients, be those of whole tensors."""
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)  # views know functions by their names
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(whole(self), *args, **kwargs)
+
+        return read
+
+    for name in _READS:
+        setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+
+
+def _hook_record(record: Record, gradients: "SplitGradients") -> None:
+    """Let a record be of all weights and states."""
+    original = record.after_step
+
+    def after_step(optimizer: torch.optim.Optimizer) -> None:
+        with gradients.shown():
+            original(optimizer)
+
+    record.after_step = after_step  # type: ignore[method-assign]
+
+
+def _hook_compile(run: "Run") -> None:
+    """Leave models uncompiled: how they are computed changes while the script runs."""
+    was_said: List[bool] = []
+
+    def leave(model: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+        if not was_said and run.is_main:
+            run.say("note: torch.compile() is left out: a model that is split is computed as it is written")
+        was_said.append(True)
+        return model if model is not None else _same
+
+    torch.compile = leave
+    nn.Module.compile = lambda self, *args, **kwargs: _ignore(leave(self, *args, **kwargs))  # type: ignore[method-assign]
+
+
+def _same(model: Callable[..., Any]) -> Callable[..., Any]:
+    return model
+
+
+def _ignore(_value: Any) -> None:
+    pass

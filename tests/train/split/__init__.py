@@ -1,0 +1,1 @@
+"""Scripts for one device whose model is split, and their tests."""

@@ -1,0 +1,179 @@
+"""`echelon run --scale tensor`, `context`, `pipeline`: the numbers of one device, and files that one device loads."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import warm
+
+from echelon.cli.options import scan
+from echelon.cli.run import read_job
+from echelon.errors import UsageError
+
+HERE = Path(__file__).parent
+PATIENCE_SECONDS = 300
+DRAWN, STILL = ("drawn",), ("still", "outside")
+WAYS = {"tensor": DRAWN, "context": DRAWN, "pipeline": STILL}
+"""Where dropout draws what it draws on one device, it is on, and the model computes its loss."""
+
+
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of this folder as Python does, or by `-m echelon …`."""
+    for path in HERE.glob("*.py"):
+        shutil.copy(path, folder)
+    return warm.run(words, cwd=folder, timeout=PATIENCE_SECONDS)
+
+
+def scaled(folder: Path, num_ranks: int, scale: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return python(folder, "-m", "echelon", "run", "-n", str(num_ranks), "--scale", scale, *words)
+
+
+def numbers(done: subprocess.CompletedProcess[str]) -> list[float]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [float(number) for number in re.findall(r"[\d.]+", done.stdout)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return folders with two runs of one device each, the second from the snapshot of the first."""
+    for words in (DRAWN, STILL):
+        folder = tmp_path_factory.getbasetemp() / "-".join(words)
+        folder.mkdir()
+        for name in ("first", "second"):
+            (folder / f"{name}.txt").write_text(python(folder, "script.py", *words).stdout)
+            for file in ("snapshot.pt", "model.pt"):
+                shutil.copy(folder / file, folder / f"{name}-{file}")
+    return tmp_path_factory.getbasetemp()
+
+
+def read(folder: Path, name: str) -> list[float]:
+    return [float(number) for number in re.findall(r"[\d.]+", (folder / f"{name}.txt").read_text())]
+
+
+def assert_close(ours: Any, theirs: Any) -> None:
+    """Compare what two files hold: plain tensors of the same names and values, to rounding."""
+    if isinstance(theirs, torch.Tensor):
+        assert type(ours) is torch.Tensor
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
+    elif isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        for key in theirs:
+            assert_close(ours[key], theirs[key])
+    elif isinstance(theirs, list):
+        for one, other in zip(ours, theirs, strict=True):
+            assert_close(one, other)
+    else:
+        assert ours == theirs or ours == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize(("scale", "num_ranks"), [("tensor", 2), ("tensor", 4), ("context", 2), ("pipeline", 4)])
+def test_numbers_and_files_of_one_device(tmp_path: Path, alone: Path, scale: str, num_ranks: int) -> None:
+    """Losses, norms, hits, evaluation, states that are put back; from a snapshot of one device, and to one."""
+    folder = alone / "-".join(WAYS[scale])
+    shutil.copy(folder / "first-snapshot.pt", tmp_path / "snapshot.pt")
+    done = scaled(tmp_path, num_ranks, scale, "script.py", *WAYS[scale])
+    assert f"(--scale {scale})" in done.stderr
+    assert "first step: equals that of one device" in done.stderr
+    assert numbers(done) == pytest.approx(read(folder, "second"), rel=1e-4)
+    for file in ("model.pt", "snapshot.pt"):
+        ours, theirs = (torch.load(path, weights_only=True) for path in (tmp_path / file, folder / f"second-{file}"))
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [("tensor", ["gradients", "average"]), ("context", ["gradients", "average"]), ("pipeline", ["still"])],
+)
+def test_a_loop_of_its_own(tmp_path: Path, scale: str, words: list[str]) -> None:
+    """Accumulation, a fused optimizer, weights kept in a list, their average, norms by hand and sampling are right."""
+    expected = numbers(python(tmp_path, "loop.py", *words))
+    done = scaled(tmp_path, 2, scale, "loop.py", "compiled", *words)
+    assert "note: torch.compile() is left out" in done.stderr
+    assert numbers(done) == pytest.approx(expected, rel=1e-4)
+
+
+def test_proved(tmp_path: Path) -> None:
+    """`echelon prove` compares each with one device, tensor by tensor, and finds them equal."""
+    words = ["prove", "-n", "2", "--steps", "3", "--scale", ",".join(WAYS), "--json", "script.py", "outside"]
+    done = python(tmp_path, "-m", "echelon", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for run in json.loads(done.stdout)["runs"]:
+        assert run["verdict"] == "equal within rounding", run["scale"]
+        assert {(row["kind"], row["step"]) for row in run["tensors"]} >= {("gradients", 2), ("states", 3)}
+        assert (run["had"]["num_sharded"] > 0) == (run["scale"] == "tensor")
+
+
+REFUSED = {
+    "tensor": {
+        "no blocks": "--scale tensor works block by block, and Sequential has no blocks that repeat",
+        "unknown layers": "no attention and no MLP is known in the blocks of Odd",
+        "heads": "h.1.attn.n_head is 3, which the tensor axis of 2 does not divide",
+        "lbfgs": "LBFGS computes with all weights as one vector",
+        "scaler": "the script scales its loss for fp16 (GradScaler)",
+        "saved whole": "torch.save() is given a GPT itself, of which every rank has a part",
+        "other batches": "the ranks have computed different losses from what should be one batch",
+    },
+    "context": {
+        "length": "a sequence has 7 tokens, which the context axis of 2 does not divide",
+        "images": "Sequential gets a tensor of shape (4, 3, 8, 8) first, and --scale context cuts sequences",
+        "batch norm": "1 is a BatchNorm, whose statistics are those of all tokens",
+    },
+    "pipeline": {
+        "no blocks": "--scale pipeline works block by block, and Sequential has no blocks that repeat",
+        "batch norm in blocks": "0.norm is a BatchNorm, whose statistics are those of the whole batch",
+        "a weight": "the script reads GPT.",
+        "a gradient": "the script reads the gradient of GPT.",
+        "a copy": "the script reads GPT.",
+        "a buffer": "GPT changes its buffer ln_f.count as it computes, and with it that of one rank alone",
+        "a part": "Block is called by itself, and it is a part of GPT, whose layers are on several ranks",
+        "an input": "Sequential gets an input that needs a gradient",
+        "saved whole": "torch.save() is given a GPT itself",
+    },
+}
+
+
+@pytest.mark.parametrize("scale", REFUSED)
+def test_what_cannot_be_split_is_refused(tmp_path: Path, scale: str) -> None:
+    """Each model or training that would be another one ends with its reason and a way out."""
+    cases = REFUSED[scale]
+    quoted = [name.replace(" ", "-") for name in cases]
+    done = scaled(tmp_path, 2, scale, "--no-check", "refused.py", *quoted)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, reason in cases.items():
+        assert f"{name}: echelon.Refusal: {reason}" in done.stdout
+    assert done.stdout.count("\n  way out: ") == len(cases)
+
+
+def test_a_refusal_ends_the_run(tmp_path: Path) -> None:
+    """A person sees the reason once, and the way out."""
+    (tmp_path / "train.py").write_text(PLAIN)
+    done = scaled(tmp_path, 2, "tensor", "--show", "none", "train.py")
+    assert done.returncode == 1
+    assert "failed first: the script cannot be scaled" in done.stdout + done.stderr
+    assert "way out: " in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("scale", REFUSED)
+@pytest.mark.parametrize(
+    "option", ["--exact 2", "--shard-eval", "--sync-bn", "--per-device-batch", "--sync-every 2", "--compress bf16"]
+)
+def test_what_is_about_shared_batches_is_refused_before_the_start(scale: str, option: str) -> None:
+    """An option that has no meaning where every rank has the whole batch is an error of the command line."""
+    with pytest.raises(UsageError, match=f"{option.split()[0]} does not go with --scale {scale}: ") as told:
+        read_job(scan([*option.split(), "--scale", scale, "train.py"]))
+    assert "--scale data" in told.value.hint
+
+
+PLAIN = """
+import torch
+from torch import nn
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 4)).mean().backward()
+"""
