@@ -10,7 +10,6 @@ import runpy
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NoReturn
 
@@ -198,7 +197,7 @@ def _exit_code_of(program: Callable[[], None]) -> int:
         if isinstance(end.code, str):
             sys.stderr.write(end.code + "\n")
     except BaseException:  # noqa: BLE001 (a fork must never go on as its parent)
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         code = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from echelon.launch import device_memory
 from echelon.node.channel import Message
@@ -27,9 +27,11 @@ SLURM = "ended by Slurm"
 TIME_LIMIT = "time limit"
 INTERRUPTED = "interrupted"
 REFUSED = "the script cannot be scaled"
+REFUSED_EXIT_CODE = 2  # as of wrong input on the command line
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
+_REFUSED = r"^echelon\.(Refusal|StrategyError): "
 # The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
 _TEXTS: tuple[tuple[str, str], ...] = (
     (
@@ -37,7 +39,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
         r"DefaultCPUAllocator: can't allocate",
     ),
-    (REFUSED, r"^(\[rank\d+\]: )?echelon\.(Refusal|StrategyError): "),
+    (REFUSED, _REFUSED),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
     (
@@ -52,6 +54,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ),
 )
 _TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)", re.MULTILINE)  # torch adds the rank
+_REFUSAL = re.compile(_REFUSED)
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT})
 
 
@@ -91,7 +94,7 @@ def of_rank(
     return Failure(
         cause=cause,
         detail=detail,
-        exit_code=128 - status if status < 0 else status,
+        exit_code=REFUSED_EXIT_CODE if cause == REFUSED else 128 - status if status < 0 else status,
         rank=int(exit_message["rank"]),
         node=node,
         local_rank=local_rank,
@@ -148,9 +151,14 @@ def first(failures: Sequence[Failure]) -> Failure:
     """Return the failure that explains the others.
 
     A rank that died of our own signal explains nothing; a lost connection or a timeout is another rank's failure
-    seen from afar; of the rest the earliest wins.
+    seen from afar; of the rest the earliest wins. Of ranks that all refuse, it is the first, which is seen.
     """
-    return min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
+    found = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
+    if found.cause != REFUSED:
+        return found
+    refused = [failure for failure in failures if re.search(_REFUSED, failure.tail, re.MULTILINE)]  # then perhaps ended
+    first_of_all = min(refused, key=lambda failure: failure.rank)
+    return replace(first_of_all, cause=REFUSED, detail="", exit_code=REFUSED_EXIT_CODE)
 
 
 def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "off") -> list[str]:
@@ -160,6 +168,8 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
         return [what]
     place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
     lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {what}"]
+    if failure.cause == REFUSED:
+        lines = [what]  # by all ranks alike
     if with_tail:
         lines += ["  │ " + line for line in _last_words(failure.tail)]
     if failure.cause == OUT_OF_MEMORY:
@@ -170,6 +180,9 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
 def _last_words(tail: str, *, most: int = 30) -> list[str]:
     """Return the traceback if there is one, else the last few lines."""
     lines = [line.rstrip("\r") for line in tail.rstrip("\n").split("\n")] if tail.strip() else []
+    refusals = [n for n, line in enumerate(lines) if _REFUSAL.match(line)]
+    if refusals:
+        return lines[refusals[-1] :]
     starts = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
     if not starts:
         return lines[-8:]

@@ -1,8 +1,18 @@
-"""What cannot be scaled, or was not, is said and stops the run."""
+"""What cannot be scaled, or was not, is said in a few lines and stops the run."""
+
+import linecache
+import os
+import sys
+from types import FrameType, TracebackType
+from typing import Any, Optional, Tuple
+
+_INSIDE = ("echelon", "_echelon", "torch")
 
 
 class Refusal(RuntimeError):
     """The script cannot be trained on several devices as it stands; the message holds the reason and the way out."""
+
+    is_told_briefly = True
 
     def __init__(self, reason: str, way_out: str, *, factor: float = 0.0) -> None:
         super().__init__("%s\n  way out: %s" % (reason, way_out))
@@ -11,3 +21,40 @@ class Refusal(RuntimeError):
 
 
 Refusal.__module__ = "echelon"  # as people know it, from wherever it was imported
+
+
+def tell_briefly() -> None:
+    """Let a refusal that nobody catches be told with the script's own line, and not with how we came to it."""
+    original = sys.excepthook
+
+    def excepthook(kind: Any, error: BaseException, trace: Optional[TracebackType]) -> None:
+        if not getattr(error, "is_told_briefly", False):
+            original(kind, error, trace)
+            return
+        said = "echelon.%s: %s\n%s" % (kind.__name__, error, _place_of(trace))
+        file = sys.__stderr__ or sys.stderr  # torch.distributed has put its own there, which begins lines with the rank
+        file.write(said)
+        file.flush()
+
+    sys.excepthook = excepthook
+
+
+def _is_inside(frame: FrameType) -> bool:
+    """Say whether code is ours, PyTorch's or Python's own."""
+    top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return top in _INSIDE or os.path.dirname(frame.f_code.co_filename) == os.path.dirname(linecache.__file__)
+
+
+def _place_of(trace: Optional[TracebackType]) -> str:
+    """Return the innermost line that is the script's, or that of something which it uses."""
+    found: Optional[Tuple[FrameType, int]] = None
+    while trace is not None:
+        if not _is_inside(trace.tb_frame):
+            found = trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+    if found is None:
+        return ""
+    path, number = found[0].f_code.co_filename, found[1]
+    short = os.path.relpath(path)
+    line = linecache.getline(path, number).strip()
+    return "  at %s:%d: %s\n" % (path if short.startswith("..") else short, number, line)

@@ -10,6 +10,7 @@ from . import hooks, wishes
 from . import world as worlds
 from .exact import number
 from .files import sharing
+from .refusal import tell_briefly
 from .run import Run
 from .streams import Streams
 
@@ -20,6 +21,7 @@ def start(exact: int = 0) -> Run:
     """Return this process's run; call it once, before the model is made. Alone on one process it works too."""
     global _run
     if _run is None:
+        tell_briefly()
         _run = _explicit(exact)
         hooks.install(_run)
         if _run.world.size > 1:
@@ -49,6 +51,7 @@ def _meet(world: worlds.World) -> None:
 def start_hooked() -> None:
     """Scale the script that begins after this."""
     global _run
+    tell_briefly()
     asked = wishes.read(os.environ)
     world = worlds.read(os.environ, asked.num_shards)
     if world.is_exact:

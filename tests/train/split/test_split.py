@@ -153,9 +153,11 @@ def test_a_refusal_ends_the_run(tmp_path: Path) -> None:
     """A person sees the reason once, and the way out."""
     (tmp_path / "train.py").write_text(PLAIN)
     done = scaled(tmp_path, 2, "tensor", "--show", "none", "train.py")
-    assert done.returncode == 1
-    assert "failed first: the script cannot be scaled" in done.stdout + done.stderr
-    assert "way out: " in done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "echelon: the script cannot be scaled\n" in done.stderr
+    assert done.stderr.count("way out: ") == 1
+    assert "Traceback" not in done.stderr
+    assert re.search(r"^  │   at train.py:\d+: \S", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize("scale", REFUSED)

@@ -31,6 +31,8 @@ NUM_OFFERED = 3
 class StrategyError(UsageError):
     """A strategy that cannot be applied; nothing was changed."""
 
+    is_told_briefly = True
+
     def __str__(self) -> str:
         return "%s\n  way out: %s" % (self.message, self.hint) if self.hint else self.message
 
