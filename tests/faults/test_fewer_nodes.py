@@ -108,6 +108,22 @@ def test_node_of_a_job_fails(slurm: Cluster, tmp_path: Path) -> None:
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
+@pytest.mark.slurm
+def test_task_of_a_node_is_killed(slurm: Cluster, tmp_path: Path) -> None:
+    """Where each rank is a task of Slurm's, a node that has lost one is left out, and what is left of it ends."""
+    allocate = ("salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--partition=standard-g")
+    words = ("--nnodes=1:2", "-n", "2", "--launch", "tasks", "--share-devices", PATIENT, "4")
+    run = Run(tmp_path, *words, environ=slurm.environ, before=allocate)
+    run.until_started(4)
+    first = run.events("agent")[0]["node"]
+    run.kill(next(agent["pid"] for agent in run.events("agent") if agent["node"] == first))
+    code, out, err = run.finish()
+    assert code == 0, err
+    assert out.splitlines() == ["attempt 0 of 4", "attempt 0 of 2"]
+    assert "going on with 2 ranks on 1 of 2 nodes" in err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
 def test_submitted_job_outlives_its_nodes(tmp_path: Path) -> None:
     """`echelon submit --min-nodes` asks Slurm to keep the job, and the run to go on; wrong numbers are refused."""
 
