@@ -32,6 +32,18 @@ def test_gpt_has_the_same_losses_under_torchrun(tmp_path: Path) -> None:
     assert ours == losses(tmp_path / "theirs", TORCHRUN)
 
 
+def test_one_device_on_four_ranks(tmp_path: Path) -> None:
+    """The README's script prints on four ranks what it prints on one device, and saves a model as one does."""
+    script = str(EXAMPLES / "one_device.py")
+    said = []
+    for command in ([sys.executable, script], [*ECHELON[:-1], "4", script]):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=True)
+        said.append(done.stdout)
+        (tmp_path / "spirals.pt").unlink()
+    assert "accuracy 0.9" in said[0]
+    assert said[0] == said[1]
+
+
 def test_allreduce(tmp_path: Path) -> None:
     """The all-reduce example sums over all ranks."""
     command = [*ECHELON, str(EXAMPLES / "allreduce.py")]
