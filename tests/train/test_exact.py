@@ -189,10 +189,10 @@ def test_bad_numbers(tmp_path: Path, words: tuple[str, ...], message: str, hint:
     text = HEAD + "model = nn.Linear(8, 4)\n" + STEP.format(loss="nn.functional.cross_entropy(model(x), y)")
     (tmp_path / "train.py").write_text(text)
     done = run(tmp_path, *words, "train.py")
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert message in done.stderr
     assert hint in done.stderr
-    assert "Traceback" not in done.stderr or "way out" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_script_that_shares_the_work_itself(tmp_path: Path) -> None:
@@ -202,4 +202,8 @@ def test_script_that_shares_the_work_itself(tmp_path: Path) -> None:
     )
     done = run(tmp_path, "-n", "2", "--exact", "8", "train.py")
     assert done.returncode == 2
+    assert "  hint: leave it out\n" in done.stderr
     assert "train.py distributes itself" in done.stderr
+    (tmp_path / "train.py").write_text("import echelon\nrun = echelon.start()\n")
+    done = run(tmp_path, "-n", "2", "--exact", "8", "train.py")
+    assert "  hint: say it in the script: echelon.start(exact=8)\n" in done.stderr

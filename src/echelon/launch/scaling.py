@@ -51,13 +51,21 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
         what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
             f"{as_option(job.scale_with[0])} is for a script that is scaled, and {command.target} {what}",
-            hint="leave it out, or say --scale data where the script does train",
+            hint=_way_out(job.scale_with[0], reason),
         )
     if not trains:
         return Decision(how="off", why="")
     if reason:
         return Decision(how="off", why=f"the script distributes itself: {reason}")
     return Decision(how="data", why="the script calls backward(), and nothing in it distributes the work")
+
+
+def _way_out(word: str, reason: str) -> str:
+    """Return what to do about an option for scaled scripts where the script is none."""
+    if not reason:
+        return "leave it out, or say --scale data where the script does train"
+    is_explicit = reason == "it imports echelon" and word.startswith("exact=")
+    return f"say it in the script: echelon.start({word})" if is_explicit else "leave it out"
 
 
 def as_option(word: str) -> str:
