@@ -45,10 +45,15 @@ def by_hand(folder: Path, num_nodes: int, least: int, *words: str) -> Iterator[t
             first.finish()
 
 
+def until_all_wait(run: Run, num_ranks: int) -> None:
+    """Wait until each rank has said what it has to say, so that the loss of a node cannot be sooner than its words."""
+    run.until(lambda: len(list(run.directory.parent.glob("waits-*"))) == num_ranks, f"{num_ranks} ranks wait")
+
+
 def test_the_others_go_on(tmp_path: Path) -> None:
     """A node is killed: its ranks are counted out, the others get new numbers, and no restart is used up."""
     with by_hand(tmp_path, 3, 1, "-n", "2", "--show", "0", PATIENT, "6") as (run, (second, _)):
-        run.until_started(6)
+        until_all_wait(run, 6)
         second.send_signal(signal.SIGKILL)
         code, out, err = run.finish()
     assert code == 0, err
@@ -61,7 +66,7 @@ def test_the_others_go_on(tmp_path: Path) -> None:
 def test_too_few_are_left(tmp_path: Path) -> None:
     """Fewer nodes than the least end a run as the loss of any node ends others."""
     with by_hand(tmp_path, 2, 2, "-n", "1", PATIENT, "2") as (run, (second,)):
-        run.until_started(2)
+        until_all_wait(run, 2)
         second.send_signal(signal.SIGKILL)
         code, _, err = run.finish()
     assert code == 1, err
@@ -95,7 +100,7 @@ def test_node_of_a_job_fails(slurm: Cluster, tmp_path: Path) -> None:
                 "--partition=standard-g")  # fmt: skip
     words = ("--nnodes=2:3", "-n", "2", "--share-devices", PATIENT, "6")
     run = Run(tmp_path, *words, environ=slurm.environ, before=allocate)
-    run.until_started(6)
+    until_all_wait(run, 6)
     failed = run.events("agent")[-1]["node"]
     slurm.down(failed)
     try:
@@ -114,7 +119,7 @@ def test_task_of_a_node_is_killed(slurm: Cluster, tmp_path: Path) -> None:
     allocate = ("salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--partition=standard-g")
     words = ("--nnodes=1:2", "-n", "2", "--launch", "tasks", "--share-devices", PATIENT, "4")
     run = Run(tmp_path, *words, environ=slurm.environ, before=allocate)
-    run.until_started(4)
+    until_all_wait(run, 4)
     first = run.events("agent")[0]["node"]
     run.kill(next(agent["pid"] for agent in run.events("agent") if agent["node"] == first))
     code, out, err = run.finish()

@@ -111,6 +111,28 @@ def test_earlier_of_two_failures_wins(shell: Shell) -> None:
     assert "rank 2 on" in done.said
 
 
+ALIKE = """
+import atexit, os, time
+rank = int(os.environ["RANK"])
+atexit.register(time.sleep, 1.0 * rank)
+open(f"ready-{rank}", "w").close()
+while not os.path.exists("ready-0") or not os.path.exists("ready-1"):
+    time.sleep(0.01)
+time.sleep(0.2 * (1 - rank))
+raise ValueError(MESSAGE)
+"""
+
+
+@pytest.mark.parametrize(("message", "rank"), [("'no such column'", 0), ("f'no such column on {rank}'", 1)])
+def test_lowest_of_ranks_that_fail_alike_is_named(shell: Shell, message: str, rank: int) -> None:
+    """The same traceback on all ranks is the script's, and rank 0's has been seen: it is not shown for another rank."""
+    shell.script(ALIKE.replace("MESSAGE", message))
+    done = shell.run("-n", "2", "train.py")
+    assert done.exit_code == 1
+    assert f"rank {rank} on" in done.said
+    assert done.said.count("failed first") == 1
+
+
 def test_rank_that_ends_well_does_not_end_the_others(shell: Shell) -> None:
     """Ranks may end at different times."""
     shell.script("import os, time\ntime.sleep(0.4 * int(os.environ['RANK']))\nprint('end', os.environ['RANK'])\n")

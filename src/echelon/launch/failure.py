@@ -151,14 +151,22 @@ def first(failures: Sequence[Failure]) -> Failure:
     """Return the failure that explains the others.
 
     A rank that died of our own signal explains nothing; a lost connection or a timeout is another rank's failure
-    seen from afar; of the rest the earliest wins. Of ranks that all refuse, it is the first, which is seen.
+    seen from afar; of the rest the earliest wins. Of ranks that fail alike it is the lowest: rank 0 has been seen.
     """
     found = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
     if found.cause != REFUSED:
-        return found
+        alike = [failure for failure in failures if _is_alike(failure, found)]
+        return min([found, *alike], key=lambda failure: failure.rank)
     refused = [failure for failure in failures if re.search(_REFUSED, failure.tail, re.MULTILINE)]  # then perhaps ended
     first_of_all = min(refused, key=lambda failure: failure.rank)
     return replace(first_of_all, cause=REFUSED, detail="", exit_code=REFUSED_EXIT_CODE)
+
+
+def _is_alike(failure: Failure, other: Failure) -> bool:
+    """Say whether two ranks ended with the same traceback: a matter of the script, not of either of them."""
+    if failure.cause != other.cause or not _TRACEBACK.search(other.tail):
+        return False
+    return _last_words(failure.tail) == _last_words(other.tail)
 
 
 def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "off") -> list[str]:
