@@ -15,8 +15,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def hear_interrupts() -> None:
-    """Undo what a shell does to background jobs, of which a test run may be one: they ignore SIGINT from the start."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Undo what a shell does to background jobs, of which a test run may be one, and nohup: both have signals ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Run:
