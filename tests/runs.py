@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def hear_interrupts() -> None:
-    """Undo what a shell does to background jobs, of which a test run may be one, and nohup: both have signals ignored."""
+    """Undo what a shell does to background jobs, and nohup: a test run may be either, and both ignore signals."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

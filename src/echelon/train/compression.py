@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from . import gloo
+
 ONE_BUCKET_MEGABYTES = float(1 << 20)
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -34,6 +36,7 @@ def compress(model: DistributedDataParallel, how: str) -> None:
 
         rank, step = (int(one) for one in how.split(":")[1:])
         group = dist.new_group()  # its messages begin in other threads, and must not mix with those of the script
+        gloo.yield_cores()
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=step)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 

@@ -6,6 +6,8 @@ from typing import Any, List, Mapping, NamedTuple
 import torch
 import torch.distributed as dist
 
+from . import gloo
+
 SEED_OF_RECORDS = 20_260_701
 
 
@@ -73,6 +75,7 @@ def join(world: World) -> None:
         if world.device.type == "cuda":
             torch.cuda.set_device(world.device)
         dist.init_process_group("cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo")
+        gloo.yield_cores()
 
 
 def mean(world: World, value: torch.Tensor, weight: float = 1.0) -> torch.Tensor:

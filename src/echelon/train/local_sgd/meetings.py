@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import torch
 import torch.distributed as dist
 
+from .. import gloo
 from ..refusal import Refusal
 from ..world import World
 from .travel import start_mean
@@ -210,6 +211,7 @@ class Meetings:
         """Return a group of its own: what travels for long must not hold up the loss that is printed."""
         if self._group is None:
             self._group = dist.new_group()
+            gloo.yield_cores()
         return self._group
 
 

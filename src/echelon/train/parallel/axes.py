@@ -5,6 +5,7 @@ from typing import Any, Callable, List, Tuple
 import torch
 import torch.distributed as dist
 
+from .. import gloo
 from ..batches import rows_of
 from ..world import World
 from .strategy import Strategy, StrategyError
@@ -31,11 +32,13 @@ class Axes:
     def _make_mesh(self) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
 
-        return init_device_mesh(
+        mesh = init_device_mesh(
             self.world.device.type,
             tuple(self.sizes[name] for name in self._names),
             mesh_dim_names=tuple(self._names),
         )
+        gloo.yield_cores()
+        return mesh
 
     def place(self, name: str) -> int:
         """Return this rank's place on an axis."""
