@@ -64,3 +64,30 @@ def test_mean_is_weighted_by_the_samples_of_each_rank(tmp_path: Path) -> None:
     """The last batch of 110 has 10 samples, of which three ranks have 4, 3 and 3."""
     _, words = train(tmp_path / "shared", "-m", "echelon", "run", "-n", "3")
     assert f"mean {round((0 * 4 + 1 * 3 + 2 * 3) / 10, 4)}" in words
+
+
+REFUSED = """
+import torch
+import echelon
+from echelon.train.parallel import versions
+
+run = echelon.start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("run.parallelize(torch.nn.Linear(4, 1), echelon.Strategy(tensor=3))", "echelon.StrategyError: "),
+        ('versions.check(echelon.Strategy(context=2), run.device, "2.6.0")', "PyTorch 2.6.0 cannot do that yet"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_as_wrong_input_is(tmp_path: Path, line: str, reason: str) -> None:
+    """The reason, a way out and the script's own line; exit code 2, and no traceback."""
+    (tmp_path / "train.py").write_text(REFUSED + line)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "train.py"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "echelon: the script cannot be scaled\n" in done.stderr
+    assert reason in done.stderr
+    assert "  way out: " in done.stderr
+    assert "Traceback" not in done.stderr

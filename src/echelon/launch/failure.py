@@ -31,7 +31,7 @@ REFUSED_EXIT_CODE = 2  # as of wrong input on the command line
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
-_REFUSED = r"^echelon\.(Refusal|StrategyError): "
+_REFUSED = r"^echelon\.(Refusal|StrategyError|VersionError): "
 # The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
 _TEXTS: tuple[tuple[str, str], ...] = (
     (
