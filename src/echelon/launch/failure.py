@@ -31,7 +31,7 @@ REFUSED_EXIT_CODE = 2  # as of wrong input on the command line
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
-_REFUSED = r"^echelon\.(Refusal|StrategyError|VersionError): "
+_REFUSAL = re.compile(r"^echelon\.[A-Z]\w*: ", re.MULTILINE)  # as train.refusal.tell_briefly() writes each
 # The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
 _TEXTS: tuple[tuple[str, str], ...] = (
     (
@@ -39,7 +39,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
         r"DefaultCPUAllocator: can't allocate",
     ),
-    (REFUSED, _REFUSED),
+    (REFUSED, _REFUSAL.pattern),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
     (
@@ -54,7 +54,6 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ),
 )
 _TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)", re.MULTILINE)  # torch adds the rank
-_REFUSAL = re.compile(_REFUSED)
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT})
 
 
@@ -157,7 +156,7 @@ def first(failures: Sequence[Failure]) -> Failure:
     if found.cause != REFUSED:
         alike = [failure for failure in failures if _is_alike(failure, found)]
         return min([found, *alike], key=lambda failure: failure.rank)
-    refused = [failure for failure in failures if re.search(_REFUSED, failure.tail, re.MULTILINE)]  # then perhaps ended
+    refused = [failure for failure in failures if _REFUSAL.search(failure.tail)]  # then perhaps ended
     first_of_all = min(refused, key=lambda failure: failure.rank)
     return replace(first_of_all, cause=REFUSED, detail="", exit_code=REFUSED_EXIT_CODE)
 

@@ -2,8 +2,8 @@
 
 A loop reads a connection only when no other thread holds its lock, and is woken at once as long as there is something
 to read (gloo/transport/tcp: Pair::handleEvents takes the lock or leaves, Loop::run waits for a level). Where ranks are
-as many as cores, the loop spins on the very core that the thread with the lock waits for: 50 rounds for each message,
-and a tenth of a step. With a lower priority it makes way. PyTorch 2.6 gives these threads no name: there they stay.
+as many as cores, the loop spins on the very core that the thread with the lock waits for; with a lower priority it
+makes way (docs/performance.md). PyTorch 2.6 gives these threads no name: there they stay.
 """
 
 import os

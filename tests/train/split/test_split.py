@@ -11,9 +11,12 @@ import pytest
 import torch
 from tests import warm
 
+from echelon.cli import exchange_options
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
+from echelon.train import wishes
+from echelon.train.split.gradients import KINDS
 
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 300
@@ -161,6 +164,11 @@ def test_a_refusal_ends_the_run(tmp_path: Path) -> None:
     assert done.stderr.count("way out: ") == 1
     assert "Traceback" not in done.stderr
     assert re.search(r"^  │   at train.py:\d+: \S", done.stderr, re.MULTILINE)
+
+
+def test_command_line_knows_every_way() -> None:
+    """It names the ways by itself, as it imports nothing that needs PyTorch."""
+    assert tuple(KINDS) == wishes.SPLITS == exchange_options.SPLITS
 
 
 @pytest.mark.parametrize("scale", REFUSED)

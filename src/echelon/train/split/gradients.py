@@ -8,10 +8,11 @@ import torch.distributed as dist
 
 from ..gradients import Gradients
 from ..refusal import Refusal
+from ..shards import whole
 from ..streams import Streams
 from ..world import World
+from .absent_weights import AbsentWeight
 from .context import ContextSplit
-from .elsewhere import Elsewhere
 from .kind import WITH_THE_BATCH, Split
 from .pipeline import PipelineSplit
 from .tensor import TensorSplit
@@ -60,11 +61,11 @@ class SplitGradients(Gradients):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         super().before_step(optimizer)
-        Elsewhere.in_step = True
+        AbsentWeight.in_step = True
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         super().after_step(optimizer)
-        Elsewhere.in_step = False
+        AbsentWeight.in_step = False
 
     def shown(self) -> ContextManager[None]:
         """Let every rank have all weights, gradients and states for a while."""
@@ -85,8 +86,7 @@ class SplitGradients(Gradients):
 
     def _begin_comparison(self, loss: torch.Tensor) -> Callable[[], None]:
         """Begin to see whether all ranks have come to the same loss; it travels while gradients are computed."""
-        given: Any = loss.detach()
-        value = (given.full_tensor() if hasattr(given, "full_tensor") else given).double().mean()
+        value = whole(loss.detach()).double().mean()
         both = torch.stack([value, -value])
         work = dist.all_reduce(both, op=dist.ReduceOp.MAX, async_op=True)
 

@@ -11,9 +11,9 @@ from ..parallel import blocks, stages
 from ..parallel.strategy import Strategy, StrategyError
 from ..refusal import Refusal
 from ..view.tensors import tensors_of
-from .elsewhere import Elsewhere, stand_in
+from .absent_weights import AbsentWeight, stand_in
 from .kind import WITH_THE_BATCH, Split, refusing
-from .pipe import PARTS_PER_RANK, Pipe, form_of, gives_rows, parts_of
+from .micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
 from .stage import SHARED, Layout, Stage
 
 
@@ -26,7 +26,7 @@ class PipelineSplit(Split):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._pipes: Dict[int, Pipe] = {}
+        self._micro_batches: Dict[int, MicroBatches] = {}
         self._owners: List[Any] = []
         """Each weight that one rank alone has, with that rank."""
         self._is_shown = False
@@ -55,7 +55,7 @@ class PipelineSplit(Split):
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module from outside of any other."""
-        if id(module) not in self._pipes:
+        if id(module) not in self._micro_batches:
             if not any(module is root for root in self.roots):
                 self._refuse_part(module)
                 return original(module, *args, **kwargs)
@@ -70,7 +70,7 @@ class PipelineSplit(Split):
                 "let what makes it be a part of the model; or " + WITH_THE_BATCH,
             )
         with self.streams.in_own():
-            return self._pipes[id(module)].call(original, args, kwargs)
+            return self._micro_batches[id(module)].call(original, args, kwargs)
 
     def _refuse_part(self, module: nn.Module) -> None:
         inner = {id(one): root for root in self.roots for one in root.parameters()}
@@ -101,7 +101,7 @@ class PipelineSplit(Split):
             )
         shared = self._keep_own(root, layout.stages_of(root))
         stage = Stage(root, layout, self.world.rank)
-        self._pipes[id(root)] = Pipe(stage, self.world, shared, {form_of(args, kwargs): number})
+        self._micro_batches[id(root)] = MicroBatches(stage, self.world, shared, {form_of(args, kwargs): number})
 
     def _keep_own(self, root: nn.Module, stages_of: Dict[str, int]) -> List[nn.Parameter]:
         """Let go of weights that other ranks have; return those that several stages use."""
@@ -122,7 +122,7 @@ class PipelineSplit(Split):
     def _forget_states(self) -> None:
         for optimizer in self.optimizers():
             state = {} if optimizer is None else optimizer.state
-            for parameter in [one for one in state if isinstance(one, Elsewhere)]:
+            for parameter in [one for one in state if isinstance(one, AbsentWeight)]:
                 del state[parameter]
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
@@ -150,7 +150,7 @@ class PipelineSplit(Split):
         finally:
             self._is_shown = False
             for parameter, _ in self._owners:
-                if isinstance(parameter, Elsewhere):
+                if isinstance(parameter, AbsentWeight):
                     parameter.shown = None
                     parameter.grad = None
             self._forget_states()
@@ -163,11 +163,11 @@ class PipelineSplit(Split):
             told = every[rank][place]
             own: Any = parameter
             value = self._from(rank, parameter, told["like"]) if values else None
-            if isinstance(own, Elsewhere):
+            if isinstance(own, AbsentWeight):
                 own.shown = value
             if told["has_gradient"]:
                 found = self._from(rank, parameter.grad, told["like"])
-                if isinstance(own, Elsewhere):
+                if isinstance(own, AbsentWeight):
                     own.grad = found
             for number, state in told["states"].items():
                 self._show_state(number, own, rank, state)
@@ -183,7 +183,7 @@ class PipelineSplit(Split):
             key: self._from(rank, mine.get(key), like) if isinstance(like, torch.Tensor) else like
             for key, like in state.items()
         }
-        if optimizer is not None and isinstance(own, Elsewhere):
+        if optimizer is not None and isinstance(own, AbsentWeight):
             optimizer.state[own] = kept
 
     def _told(self, *, gradients: bool, states: bool) -> List[Any]:

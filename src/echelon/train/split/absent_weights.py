@@ -15,7 +15,7 @@ _GRAD: Any = torch._C.TensorBase.grad
 _CHANGES = ("copy_", "zero_", "fill_")
 
 
-class Elsewhere(torch.Tensor):
+class AbsentWeight(torch.Tensor):
     """Takes what is put into it, and keeps nothing; whoever reads it is told so."""
 
     called: str
@@ -25,9 +25,9 @@ class Elsewhere(torch.Tensor):
     """The weight itself, while all ranks show each other what they have."""
 
     @staticmethod
-    def __new__(cls: Any, like: torch.Tensor, name: str) -> "Elsewhere":
+    def __new__(cls: Any, like: torch.Tensor, name: str) -> "AbsentWeight":
         """Stand for a tensor."""
-        self: Elsewhere = torch.Tensor._make_wrapper_subclass(
+        self: AbsentWeight = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
         self.called, self.shown = name, None
@@ -37,12 +37,12 @@ class Elsewhere(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        given = next((one for one in args if isinstance(one, Elsewhere)), None)
+        given = next((one for one in args if isinstance(one, AbsentWeight)), None)
         word = func.overloadpacket.__name__
         if given is not None and word in _TELLS_NOTHING:
             if given.shown is not None:
                 return given.shown.detach()
-            return Elsewhere(given, given.called)
+            return AbsentWeight(given, given.called)
         if given is not None and word in _CHANGES and args[0] is given:
             return given
         raise Refusal(
@@ -56,7 +56,7 @@ class Elsewhere(torch.Tensor):
         """Return the gradient while it is shown; PyTorch's own code sees none, and a script is told."""
         found: Optional[torch.Tensor] = _GRAD.__get__(self)
         asker = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
-        if found is None and not Elsewhere.in_step and asker not in _PASS_BY:
+        if found is None and not AbsentWeight.in_step and asker not in _PASS_BY:
             raise Refusal(
                 "the script reads the gradient of %s, a weight of a layer that another rank has" % self.called,
                 "torch.nn.utils.clip_grad_norm_ and get_total_norm, which know of all ranks; or --scale tensor, or "
@@ -78,7 +78,7 @@ class Elsewhere(torch.Tensor):
 
 def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:
     """Return what stands for a weight on ranks that do not have it."""
-    made: Any = Elsewhere(parameter, name)
+    made: Any = AbsentWeight(parameter, name)
     made.requires_grad_(parameter.requires_grad)
     made._is_param = True
     return made  # type: ignore[no-any-return]

@@ -51,7 +51,7 @@ def _may_be_mask(tensor: torch.Tensor, size: int) -> bool:
     return tensor.dim() == 2 and tensor.size(0) == tensor.size(1) == size and not is_number
 
 
-class Pipe:
+class MicroBatches:
     """A model of which this rank has one stage."""
 
     def __init__(self, stage: Stage, world: World, shared: Sequence[nn.Parameter], known: Dict[str, int]) -> None:
@@ -174,8 +174,8 @@ class Pipe:
 class _Passes:
     """The micro-batches of one call, until backward() has come to them."""
 
-    def __init__(self, pipe: Pipe, passes: List[Tuple[Any, Any]]) -> None:
-        self._pipe = pipe
+    def __init__(self, owner: MicroBatches, passes: List[Tuple[Any, Any]]) -> None:
+        self._owner = owner
         self._passes: Optional[List[Tuple[Any, Any]]] = passes
 
     def backward(self, gradients: Sequence[Optional[torch.Tensor]]) -> None:
@@ -185,7 +185,7 @@ class _Passes:
                 "one backward() for each call of the model",
             )
         passes, self._passes = self._passes, None
-        self._pipe.backward(passes, gradients)
+        self._owner.backward(passes, gradients)
 
 
 class _Join(torch.autograd.Function):
