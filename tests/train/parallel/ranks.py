@@ -5,6 +5,7 @@ back in the order of ranks. The server is this module as a program, started at t
 """
 
 import atexit
+import gc
 import importlib
 import os
 import pickle
@@ -65,6 +66,8 @@ def main() -> None:
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
 
+    import echelon.train.parallel.exactly  # noqa: F401
+
     torch.set_num_threads(1)
     while True:
         try:
@@ -80,6 +83,8 @@ def main() -> None:
 
 
 def _fork(folder: str, num_ranks: int, module: str, name: str, args: Any) -> list[tuple[bool, Any]]:
+    importlib.import_module(module)
+    gc.freeze()  # no rank looks through, and so copies, what all have in common
     children = []
     for rank in range(num_ranks):
         child = os.fork()
