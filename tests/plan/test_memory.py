@@ -11,7 +11,7 @@ from echelon.plan import memory
 from echelon.plan.memory import Devices, Fit, Model
 
 GIB = 1 << 30
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "strategies").glob("*.md"))
 LUMI = "plan --machine lumi -t 2h"
 
 
@@ -27,9 +27,10 @@ def fits(num_parameters: float, num_ranks: int, **changes: str) -> dict[str, Fit
 
 @pytest.mark.parametrize("way", memory.WAYS, ids=[way.name for way in memory.WAYS])
 def test_formula_is_that_of_the_page(way: memory.Way) -> None:
-    """What a rank keeps is what docs/strategies.md says of the strategy, where it is counted on real ranks."""
+    """What a rank keeps is what docs/strategies says of the strategy, where it is counted on real ranks."""
     row = f"| `{way.code.format(n=2).replace(', offload=True', '')}` | "
-    formulas = re.findall(r"`([^`]+)`", PAGE.read_text("utf-8").partition("## Memory")[2].partition(row)[2][:60])[:3]
+    tables = "".join(page.read_text("utf-8").partition("## Memory")[2] for page in PAGES)
+    formulas = re.findall(r"`([^`]+)`", tables.partition(row)[2][:60])[:3]
     kept = memory.kept(way, Model(num_parameters=1000, dtype="fp32", optimizer="adamw"), 2)
     for formula, what in zip(formulas, ("weights", "gradients", "states"), strict=True):
         assert kept[what] == 4 * eval(formula.replace("·", "*"), {"W": 1000, "s": 2, "r": 2}), what

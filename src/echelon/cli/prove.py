@@ -89,13 +89,23 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
     sharded = f", {had['num_sharded']} of {had['num_parameters']} parameters sharded" if had["num_sharded"] else ""
     print(f"{run['verdict']}: {len(run['steps'])} steps on {had['world_size']} ranks{sharded}")
     if run["tensors"]:
-        worst = max(run["tensors"], key=lambda row: float(row["difference"]))
-        count = len({row["tensor"] for row in run["tensors"]})
-        print(f"  the worst of {count} tensors differs by {worst['difference']:.1e}: "
-              f"{worst['tensor']} in step {worst['step']}")  # fmt: skip
+        _print_worst(run["tensors"])
     _print_speed(run["step_seconds"], had["world_size"])
     if run["num_telling"] < len(run["steps"]):
         print(f"  only the first {run['num_telling']} steps tell: later on rounding alone makes another training of it")
+
+
+def _print_worst(tensors: list[dict[str, Any]]) -> None:
+    """Print how far tensors are apart; what is 0 but for rounding, as the gradient of a bias of keys, has no size."""
+    telling = [row for row in tensors if row.get("tells", True)]
+    worst = max(telling or tensors, key=lambda row: float(row["difference"]))
+    count = len({row["tensor"] for row in telling or tensors})
+    print(f"  the worst of {count} tensors differs by {worst['difference']:.1e}: "
+          f"{worst['tensor']} in step {worst['step']}")  # fmt: skip
+    noise = sorted({row["tensor"] for row in tensors} - {row["tensor"] for row in telling})
+    if telling and noise:
+        print(f"  {len(noise)} more tell nothing, as they are rounding alone on one device too: {', '.join(noise[:2])}"
+              + (" …" if len(noise) > 2 else ""))  # fmt: skip
 
 
 def _print_steps(steps: list[dict[str, Any]], num_ranks: int) -> None:

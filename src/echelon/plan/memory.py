@@ -59,7 +59,7 @@ class Way:
 
 
 _ALL = frozenset({"weights", "gradients", "states"})
-# in the order of what they send: the first that fits is the fastest. docs/strategies.md has the formulas, counted there
+# in the order of what they send: the first that fits is the fastest. docs/strategies has the formulas, counted there
 WAYS = (
     Way(name="data", scale="data", code="Strategy(replicate={n})", passing="buckets"),
     Way(name="ZeRO-1", code='Strategy(shard={n}, reshard="never")', spreads=frozenset({"states"})),

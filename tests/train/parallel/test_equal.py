@@ -1,11 +1,14 @@
-"""Every strategy is the training of one device: losses, norms, weights and optimizer states, saved and loaded too."""
+"""Every strategy is the training of one device: losses, norms, weights and optimizer states, saved and loaded too.
+
+That is compared with a training by hand, and a proof must say so of the same runs.
+"""
 
 import functools
 from typing import Any
 
 import pytest
 import torch
-from tests.train.parallel import ranks, training
+from tests.train.parallel import proving, ranks, training
 
 from echelon.train.parallel.strategy import Strategy
 
@@ -64,7 +67,7 @@ def name_of(value: Any) -> str:
 @pytest.mark.parametrize(("kind", "num_ranks", "strategy"), DATA, ids=name_of)
 def test_data_axes(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Replicas, and the three stages of ZeRO."""
-    found = ranks.run(num_ranks, training.train, kind, strategy, "adamw", 0.5)
+    found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
     compare(found, alone(kind, "adamw", 0.5))
 
 
@@ -88,7 +91,7 @@ TENSOR = [
 @pytest.mark.parametrize(("kind", "num_ranks", "strategy"), TENSOR, ids=name_of)
 def test_tensor_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Plans derived and given, sequences and losses cut too, and with the data axes."""
-    found = ranks.run(num_ranks, training.train, kind, strategy, "adamw", 0.5)
+    found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
     compare(found, alone(kind, "adamw", 0.5))
 
 
@@ -114,7 +117,7 @@ PIPELINE = [
 @pytest.mark.parametrize(("kind", "num_ranks", "strategy"), PIPELINE, ids=name_of)
 def test_pipeline_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Each of PyTorch's schedules, and with the other axes."""
-    found = ranks.run(num_ranks, training.train, kind, strategy, "adamw", 0.5)
+    found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
     compare(found, alone(kind, "adamw", 0.5))
 
 
@@ -131,7 +134,7 @@ CONTEXT = [
 @pytest.mark.parametrize(("kind", "num_ranks", "strategy"), CONTEXT, ids=name_of)
 def test_context_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Keys and values that come together, and that go round."""
-    found = ranks.run(num_ranks, training.train, kind, strategy, "adamw", 0.5)
+    found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
     compare(found, alone(kind, "adamw", 0.5))
 
 
@@ -147,5 +150,5 @@ NAMED = [
 def test_inputs_by_name(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """A dict is arguments by name, or stands in a tuple as one argument; a model may give its loss itself."""
     wishes = {"loss": None} if kind == "with-loss" else {}
-    found = ranks.run(num_ranks, training.train, kind, strategy, "adamw", 0.5, wishes)
+    found = proving.train(num_ranks, kind, strategy, "adamw", 0.5, **wishes)
     compare(found, alone(kind, "adamw", 0.5))

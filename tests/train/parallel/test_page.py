@@ -1,4 +1,4 @@
-"""What docs/strategies.md says of memory and communication is counted: each formula of its tables is evaluated."""
+"""What docs/strategies says of memory and communication is counted: each formula of its tables is evaluated."""
 
 import functools
 import re
@@ -11,7 +11,8 @@ from tests.train.parallel import counting, models, ranks
 from echelon.train.parallel import strategy as strategies
 from echelon.train.parallel.strategy import Strategy
 
-PAGE = Path(__file__).parents[3] / "docs" / "strategies.md"
+PAGES = sorted((Path(__file__).parents[3] / "docs" / "strategies").glob("*.md"))
+OVERVIEW = Path(__file__).parents[3] / "docs" / "strategies.md"
 SENT = re.compile(r"^\| `(Strategy\([^`]*\))` \| ([a-z-]+) \| `([^`]+)` \|", re.M)
 KEPT = re.compile(r"^\| `(Strategy\([^`]*\))` \| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$", re.M)
 CUT_BY_ROWS = re.compile(
@@ -55,7 +56,7 @@ def value_of(formula: str, strategy: Strategy) -> float:
 
 
 def rows_of(pattern: re.Pattern[str]) -> list[tuple[str, ...]]:
-    return [found.groups() for found in pattern.finditer(PAGE.read_text("utf-8"))]
+    return [found.groups() for page in PAGES for found in pattern.finditer(page.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize(("code", "message", "formula"), rows_of(SENT))
@@ -82,8 +83,8 @@ def test_memory(code: str, weights: str, gradients: str, states: str) -> None:
 
 
 def test_every_strategy_has_its_rows_and_its_words() -> None:
-    """Each axis, stage of ZeRO and schedule is on the page, in a table or by its word."""
-    text = PAGE.read_text("utf-8")
+    """Each axis, stage of ZeRO and schedule is on a page, in a table or by its word."""
+    text = "".join(page.read_text("utf-8") for page in (OVERVIEW, *PAGES))
     counted_ones = [eval(row[0]) for row in rows_of(SENT)]
     for axis in strategies.AXES:
         assert any(getattr(one, axis) > 1 for one in counted_ones), axis

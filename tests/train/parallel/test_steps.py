@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.parallel import ranks, test_equal, training
+from tests.train.parallel import proving, ranks, test_equal, training
 
 from echelon.train.parallel.strategy import Strategy
 
@@ -20,7 +20,7 @@ SGD = [
 @pytest.mark.parametrize(("num_ranks", "strategy"), SGD, ids=test_equal.name_of)
 def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
     """Where AdamW hides a factor on a gradient, SGD shows it, and so does a norm that limits nothing."""
-    found = ranks.run(num_ranks, training.train, "gpt", strategy, "sgd", 0.0)
+    found = proving.train(num_ranks, "gpt", strategy, "sgd", 0.0)
     test_equal.compare(found, test_equal.alone("gpt", "sgd", 0.0))
 
 
@@ -41,7 +41,7 @@ PRECISION = [
 def test_sixteen_bits(num_ranks: int, axes: dict[str, int], precision: str) -> None:
     """As near to one device in 32 bits as 16 bits are; weights and optimizer states stay in 32."""
     strategy = Strategy(**axes, precision=precision)  # type: ignore[arg-type]
-    found = ranks.run(num_ranks, training.train, "gpt", strategy, "adamw", 0.5)
+    found = proving.train(num_ranks, "gpt", strategy, "adamw", 0.5)
     expected = test_equal.alone("gpt", "adamw", 0.5)
     assert found[0]["losses"] == pytest.approx(expected["losses"], rel=5e-3)
     assert found[0]["losses"] != pytest.approx(expected["losses"], rel=1e-7)  # it was really 16
@@ -165,6 +165,8 @@ WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
     (2, "tied", Strategy(tensor=2, parallel_loss=True), {}, "is also wte.weight", "=False"),
     (2, "tied", Strategy(tensor=2), {"plan": {"lm_head": "colwise_rep"}}, "one tensor, and the tensor axis", "plan="),
     (2, "in-place", Strategy(pipeline=2, accumulation=2), {}, "what its block h.2 gave, in place", "x = x + y"),
+    (2, "apart", Strategy(replicate=2), {}, "rank 1 was given another batch than rank 0", "rows=True"),
+    (2, "apart", Strategy(tensor=2), {}, "rank 1 was given another batch than rank 0", "torch.manual_seed(0)"),
     (2, "views", Strategy(replicate=2), {}, "the batch comes from run.loader()", "trained.loader(loader)"),
     (2, "loop", Strategy(tensor=2), {}, "gives each of 2 ranks rows of its own", "trained.step("),
     (2, "dropout", Strategy(context=2), {}, "no random numbers for that on a CPU", "dropout 0"),

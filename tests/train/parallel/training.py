@@ -1,5 +1,6 @@
 """What ranks do in these tests: train a model under a strategy, and say all that can be compared."""
 
+import os
 from typing import Any
 
 import torch
@@ -57,6 +58,15 @@ def train(kind: str, strategy: Strategy, optimizer: str = "adamw", clip: float =
         "model": trained.state(),
         "optimizer": trained.optimizer_state(),
     }
+
+
+def recorded(folder: str, is_reordered: bool, *args: Any) -> Any:
+    """Train, and write down what a proof compares."""
+    steps = str(models.NUM_STEPS + 1)  # a run ends with the last step that was asked for
+    os.environ.update(ECHELON_RECORD=folder, ECHELON_RECORD_STEPS=steps)
+    if is_reordered:
+        os.environ["ECHELON_RECORD_REORDERED"] = "1"
+    return train(*args)
 
 
 def by_hand(kind: str, optimizer: str = "adamw", clip: float = 0.5) -> Any:
@@ -277,7 +287,7 @@ def odd_model(kind: str) -> torch.nn.Module:
             model = models.Gpt()
             model.h[0].scale = torch.nn.Parameter(torch.ones(1))
         return model
-    model = models.make("gpt" if kind in ("tied", "dropout", "odd", "views", "loop") else kind)
+    model = models.make("gpt" if kind in ("tied", "dropout", "odd", "views", "loop", "apart") else kind)
     if kind == "tied":
         model.lm_head.weight = model.wte.weight
     if kind == "dropout":
@@ -299,6 +309,8 @@ def refused(kind: str, strategy: Strategy, wishes: dict[str, Any]) -> tuple[str,
     try:
         trained = start.start().parallelize(model, strategy, loss=models.loss_of, **wishes)
         trained.optimize(torch.optim.SGD, lr=0.1)
+        if kind == "apart" and start.start().world.rank == 1:
+            inputs, targets = inputs.flip(0), targets.flip(0)
         if kind == "views":
             inputs, targets = next(iter(start.start().loader(loader())))
         if kind == "loop":

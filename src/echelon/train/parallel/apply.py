@@ -55,6 +55,8 @@ def parallelize(
     from .training import Parallel
 
     ranks = run.world.processes
+    if run.record is not None and ranks.size == 1:
+        strategy = strategy.alone
     strategy.check_ranks(ranks.size)
     num_shards = run.world.size if run.world.is_exact else 0
     if num_shards:

@@ -51,6 +51,20 @@ class Optimizing:
             kept.update(other[2])
         return {} if self._axes.world.rank else _as_one_device(found, members, kept, order)
 
+    def rates(self) -> List[float]:
+        """Return the learning rate of each group of one device; every rank must ask."""
+        kept: Dict[int, Dict[str, Any]] = {}
+        for other in self._of_all_stages(self._settings()):
+            kept.update(other)
+        return [float(kept[number]["lr"]) for number in sorted(kept)]
+
+    def names(self, order: Sequence[str]) -> List[str]:
+        """Return the names of the weights as one device numbers them; every rank must ask."""
+        members: Dict[str, int] = {}
+        for others in self._of_all_stages(self._members()):
+            members.update(others)
+        return _in_order(members, order)
+
     def _groups(self) -> List[Dict[str, Any]]:
         groups: List[Dict[str, Any]] = self.optimizer.param_groups
         return groups
@@ -99,10 +113,7 @@ class Optimizing:
 
     def _names_of(self, given: Mapping[str, Any], order: Sequence[str]) -> Dict[str, int]:
         """Return the number that each weight has in what was saved."""
-        members: Dict[str, int] = {}
-        for others in self._of_all_stages(self._members()):
-            members.update(others)
-        names = _in_order(members, order)
+        names = self.names(order)
         numbers = [number for group in given["param_groups"] for number in group["params"]]
         if len(numbers) != len(names):
             raise StrategyError(

@@ -116,6 +116,11 @@ class Strategy:
         return self.pipeline if self.schedule in SINGLE else self.pipeline * self.stages_per_rank
 
     @property
+    def alone(self) -> "Strategy":
+        """The same training on one device, which a proof compares with."""
+        return Strategy(precision=self.precision)
+
+    @property
     def spreads_states_only(self) -> bool:
         """Whether this is ZeRO-1."""
         return self.shard > 1 and self.reshard == "never"

@@ -8,7 +8,21 @@ import torch
 from torch import nn
 
 from ..streams import Streams
-from . import additivity, batches, blocks, context, drawing, norms, precision, safetensors, spreading, stages, states
+from . import (
+    additivity,
+    batches,
+    blocks,
+    context,
+    drawing,
+    norms,
+    precision,
+    recorded,
+    safetensors,
+    same_batch,
+    spreading,
+    stages,
+    states,
+)
 from .apply import State, read
 from .axes import Axes
 from .optimizers import Chooser, Optimizing
@@ -55,6 +69,7 @@ class Parallel:
         self._scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
         self._optimizing: Optional[Optimizing] = None
         self._calls = run.calls
+        self._record, self._is_reordered = run.record, run.is_reordered
         self._total = 1.0
         self._num_begun = 0
         self._stages = sorted(parts)
@@ -103,6 +118,8 @@ class Parallel:
     def optimize(self, kind: Any, *, groups: Optional[Chooser] = None, **settings: Any) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings; groups(name, weight) gives a weight's own."""
         self._optimizing = Optimizing(kind, self._parameters, self.axes, groups=groups, settings=settings)
+        if self._record is not None:
+            recorded.begin(self._record, self._parameters, self._optimizing, self.axes, self._trained)
         return self.optimizer
 
     @property
@@ -121,7 +138,7 @@ class Parallel:
     def step(self, inputs: Any, targets: Any, *, clip: float = NO_LIMIT, rows: bool = False) -> Step:
         """Train on a batch: forward, backward, clip, step. Every rank gives the whole batch; with rows=True its own."""
         self.optimizer.zero_grad()
-        loss = self._begin_mean(self._compute(inputs, targets, rows=rows))
+        loss = self._begin(inputs, targets, rows=rows)
         norm = self.clip(clip)
         was_lost = self._scale.is_lost(norm)
         if not was_lost:
@@ -130,7 +147,12 @@ class Parallel:
 
     def backward(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
         """Compute the gradient of the loss over the whole batch, and return that loss."""
-        return self._begin_mean(self._compute(inputs, targets, rows=rows))()
+        return self._begin(inputs, targets, rows=rows)()
+
+    def _begin(self, inputs: Any, targets: Any, *, rows: bool) -> Callable[[], torch.Tensor]:
+        """Compute gradients; return what waits for the loss over the whole batch."""
+        loss = self._begin_mean(self._compute(inputs, targets, rows=rows))
+        return loss if self._record is None else recorded.noted(self._record, loss)
 
     def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:
         """Compute gradients; return this rank's part of the loss."""
@@ -182,8 +204,12 @@ class Parallel:
     def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
         """Return what this rank computes, and note what the whole batch's loss is a mean over."""
         batches.refuse_views(inputs, targets)
+        if self._is_reordered:
+            inputs, targets = (batches.each(recorded.in_other_order, one) for one in (inputs, targets))
         total = 0.0 if rows else float(self._count(targets))
         if not rows:
+            if self._num_begun <= same_batch.NUM_STEPS:
+                same_batch.check(self.axes, inputs, targets)
             inputs, targets = (batches.own_rows(one, self.axes) for one in (inputs, targets))
         if self.strategy.context > 1:
             targets = batches.each(lambda one: context.cut_plain(one, self.axes), targets)

@@ -179,7 +179,8 @@ def _tensors(case: Case) -> Iterator[Row]:
                 whole = [(rank, other) for rank, other in whole if other.shape == tensor.shape]
                 if not whole:
                     continue
-            yield {"step": step, "kind": kind, "tensor": label, **_worst(tensor, whole, negligible, bound)}
+            row = {"step": step, "kind": kind, "tensor": label, "tells": bound <= TELLING}
+            yield {**row, **_worst(tensor, whole, negligible, bound)}
         yield from _surplus(step, kind, one[0], ours)
 
 

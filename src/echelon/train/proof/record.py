@@ -38,6 +38,7 @@ class Record:
         self._rank = rank
         self._acting: Optional[torch.optim.Optimizer] = None  # who steps; others may do so within it
         self._others: Dict[str, torch.Tensor] = {}
+        self._sources: Dict[torch.optim.Optimizer, Any] = {}
         self.step = 0
         """How many have begun."""
         self.trained: List[Trained] = []
@@ -77,6 +78,10 @@ class Record:
         """Whether the tensors of the step that is being prepared will be kept."""
         return self._keeps(self.step + 1)
 
+    def gather_from(self, source: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Take what an optimizer changes from where all ranks together make it whole, by the model's own names."""
+        self._sources[optimizer] = source
+
     def before_step(self, optimizer: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
         """Note what an optimizer is about to use."""
         if self._acting is not None:
@@ -84,13 +89,17 @@ class Record:
         self._acting = optimizer
         self.clock.stop()
         self.step += 1
-        if [id(one) for one in parameters] != [id(one.parameter) for one in self.trained]:
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        source = self._sources.get(optimizer)
+        if source is not None:
+            self.trained, rates = [source], source.rates()
+        elif [id(one) for one in parameters] != [id(one.parameter) for one in self.trained]:
             self._meet(parameters)
         norms = dict(pair for one in self.trained for pair in one.norms())
         row = {
             "step": self.step,
-            "learning_rate": float(optimizer.param_groups[0]["lr"]),
-            "learning_rates": [float(group["lr"]) for group in optimizer.param_groups],
+            "learning_rate": rates[0],
+            "learning_rates": rates,
             "loss": self.loss,
             "norms": norms,
             "passes": self.passes,
@@ -202,7 +211,7 @@ class Record:
             world_size=dist.get_world_size() if _is_joined() else 1,
             is_joined=_is_joined(),
             num_parameters=sum(len(one.names) for one in self.trained),
-            num_sharded=sum(len(one.names) for one in self.trained if one.is_cut),
+            num_sharded=sum(one.num_cut for one in self.trained),
         )
         with _open(os.path.join(self._folder, "about.json"), "w") as file:
             json.dump(self.about, file)
@@ -261,10 +270,11 @@ class Trained(NamedTuple):
         return mesh is not None and (int(mesh.size()) > 1 or not _is_joined() or dist.get_world_size() == 1)
 
     @property
-    def is_cut(self) -> bool:
-        """Whether no rank has the whole of it."""
+    def num_cut(self) -> int:
+        """Of how many names no rank has the whole."""
         placements = getattr(self.parameter, "placements", ())
-        return self.is_sharded and not (placements and all(one.is_replicate() for one in placements))
+        is_cut = self.is_sharded and not (placements and all(one.is_replicate() for one in placements))
+        return len(self.names) if is_cut else 0
 
     def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
         """Yield each name with its whole parameter; as of all that follows, all ranks must ask."""

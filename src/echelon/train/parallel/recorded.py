@@ -1,0 +1,84 @@
+"""What a proof sees of a training under a strategy: whole tensors, by the names of the model as it was written."""
+
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+import torch
+from torch import nn
+
+from ..proof.record import Record, in_other_order
+from . import states
+from .axes import Axes
+from .optimizers import Optimizing
+
+__all__ = ["begin", "in_other_order", "noted"]
+
+
+def begin(
+    record: Record, parameters: Mapping[str, nn.Parameter], optimizing: Optimizing, axes: Axes, trained: Sequence[str]
+) -> None:
+    """Have the steps of an optimizer be recorded."""
+    record.gather_from(Gathered(parameters, optimizing, axes, trained), optimizing.optimizer)
+    if axes.strategy.precision != "fp32":
+        eps = torch.finfo(torch.bfloat16 if axes.strategy.precision == "bf16" else torch.float16).eps
+        # fully_shard lets norms compute in 16 bits too, and a square, as AdamW keeps, has twice the error
+        record.facts["eps"] = 2 * eps if axes.strategy.is_fully_sharded else eps
+
+
+def noted(record: Record, wait: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """Wait for the loss of a step before its optimizer acts, and note it."""
+    loss = wait()
+    record.loss = float(loss)
+    return lambda: loss
+
+
+class Gathered:
+    """All weights of a model, as a record knows those of one device; for each answer all ranks must ask."""
+
+    parameter = None
+    is_sharded = True
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], optimizing: Optimizing, axes: Axes, trained: Sequence[str]
+    ) -> None:
+        self.names = list(trained)
+        self._parameters = {name: parameters[name] for name in trained if name in parameters}
+        self._optimizing = optimizing
+        self._axes = axes
+        self._gradients: Dict[str, torch.Tensor] = {}
+
+    @property
+    def num_cut(self) -> int:
+        """How many weights not every rank has the whole of."""
+        here = [getattr(one, "placements", ()) for one in self._parameters.values()]
+        num_whole = sum(all(placement.is_replicate() for placement in placements) for placements in here)
+        return len(self.names) - (num_whole if self._axes.sizes["pipeline"] == 1 else 0)
+
+    def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
+        """Yield each name with its weight, on the main rank."""
+        yield from self._whole(self._parameters)
+
+    def norms(self) -> Iterator[Tuple[str, float]]:
+        """Yield each name with the norm of its gradient, on the main rank."""
+        found = {name: one.grad for name, one in self._parameters.items() if one.grad is not None}
+        self._gradients = dict(self._whole(found))
+        for name, gradient in self._gradients.items():
+            yield name, float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+
+    def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
+        """Yield each name with its gradient, where there is one, as norms() has gathered them for the main rank."""
+        yield from self._gradients.items()
+
+    def states(self, _optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
+        """Yield what the optimizer keeps of each weight, on the main rank."""
+        names = self._optimizing.names(self.names)
+        found: Dict[int, Dict[str, Any]] = self._optimizing.state(self.names).get("state", {})
+        for number, values in found.items():
+            for key, value in values.items():
+                yield "%s of %s" % (key, names[number]), torch.as_tensor(value)
+
+    def rates(self) -> List[float]:
+        """Return the learning rate of each group of one device."""
+        return self._optimizing.rates()
+
+    def _whole(self, tensors: Mapping[str, Any]) -> Iterator[Tuple[str, torch.Tensor]]:
+        yield from states.gather(tensors, self._axes, self.names).items()

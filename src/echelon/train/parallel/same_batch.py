@@ -1,0 +1,46 @@
+"""See that all ranks were given the same batch: each computes its part of what it takes for that of all."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .axes import Axes
+from .batches import tensors_of
+from .strategy import StrategyError
+
+NUM_STEPS = 10
+"""Steps that are looked at: loaders that are seeded otherwise differ from the first on."""
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_FACTOR = 1_000_003
+
+
+@torch.no_grad()
+def check(axes: Axes, inputs: Any, targets: Any) -> None:
+    """Compare a digest of the batch with those of all ranks; all of them refuse one that differs."""
+    if axes.world.size == 1:
+        return
+    own = _digest((inputs, targets)).to(axes.world.device)
+    every = [torch.empty_like(own) for _ in range(axes.world.size)]
+    dist.all_gather(every, own)
+    digests = [int(one) for one in every]
+    other = next((rank for rank, one in enumerate(digests) if one != digests[0]), 0)
+    if other:
+        raise StrategyError(
+            "rank %d was given another batch than rank 0 (digests %x and %x), and each computes its part of what has "
+            "to be one batch" % (other, digests[other] % 2**32, digests[0] % 2**32),
+            hint="draw the same batches on every rank, as from one seed (torch.manual_seed(0) before the loader); or "
+            "let each load its rows: for inputs, targets in trained.loader(loader): trained.step(…, rows=True)",
+        )
+
+
+def _digest(batch: Any) -> torch.Tensor:
+    """Return one number of all bits, in which the order of rows counts."""
+    total = torch.zeros(1, dtype=torch.int64)
+    for tensor in tensors_of(batch):
+        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor.detach()
+        bits = plain.contiguous().view(_BITS[plain.element_size()])
+        rows = bits.reshape(bits.size(0) if bits.dim() else 1, -1).sum(1, dtype=torch.int64)
+        places = torch.arange(1, rows.numel() + 1, device=rows.device)
+        total = total.to(rows.device) * _FACTOR + (rows * places).sum()
+    return total
