@@ -19,6 +19,7 @@ def environment_of_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
         "DS_ACCELERATOR": "cpu",
         "TORCH_EXTENSIONS_DIR": compiled,
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        "MPIR_CVAR_CH4_NETMOD": "ofi",  # under Slurm's pmi2 MPICH may hang with another: docs/launchers.md
     }.items():
         monkeypatch.setenv(name, value)
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +17,6 @@ LINE = re.compile(r"^    ((?:python|echelon|mpiexec|horovodrun|salloc) .*?)(?:  
 LOSS = re.compile(r"^step (\d+) loss (\d+\.\d{6})$", re.MULTILINE)
 STEPS = 6
 SECONDS = 150
-TORN = "mpi/pmi2: value not properly terminated"
-"""A line of MPICH is longer than Slurm's buffer for it; what its memory held before decides: docs/launchers.md."""
-STARTS = 3
 
 
 class Line(NamedTuple):
@@ -57,26 +53,15 @@ def run(line: Line, folder: Path, environ: Mapping[str, str], *more: str) -> sub
     echelon.chmod(0o755)
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
     words = shlex.split(line.command.replace(line.example.name, str(line.example)))
-    command = ["timeout", "--kill-after=15", str(SECONDS), *words, *more]  # ends salloc and its job too
-    env = {**environ, "PATH": path}
-    for _ in range(STARTS):
-        done = _run(command, folder, env)
-        if TORN not in done.stderr:
-            break
-    return done
-
-
-def _run(command: list[str], folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; end it where its ranks can only wait for each other."""
-    out, err = folder / "out", folder / "err"
-    with out.open("w") as stdout, err.open("w") as stderr:
-        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-        while process.poll() is None:
-            if TORN in err.read_text(errors="replace"):
-                process.terminate()  # once is enough for `timeout`, which passes it on
-                process.wait()
-            time.sleep(0.05)
-    return subprocess.CompletedProcess(command, process.returncode, out.read_text(), err.read_text())
+    return subprocess.run(
+        ["timeout", "--kill-after=15", str(SECONDS), *words, *more],  # ends salloc and its job too
+        cwd=folder,
+        env={**environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def losses(done: subprocess.CompletedProcess[str], *, times: int = 1) -> list[float]:

@@ -15,7 +15,11 @@ from tests.run.shell import Shell, opened_in
 BESIDE = os.path.dirname(os.path.abspath(sys.executable))
 PATH = f"{BESIDE}:{os.environ['PATH']}"
 FOREIGN = ("ACCELERATE", "FSDP", "DS_", "HF_HOME", "XDG_CACHE")
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as CI's containers are
+FOR_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",  # as CI's containers do
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "MPIR_CVAR_CH4_NETMOD": "ofi",  # under Slurm's pmi2 MPICH may hang with another: docs/launchers.md
+}
 MUST = os.environ.get("ECHELON_FRAMEWORKS") == "1"  # asked now: each test begins without such variables
 SCRIPT = """
 import json, os, sys
@@ -44,6 +48,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     """Give a test its shell, with the script that reports what each rank is told."""
     with opened_in(tmp_path) as shell:
         shell.environ = {name: value for name, value in shell.environ.items() if not name.startswith(FOREIGN)}
-        shell.environ |= {"PATH": PATH, **AS_ROOT}
+        shell.environ |= {"PATH": PATH, **FOR_MPI}
         shell.script(SCRIPT)
         yield shell

@@ -14,7 +14,7 @@ from tests.run.shell import Shell
 from echelon.environment import frameworks
 from echelon.environment.place import Place
 
-from .conftest import AS_ROOT, PATH, SCRIPT, reports
+from .conftest import FOR_MPI, PATH, SCRIPT, reports
 
 LINES = {
     "echelon run": "-n 2 train.py",
@@ -112,7 +112,7 @@ def test_two_ranks_here(shell: Shell) -> None:
 def test_two_nodes_of_slurm(slurm: Cluster, tmp_path: Path) -> None:
     """The same on two nodes with two ranks each, srun's own lines among them."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    environ = {**slurm.environ, **AS_ROOT, "PATH": f"{PATH}:{slurm.environ['PATH']}"}
+    environ = {**slurm.environ, **FOR_MPI, "PATH": f"{PATH}:{slurm.environ['PATH']}"}
     meanings = {}
     for launcher, line in SLURM_LINES.items():
         if not _is_installed(line):

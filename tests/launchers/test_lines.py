@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.run.shell import Shell
 
-from .conftest import AS_ROOT, PATH, SCRIPT, reports, require
+from .conftest import FOR_MPI, PATH, SCRIPT, reports, require
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,7 +93,7 @@ def test_line_starts_its_ranks_in_an_allocation(slurm: Cluster, tmp_path: Path, 
     require(row.get("needs", ""))
     (tmp_path / "train.py").write_text(SCRIPT)
     command = f"{shlex.quote(sys.executable)} -m echelon run -- {row['line']}"
-    environ = {**slurm.environ, **AS_ROOT, **row.get("environment", {}), "PATH": f"{PATH}:{slurm.environ['PATH']}"}
+    environ = {**slurm.environ, **FOR_MPI, **row.get("environment", {}), "PATH": f"{PATH}:{slurm.environ['PATH']}"}
     done = slurm.run(
         "salloc", "--quiet", *row["allocation"].split(), "bash", "-c", command,
         check=False, cwd=tmp_path, timeout=120, env=environ,

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.run.shell import Shell, wait_until
 
-from .conftest import AS_ROOT, PATH, require
+from .conftest import FOR_MPI, PATH, require
 
 SUM = """
 from mpi4py import MPI
@@ -98,7 +98,7 @@ def test_slurm_starts_one_mpi_world_over_two_nodes(slurm: Cluster, tmp_path: Pat
     """mpirun of the MPICH family becomes srun --mpi=pmi2, Open MPI's --mpi=pmix, where Slurm speaks it."""
     require("mpirun mpi4py")
     (tmp_path / "train.py").write_text(SUM)
-    environ = {**slurm.environ, **AS_ROOT, "PATH": f"{PATH}:{slurm.environ['PATH']}"}
+    environ = {**slurm.environ, **FOR_MPI, "PATH": f"{PATH}:{slurm.environ['PATH']}"}
     words = line.format(protocol=protocol()).split()
     command = [sys.executable, "-m", "echelon", "run", "--", *words, "python", "train.py"]
     done = slurm.run(
@@ -113,7 +113,7 @@ def test_slurm_starts_one_mpi_world_over_two_nodes(slurm: Cluster, tmp_path: Pat
 @pytest.mark.slurm
 def test_a_protocol_that_slurm_does_not_have(slurm: Cluster, tmp_path: Path) -> None:
     """The ones that it has are listed."""
-    environ = {**slurm.environ, **AS_ROOT, "PATH": f"{PATH}:{slurm.environ['PATH']}"}
+    environ = {**slurm.environ, **FOR_MPI, "PATH": f"{PATH}:{slurm.environ['PATH']}"}
     command = [sys.executable, "-m", "echelon", "run", "--", "srun", "--mpi=openmpi", "-n", "1", "true"]
     done = slurm.run("salloc", "--quiet", "--nodes=1", *command, check=False, cwd=tmp_path, timeout=60, env=environ)
     assert done.returncode == 2, done.stderr
