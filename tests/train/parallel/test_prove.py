@@ -48,7 +48,10 @@ def prove(folder: Path, num_ranks: int, strategy: str, **changed: str) -> "Compl
         script = script.replace(name, code)
     (folder / "train.py").write_text(script)
     words = ["-m", "echelon", "prove", "-n", str(num_ranks), "--steps", "4", "train.py", strategy]
-    return warm.run(words, cwd=folder)
+    done = warm.run(words, cwd=folder)
+    if "VersionError: " in done.stderr:
+        pytest.skip(done.stderr.partition("VersionError: ")[2])  # only under an older PyTorch: `make torches`
+    return done
 
 
 @pytest.mark.parametrize(
