@@ -1,6 +1,6 @@
 """Every strategy and all that compose, on 2, 4 and 8 ranks, with both optimizers, and activations computed again.
 
-With ECHELON_ALL_RANKS=1 all of them are run, in ten minutes; without it one of sixteen.
+With ECHELON_ALL_RANKS=1 all of them are run, in a quarter of an hour; without it one of sixteen.
 """
 
 import itertools
