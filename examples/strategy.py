@@ -4,7 +4,9 @@ echelon run -n 4 examples/strategy.py shard=2 tensor=2
 echelon prove -n 4 examples/strategy.py pipeline=2 shard=2 accumulation=4   # whether that is the same training
 """
 
+import ast
 import sys
+from dataclasses import fields
 
 import torch
 from torch import nn
@@ -57,14 +59,28 @@ def loss_of(logits, targets):
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def strategy_of(words):
+    """Return the strategy that words like shard=2 name."""
+    names, values = [field.name for field in fields(echelon.Strategy)], {}
+    for word in words:
+        name, is_given, text = word.partition("=")
+        if name not in names or not is_given:
+            print(f"strategy.py: {word}: not NAME=VALUE, as shard=2; names: {', '.join(names)}", file=sys.stderr)
+            sys.exit(2)
+        try:
+            values[name] = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            values[name] = text  # a word, as in schedule=1f1b
+    return echelon.Strategy(**values)
+
+
 def main():
-    words = dict(word.split("=", 1) for word in sys.argv[1:])
-    strategy = echelon.Strategy(**{name: int(word) if word.isdigit() else word for name, word in words.items()})
+    run = echelon.start()
+    strategy = strategy_of(sys.argv[1:])
     torch.manual_seed(0)
     first = torch.randint(VOCABULARY, (10 * BATCH_SIZE, 1))
     tokens = (first + torch.arange(LENGTH + 1)) % VOCABULARY  # each is the one before, plus one
     loader = DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), batch_size=BATCH_SIZE, shuffle=True)
-    run = echelon.start()
     trained = run.parallelize(Transformer(), strategy, loss=loss_of, sample=tokens[:BATCH_SIZE, :-1])
     trained.optimize(torch.optim.AdamW, lr=1e-2)
     for inputs, targets in loader:

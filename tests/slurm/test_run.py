@@ -234,7 +234,9 @@ def test_failing_rank_on_another_node(slurm: Cluster, tmp_path: Path) -> None:
 def test_more_nodes_than_allocated(slurm: Cluster, tmp_path: Path) -> None:
     """The two numbers and the nodes that are there are shown."""
     said = refused(slurm, tmp_path, "-N2", "--nnodes", "3", REPORT, str(tmp_path))
-    assert re.search(r"3 nodes were asked for, but job \d+ has 2: nid\d+, nid\d+\n", said)  # whichever are free
+    found = re.search(r"3 nodes were asked for, but job \d+ has 2: (\w+), (\w+)\n", said)
+    assert found, said
+    assert len({found[1], found[2]} & set(slurm.nodes)) == 2  # whichever are free
 
 
 def test_more_ranks_than_devices(slurm: Cluster, tmp_path: Path) -> None:

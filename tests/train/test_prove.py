@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from tests import warm
 
+from echelon.cli import prove as command
+
 TRAIN = """
 import torch
 from torch import nn
@@ -413,3 +415,15 @@ def test_wrong_input(tmp_path: Path, options: tuple[str, ...], message: str) -> 
     assert message in done.stderr
     assert "hint: " in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_worst_tensor_is_one_that_tells_something(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is 0 but for rounding may differ by its whole size, and is named apart; unless there is nothing else."""
+    noise = {"tensor": "gradient of k.bias", "step": 1, "difference": 2.2, "tells": False}
+    rows = [noise, {"tensor": "gradient of q.weight", "step": 2, "difference": 1e-7, "tells": True}]
+    command._print_worst(rows)
+    said = capsys.readouterr().out
+    assert "the worst of 1 tensors differs by 1.0e-07: gradient of q.weight in step 2\n" in said
+    assert "1 more tell nothing, as they are rounding alone on one device too: gradient of k.bias\n" in said
+    command._print_worst([noise])
+    assert capsys.readouterr().out == "  the worst of 1 tensors differs by 2.2e+00: gradient of k.bias in step 1\n"

@@ -97,13 +97,13 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
 
 def _print_worst(tensors: list[dict[str, Any]]) -> None:
     """Print how far tensors are apart; what is 0 but for rounding, as the gradient of a bias of keys, has no size."""
-    telling = [row for row in tensors if row.get("tells", True)]
-    worst = max(telling or tensors, key=lambda row: float(row["difference"]))
-    count = len({row["tensor"] for row in telling or tensors})
-    print(f"  the worst of {count} tensors differs by {worst['difference']:.1e}: "
+    telling = [row for row in tensors if row.get("tells", True)] or tensors
+    worst = max(telling, key=lambda row: float(row["difference"]))
+    names = {row["tensor"] for row in telling}
+    print(f"  the worst of {len(names)} tensors differs by {worst['difference']:.1e}: "
           f"{worst['tensor']} in step {worst['step']}")  # fmt: skip
-    noise = sorted({row["tensor"] for row in tensors} - {row["tensor"] for row in telling})
-    if telling and noise:
+    noise = sorted({row["tensor"] for row in tensors} - names)
+    if noise:
         print(f"  {len(noise)} more tell nothing, as they are rounding alone on one device too: {', '.join(noise[:2])}"
               + (" …" if len(noise) > 2 else ""))  # fmt: skip
 

@@ -56,7 +56,7 @@ def parallelize(
 
     ranks = run.world.processes
     if run.record is not None and ranks.size == 1:
-        strategy = strategy.alone
+        strategy = strategy.alone  # what `echelon prove` compares the ranks with
     strategy.check_ranks(ranks.size)
     num_shards = run.world.size if run.world.is_exact else 0
     if num_shards:

@@ -53,21 +53,23 @@ class Optimizing:
 
     def rates(self) -> List[float]:
         """Return the learning rate of each group of one device; every rank must ask."""
-        kept: Dict[int, Dict[str, Any]] = {}
-        for other in self._of_all_stages(self._settings()):
-            kept.update(other)
+        kept = self._merged(self._settings())
         return [float(kept[number]["lr"]) for number in sorted(kept)]
 
     def names(self, order: Sequence[str]) -> List[str]:
         """Return the names of the weights as one device numbers them; every rank must ask."""
-        members: Dict[str, int] = {}
-        for others in self._of_all_stages(self._members()):
-            members.update(others)
-        return _in_order(members, order)
+        return _in_order(self._merged(self._members()), order)
 
     def _groups(self) -> List[Dict[str, Any]]:
         groups: List[Dict[str, Any]] = self.optimizer.param_groups
         return groups
+
+    def _merged(self, mine: Dict[Any, Any]) -> Dict[Any, Any]:
+        """Return what all stages have, of which this rank has its part."""
+        found: Dict[Any, Any] = {}
+        for other in self._of_all_stages(mine):
+            found.update(other)
+        return found
 
     def _of_all_stages(self, mine: Any) -> List[Any]:
         if self._axes.sizes["pipeline"] == 1:

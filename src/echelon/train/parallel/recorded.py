@@ -5,12 +5,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 import torch
 from torch import nn
 
-from ..proof.record import Record, in_other_order
+from ..proof.record import Record
 from . import states
 from .axes import Axes
 from .optimizers import Optimizing
-
-__all__ = ["begin", "in_other_order", "noted"]
 
 
 def begin(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, 
 import torch
 from torch import nn
 
+from ..proof.record import in_other_order
 from ..streams import Streams
 from . import (
     additivity,
@@ -205,7 +206,7 @@ class Parallel:
         """Return what this rank computes, and note what the whole batch's loss is a mean over."""
         batches.refuse_views(inputs, targets)
         if self._is_reordered:
-            inputs, targets = (batches.each(recorded.in_other_order, one) for one in (inputs, targets))
+            inputs, targets = (batches.each(in_other_order, one) for one in (inputs, targets))
         total = 0.0 if rows else float(self._count(targets))
         if not rows:
             if self._num_begun <= same_batch.NUM_STEPS:
