@@ -72,6 +72,8 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if run.calls.is_idle:
+            return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
     def leave() -> None:

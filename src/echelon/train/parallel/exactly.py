@@ -55,12 +55,8 @@ class ExactParallel(Parallel):
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
-        self._calls.leave_hooks()
-        try:
-            with self._virtual.computing(self._streams, self._parameters):
-                yield
-        finally:
-            self._calls.enter_hooks()
+        with self._calls.idle(), self._virtual.computing(self._streams, self._parameters):
+            yield
 
     def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:
         self._virtual.set_aside()

@@ -195,12 +195,8 @@ class Parallel:
     @contextmanager
     def _plainly(self) -> Iterator[None]:
         """Compute without a run's look at each call of a module, and with random numbers for these rows alone."""
-        self._calls.leave_hooks()
-        try:
-            with self._streams.in_own():
-                yield
-        finally:
-            self._calls.enter_hooks()
+        with self._calls.idle(), self._streams.in_own():
+            yield
 
     def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
         """Return what this rank computes, and note what the whole batch's loss is a mean over."""

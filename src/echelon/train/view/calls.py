@@ -27,6 +27,8 @@ class Calls:
         self._run = run
         self._pid = os.getpid()
         self.is_inside = False
+        self.is_idle = False
+        """Whether modules are called as ever, and nothing is looked at."""
         self.leave_hooks = self.enter_hooks = _nothing
         self.is_compiled = False
         """Whether something was compiled: then hooks are left, which makes classes forget what they had looked up."""
@@ -36,6 +38,27 @@ class Calls:
         """How much of the batch that is computed this rank has."""
         self.num_shared = 0
         """Calls in which every rank had rows of its own."""
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Look at no calls."""
+        self.is_idle = True
+        try:
+            with self._unhooked():
+                yield
+        finally:
+            self.is_idle = False
+
+    @contextmanager
+    def _unhooked(self) -> Iterator[None]:
+        """Leave hooks if there is something compiled, which is the module and not how it is called."""
+        if self.is_compiled:
+            self.leave_hooks()
+        try:
+            yield
+        finally:
+            if self.is_compiled:
+                self.enter_hooks()
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
@@ -70,15 +93,11 @@ class Calls:
     def _inside(self) -> Iterator[None]:
         """Compute a model with plain PyTorch, and with random numbers of this rank's own, such as dropout."""
         self.is_inside = True
-        if self.is_compiled:
-            self.leave_hooks()
         try:
-            with self._run.streams.in_own():
+            with self._unhooked(), self._run.streams.in_own():
                 yield
         finally:
             self.is_inside = False
-            if self.is_compiled:
-                self.enter_hooks()
 
     def _compute(self, original: Any, module: nn.Module, every: List[Any], leads: List[List[Sharded]]) -> Any:
         """Compute this rank's rows, or those of each shard by itself."""
