@@ -247,6 +247,18 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+def losses_by_hand(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return the losses of a GPT, trained as one does on one device."""
+    losses = []
+    for inputs, targets in batches("gpt"):
+        optimizer.zero_grad()
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def train_by_hand(kind: str, optimizer_kind: str, clip: float) -> dict[str, Any]:
     """Train as one does on one device; nothing of echelon."""
     model = make(kind)

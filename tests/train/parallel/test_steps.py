@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.train.parallel import proving, ranks, test_equal, training
 
+from echelon.train.parallel import elementwise
 from echelon.train.parallel.strategy import Strategy
 
 SGD = [
@@ -22,6 +23,14 @@ def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
     """Where AdamW hides a factor on a gradient, SGD shows it, and so does a norm that limits nothing."""
     found = proving.train(num_ranks, "gpt", strategy, "sgd", 0.0)
     test_equal.compare(found, test_equal.alone("gpt", "sgd", 0.0))
+
+
+def test_every_optimizer() -> None:
+    """All that compute each element by itself, and so step on what a rank holds."""
+    names = [kind.__name__ for kind in elementwise.KINDS]
+    expected = ranks.run(1, training.by_optimizer, names, None)[0]
+    for found in ranks.run(2, training.by_optimizer, names, Strategy(shard=2)):
+        assert found == {name: pytest.approx(losses, rel=2e-6) for name, losses in expected.items()}
 
 
 PRECISION = [
@@ -165,6 +174,8 @@ WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
     (2, "tied", Strategy(tensor=2, parallel_loss=True), {}, "is also wte.weight", "=False"),
     (2, "tied", Strategy(tensor=2), {"plan": {"lm_head": "colwise_rep"}}, "one tensor, and the tensor axis", "plan="),
     (2, "in-place", Strategy(pipeline=2, accumulation=2), {}, "what its block h.2 gave, in place", "x = x + y"),
+    (2, "LBFGS", Strategy(shard=2), {}, "LBFGS computes with all weights as one vector", "AdamW"),
+    (2, "Adafactor", Strategy(tensor=2), {}, "Adafactor computes with means over rows and columns", "AdamW"),
     (2, "apart", Strategy(replicate=2), {}, "rank 1 was given another batch than rank 0", "rows=True"),
     (2, "apart", Strategy(tensor=2), {}, "rank 1 was given another batch than rank 0", "torch.manual_seed(0)"),
     (2, "views", Strategy(replicate=2), {}, "the batch comes from run.loader()", "trained.loader(loader)"),

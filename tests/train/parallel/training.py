@@ -1,5 +1,6 @@
 """What ranks do in these tests: train a model under a strategy, and say all that can be compared."""
 
+import inspect
 import os
 from typing import Any
 
@@ -100,15 +101,7 @@ def alone_in_groups(kind: str) -> list[float]:
         {"params": [one for one in model.parameters() if (one.dim() > 1) is is_matrix], "weight_decay": decay}
         for is_matrix, decay in ((True, 0.1), (False, 0.0))
     ]
-    optimizer = torch.optim.AdamW(groups, lr=1e-2, eps=1e-4)
-    losses = []
-    for inputs, targets in models.batches(kind):
-        optimizer.zero_grad()
-        loss = models.loss_of(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return models.losses_by_hand(model, torch.optim.AdamW(groups, lr=1e-2, eps=1e-4))
 
 
 def save(kind: str, strategy: Strategy, path: str) -> None:
@@ -136,6 +129,24 @@ def from_meta(kind: str, strategy: Strategy, path: str) -> Any:
         trained.optimize(maker, **settings)
         losses = [trained.step(*batch, clip=0.5).loss.item() for batch in models.batches(kind)]
     return {"drawn": drawn, "losses": losses}
+
+
+def by_optimizer(names: list[str], strategy: Any) -> dict[str, list[float]]:
+    """Return the losses of a short training with each optimizer of torch.optim: by hand if there is no strategy."""
+    return {name: _by_optimizer(getattr(torch.optim, name), strategy) for name in names}
+
+
+def _by_optimizer(kind: Any, strategy: Any) -> list[float]:
+    model, settings = models.make("gpt"), {"lr": 1e-2}
+    if "eps" in inspect.signature(kind).parameters:
+        settings["eps"] = 1e-3  # less would make steps of what is 0 but for rounding
+    if strategy is None:
+        return models.losses_by_hand(model, kind(model.parameters(), **settings))
+    trained = start.start().parallelize(model, strategy, loss=models.loss_of)
+    optimizer = trained.optimize(kind, **settings)
+    assert isinstance(optimizer, kind)
+    assert type(optimizer).__name__ == kind.__name__
+    return [trained.step(inputs, targets).loss.item() for inputs, targets in models.batches("gpt")]
 
 
 TOO_LARGE = 2.0**120
@@ -287,7 +298,9 @@ def odd_model(kind: str) -> torch.nn.Module:
             model = models.Gpt()
             model.h[0].scale = torch.nn.Parameter(torch.ones(1))
         return model
-    model = models.make("gpt" if kind in ("tied", "dropout", "odd", "views", "loop", "apart") else kind)
+    model = models.make(
+        "gpt" if kind in ("tied", "dropout", "odd", "views", "loop", "apart", "LBFGS", "Adafactor") else kind
+    )
     if kind == "tied":
         model.lm_head.weight = model.wte.weight
     if kind == "dropout":
@@ -308,7 +321,7 @@ def refused(kind: str, strategy: Strategy, wishes: dict[str, Any]) -> tuple[str,
         wishes = {"sample": inputs, **wishes}
     try:
         trained = start.start().parallelize(model, strategy, loss=models.loss_of, **wishes)
-        trained.optimize(torch.optim.SGD, lr=0.1)
+        trained.optimize(getattr(torch.optim, kind, torch.optim.SGD), lr=0.1)
         if kind == "apart" and start.start().world.rank == 1:
             inputs, targets = inputs.flip(0), targets.flip(0)
         if kind == "views":

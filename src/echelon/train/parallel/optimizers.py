@@ -10,6 +10,7 @@ from .axes import Axes
 from .strategy import StrategyError
 
 OURS = ("echelon_group", "params")
+NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over rows and columns of whole weights"}
 Chooser = Callable[[str, nn.Parameter], Dict[str, Any]]
 
 
@@ -25,8 +26,9 @@ class Optimizing:
         groups: Optional[Chooser] = None,
         settings: Dict[str, Any],
     ) -> None:
-        if kind is torch.optim.LBFGS and (axes.strategy.is_fully_sharded or axes.strategy.num_data < axes.world.size):
-            raise StrategyError("LBFGS computes with all weights as one vector", hint="torch.optim.AdamW")
+        name = getattr(kind, "__name__", "")
+        if name in NEED_WHOLE and (axes.strategy.is_fully_sharded or axes.strategy.num_data < axes.world.size):
+            raise StrategyError("%s computes with %s" % (name, NEED_WHOLE[name]), hint="torch.optim.AdamW")
         self._axes = axes
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self.optimizer = spreading.make_optimizer(kind, _grouped(parameters, groups, axes), axes, settings)

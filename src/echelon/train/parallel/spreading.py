@@ -79,6 +79,13 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
 def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some."""
     if not axes.strategy.spreads_states_only:
+        if any(hasattr(weight, "placements") for group in groups for weight in group["params"]):
+            from . import elementwise
+
+            # on a GPU PyTorch steps on all at once of itself; weights in the host's memory are there to save such room
+            kind = elementwise.on_own_elements(
+                kind, at_once=axes.world.device.type == "cpu" and not axes.strategy.offload
+            )
         return kind(groups, **settings)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

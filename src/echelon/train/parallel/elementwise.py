@@ -1,0 +1,84 @@
+"""Optimizers that compute each element by itself step on what a rank holds, and no DTensor is asked how it is spread.
+
+PyTorch asks it for each operation, and for the first of each kind it takes milliseconds to answer.
+"""
+
+from contextlib import contextmanager
+from typing import Any, Dict, Iterable, Iterator, List
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+optim = torch.optim
+KINDS = (
+    optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,
+    optim.RMSprop, optim.Rprop, optim.SGD,
+)  # fmt: skip
+
+
+def on_own_elements(kind: Any, *, at_once: bool) -> Any:
+    """Return the same class of optimizers, whose steps compute with what this rank holds of each weight.
+
+    With `at_once` one call changes all weights of a group, which needs room for as many elements more.
+    """
+    if kind not in KINDS:
+        return kind
+    step_of_kind = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
+
+    def step(self: Any, closure: Any = None) -> Any:
+        """Step, after the loss was computed again if that is asked for."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with _OwnElements(), _at_once(self.param_groups if at_once else ()):  # type: ignore[no-untyped-call]
+            step_of_kind(self)
+        return loss
+
+    return type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
+
+
+@contextmanager
+def _at_once(groups: Iterable[Dict[str, Any]]) -> Iterator[None]:
+    """Let groups be changed so where nothing else was chosen; what is saved of them stays as it is."""
+    free = [
+        one for one in groups if one.get("foreach", False) is None and not (one.get("fused") or one["differentiable"])
+    ]
+    for group in free:
+        group["foreach"] = True
+    try:
+        yield
+    finally:
+        for group in free:
+            group["foreach"] = None
+
+
+class _OwnElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Compute with the local tensors of DTensors; what comes out is spread as what went in."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves, form = tree_flatten((args, kwargs or {}))
+        spread: Dict[int, DTensor] = {}
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, DTensor):
+                leaves[place] = leaf._local_tensor
+                spread[id(leaf._local_tensor)] = leaf
+        own_args, own_kwargs = tree_unflatten(leaves, form)
+        result = func(*own_args, **own_kwargs)
+        if not spread:
+            return result
+        outputs, form = tree_flatten(result)
+        likes = list(spread.values())
+        return tree_unflatten([_as_spread(one, place, spread, likes) for place, one in enumerate(outputs)], form)
+
+
+def _as_spread(result: Any, place: int, spread: Dict[int, DTensor], likes: List[DTensor]) -> Any:
+    """Return a result as a DTensor: that which was changed, or one that is spread as the weight at this place."""
+    if not isinstance(result, torch.Tensor) or id(result) in spread:
+        return spread.get(id(result), result)
+    like = likes[place]
+    if result.shape != like._local_tensor.shape:
+        raise AssertionError("%s is no result of each element by itself" % (tuple(result.shape),))
+    return DTensor(result, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
