@@ -16,6 +16,7 @@ class Weights:
         self._spread = _unsharded(roots)
         self._before: List[Optional[torch.Tensor]] = []
         self._sparse: Set[int] = set()
+        self._rows = [_own_rows(one) if is_sharded(one) else None for one in parameters]
         self.likes = [_like(one) for one in parameters]
         """Tensors with the shapes and dtypes of whole gradients."""
 
@@ -49,8 +50,8 @@ class Weights:
 
     def put(self, sums: Sequence[Optional[torch.Tensor]]) -> List[bool]:
         """Add whole gradients to what was set aside; say of each weight whether nothing was."""
-        for parameter, old, new in zip(self.parameters, self._before, sums):  # noqa: B905
-            part = new if new is None or not is_sharded(parameter) else _own_part(new, parameter)
+        for parameter, rows, old, new in zip(self.parameters, self._rows, self._before, sums):  # noqa: B905
+            part = new if new is None or rows is None else _own_part(new, parameter, rows)
             if part is not None and id(parameter) in self._sparse:
                 part = part.to_sparse(1)
             parameter.grad = part if old is None else old if part is None else old.add_(part)
@@ -88,21 +89,25 @@ def _take_unsharded(one: Any) -> Optional[torch.Tensor]:
     return gradient  # type: ignore[no-any-return]
 
 
-def _own_part(gradient: torch.Tensor, parameter: Any) -> Any:
-    """Return of a whole gradient what this rank keeps of the parameter."""
-    from torch.distributed.tensor import DTensor
-
-    mesh = parameter.device_mesh
-    local = gradient
+def _own_rows(parameter: Any) -> slice:
+    """Return which rows this rank keeps of a parameter."""
+    size = parameter.size(0)
+    rows = slice(0, size)
     for axis, placement in enumerate(parameter.placements):
         if placement.is_shard():  # else each rank of this axis keeps the same
-            parts = gradient.chunk(mesh.size(axis), 0)  # as Shard(0) cuts; the last ranks may have nothing
-            rank = mesh.get_local_rank(axis)
-            local = parts[rank] if rank < len(parts) else gradient[:0]
-    local = local.to(parameter.to_local().device, copy=True)
-    return DTensor.from_local(
-        local, mesh, parameter.placements, run_check=False, shape=gradient.shape, stride=gradient.stride()
-    )
+            each = -(-size // parameter.device_mesh.size(axis))  # as Shard(0) cuts; the last ranks may have nothing
+            first = min(each * parameter.device_mesh.get_local_rank(axis), size)
+            rows = slice(first, min(first + each, size))
+    return rows
+
+
+def _own_part(gradient: torch.Tensor, parameter: Any, rows: slice) -> Any:
+    """Return of a whole gradient what this rank keeps of the parameter, spread as that is."""
+    from torch.distributed.tensor import DTensor
+
+    local = gradient[rows].to(parameter.device, copy=True)
+    # as fully_shard makes them; DTensor.from_local() is dear
+    return DTensor(local, parameter._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 def clip_by_whole_norm(

@@ -50,13 +50,17 @@ class Fingerprints:
         self._axes = axes
         self._trained = list(trained)
         self._sizes: Dict[str, int] = {}
+        self._firsts: Dict[str, int] = {}
+        """Which element of a weight is the first that this rank keeps."""
 
     def take(self, parameters: Mapping[str, nn.Parameter]) -> int:
         """Return the number, made of the bits of a few small tensors."""
         axes, total = self._axes, 0
         for name in self._smallest(parameters):
             if name in parameters and not axes.place("replicate") and not _is_copy(parameters[name], axes):
-                total += _bits_of(parameters[name], self._trained.index(name))
+                if name not in self._firsts:
+                    self._firsts[name] = _first_element(parameters[name])
+                total += _bits_of(parameters[name], self._trained.index(name), self._firsts[name])
         value = torch.tensor(total % _MODULUS, device=axes.world.device)
         if axes.world.size > 1:
             torch.distributed.all_reduce(value)  # whole numbers, whose sum has no order
@@ -80,15 +84,19 @@ def _is_copy(parameter: nn.Parameter, axes: Axes) -> bool:
     return not hasattr(parameter, "placements") and axes.place("shard") > 0
 
 
-def _bits_of(parameter: Any, place: int) -> int:
-    """Return a number made of the bits of the first elements of a weight: of those that this rank keeps."""
-    local, first = norms.local(parameter.detach()), 0
-    if hasattr(parameter, "placements"):
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+def _first_element(parameter: Any) -> int:
+    """Return which element of a weight is the first that this rank keeps."""
+    if not hasattr(parameter, "placements"):
+        return 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        mesh, placements = parameter.device_mesh, parameter.placements
-        _, offset = compute_local_shape_and_global_offset(parameter.shape, mesh, placements)
-        first = offset[0] * (parameter.numel() // max(parameter.size(0), 1)) if offset else 0
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return offset[0] * (parameter.numel() // max(parameter.size(0), 1)) if offset else 0
+
+
+def _bits_of(parameter: nn.Parameter, place: int, first: int) -> int:
+    """Return a number made of the bits of the first elements of a weight: of those that this rank keeps."""
+    local = norms.local(parameter).detach()
     bits = local.reshape(-1)[: max(_MOST_ELEMENTS - first, 0)].double().cpu().view(torch.int64)
     places = torch.arange(first, first + bits.numel()) + place * _MOST_ELEMENTS
     return int((bits * (2 * places + 1)).sum())
