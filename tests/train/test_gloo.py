@@ -16,7 +16,8 @@ def say():
     for thread in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{thread}/comm") as file:
             if "gloo_tcp_loop" in file.read():
-                found.append(os.getpriority(os.PRIO_PROCESS, int(thread)))
+                is_batch = os.sched_getscheduler(int(thread)) == os.SCHED_BATCH
+                found += [os.getpriority(os.PRIO_PROCESS, int(thread)), int(is_batch)]
     print("program", os.getpriority(os.PRIO_PROCESS, 0), "loops", *found)
 """
 ONE_DEVICE = """
@@ -56,14 +57,16 @@ dist.destroy_process_group()
 """
 
 
-def run(folder: Path, script: str, *words: str) -> tuple[int, list[int]]:
-    """Return the niceness of rank 0, and that of each of its loops."""
+def run(folder: Path, script: str, *words: str) -> tuple[int, set[tuple[int, int]]]:
+    """Return the niceness of rank 0, and of its loops their niceness and whether they are batch threads."""
     (folder / "train.py").write_text(LOOK + script)
     command = ["-m", "echelon", "run", *words, "train.py"]
     done: subprocess.CompletedProcess[str] = warm.run(command, cwd=folder)
     assert done.returncode == 0, done.stderr
     line = next(line.split() for line in done.stdout.splitlines() if line.startswith("program "))
-    return int(line[1]), [int(word) for word in line[3:]]
+    return int(line[1]), {
+        (int(niceness), int(is_batch)) for niceness, is_batch in zip(line[3::2], line[4::2], strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,11 +81,10 @@ def run(folder: Path, script: str, *words: str) -> tuple[int, list[int]]:
 def test_loops_make_way(tmp_path: Path, script: str, words: list[str]) -> None:
     """Each process group has a loop of its own; all of them are lower than the program, which stays as it was."""
     program, loops = run(tmp_path, script, *words)
-    assert loops
-    assert set(loops) == {program + gloo.NICENESS}
+    assert loops == {(program + gloo.NICENESS, 1)}
 
 
 def test_group_of_the_script_is_left_alone(tmp_path: Path) -> None:
     """What a script distributes itself is its own."""
     program, loops = run(tmp_path, BY_HAND, "-n", "2")
-    assert set(loops) == {program}
+    assert loops == {(program, 0)}

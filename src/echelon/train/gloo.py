@@ -2,8 +2,9 @@
 
 A loop reads a connection only when no other thread holds its lock, and is woken at once as long as there is something
 to read (gloo/transport/tcp: Pair::handleEvents takes the lock or leaves, Loop::run waits for a level). Where ranks are
-as many as cores, the loop spins on the very core that the thread with the lock waits for; with a lower priority it
-makes way (docs/performance.md). PyTorch 2.6 gives these threads no name: there they stay.
+as many as cores, the loop spins on the very core that the thread with the lock waits for; with a lower priority, and
+as a batch thread, which takes no core from another when it wakes (man 7 sched), it makes way (docs/performance.md).
+PyTorch 2.6 gives these threads no name: there they stay.
 """
 
 import os
@@ -15,7 +16,7 @@ NICENESS = 10
 
 
 def yield_cores() -> None:
-    """Lower the priority of all event loops of this process; it is called where a process group has been made."""
+    """Let all event loops of this process make way; it is called where a process group has been made."""
     try:
         threads = os.listdir("/proc/self/task")
     except OSError:
@@ -25,6 +26,7 @@ def yield_cores() -> None:
         with suppress(OSError):  # it has ended
             if _name_of(thread) == _LOOP:
                 os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
+                os.sched_setscheduler(int(thread), os.SCHED_BATCH, os.sched_param(0))
 
 
 def _name_of(thread: str) -> str:

@@ -4,12 +4,11 @@ PyTorch asks it for each operation, and for the first of each kind it takes mill
 """
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List
+from typing import Any, Dict, Iterable, Iterator
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 optim = torch.optim
 KINDS = (
@@ -59,26 +58,29 @@ class _OwnElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Compute with the local tensors of DTensors; what comes out is spread as what went in."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves, form = tree_flatten((args, kwargs or {}))
+        if DTensor not in types:
+            return func(*args, **(kwargs or {}))
         spread: Dict[int, DTensor] = {}
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, DTensor):
-                leaves[place] = leaf._local_tensor
-                spread[id(leaf._local_tensor)] = leaf
-        own_args, own_kwargs = tree_unflatten(leaves, form)
-        result = func(*own_args, **own_kwargs)
-        if not spread:
-            return result
-        outputs, form = tree_flatten(result)
+        own = {name: _own(one, spread) for name, one in (kwargs or {}).items()}
+        result = func(*_own(args, spread), **own)
         likes = list(spread.values())
-        return tree_unflatten([_as_spread(one, place, spread, likes) for place, one in enumerate(outputs)], form)
+        if isinstance(result, (list, tuple)):
+            return type(result)(_as_spread(one, spread, like) for one, like in zip(result, likes))  # noqa: B905
+        return _as_spread(result, spread, likes[0])
 
 
-def _as_spread(result: Any, place: int, spread: Dict[int, DTensor], likes: List[DTensor]) -> Any:
-    """Return a result as a DTensor: that which was changed, or one that is spread as the weight at this place."""
+def _own(value: Any, spread: Dict[int, DTensor]) -> Any:
+    """Return what this rank holds of an argument, and note whose it is."""
+    if isinstance(value, DTensor):
+        spread[id(value._local_tensor)] = value
+        return value._local_tensor
+    return [_own(one, spread) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _as_spread(result: Any, spread: Dict[int, DTensor], like: DTensor) -> Any:
+    """Return a result as a DTensor: that which was changed, or one that is spread as the weight at its place."""
     if not isinstance(result, torch.Tensor) or id(result) in spread:
         return spread.get(id(result), result)
-    like = likes[place]
     if result.shape != like._local_tensor.shape:
         raise AssertionError("%s is no result of each element by itself" % (tuple(result.shape),))
     return DTensor(result, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
