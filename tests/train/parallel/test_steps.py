@@ -33,6 +33,20 @@ def test_every_optimizer() -> None:
         assert found == {name: pytest.approx(losses, rel=2e-6) for name, losses in expected.items()}
 
 
+def test_optimizer_that_needs_whole_rows() -> None:
+    """Stages have whole weights."""
+    expected = ranks.run(1, training.by_optimizer, ["Adafactor"], None)[0]
+    for found in ranks.run(2, training.by_optimizer, ["Adafactor"], Strategy(pipeline=2, accumulation=2)):
+        assert found["Adafactor"] == pytest.approx(expected["Adafactor"], rel=2e-6)
+
+
+def test_optimizer_that_asks_for_the_loss() -> None:
+    """As often as it likes."""
+    expected = ranks.run(1, training.with_closure, None)[0]
+    for found in ranks.run(2, training.with_closure, Strategy(replicate=2)):
+        assert found == pytest.approx(expected, rel=2e-6)
+
+
 PRECISION = [
     ("bf16", 1, {"accumulation": 2}),
     ("bf16", 2, {"replicate": 2}),
@@ -175,6 +189,8 @@ WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
     (2, "tied", Strategy(tensor=2), {"plan": {"lm_head": "colwise_rep"}}, "one tensor, and the tensor axis", "plan="),
     (2, "in-place", Strategy(pipeline=2, accumulation=2), {}, "what its block h.2 gave, in place", "x = x + y"),
     (2, "LBFGS", Strategy(shard=2), {}, "LBFGS computes with all weights as one vector", "AdamW"),
+    (2, "LBFGS", Strategy(shard=2, reshard="never"), {}, "LBFGS computes with all weights as one vector", "AdamW"),
+    (2, "LBFGS", Strategy(replicate=2), {}, "LBFGS asks for the loss several times a step", "trained.backward("),
     (2, "Adafactor", Strategy(tensor=2), {}, "Adafactor computes with means over rows and columns", "AdamW"),
     (2, "apart", Strategy(replicate=2), {}, "rank 1 was given another batch than rank 0", "rows=True"),
     (2, "apart", Strategy(tensor=2), {}, "rank 1 was given another batch than rank 0", "torch.manual_seed(0)"),

@@ -1,6 +1,5 @@
 """What ranks do in these tests: train a model under a strategy, and say all that can be compared."""
 
-import inspect
 import os
 from typing import Any
 
@@ -138,15 +137,38 @@ def by_optimizer(names: list[str], strategy: Any) -> dict[str, list[float]]:
 
 def _by_optimizer(kind: Any, strategy: Any) -> list[float]:
     model, settings = models.make("gpt"), {"lr": 1e-2}
-    if "eps" in inspect.signature(kind).parameters:
+    if isinstance(kind(model.parameters(), **settings).defaults.get("eps"), float):
         settings["eps"] = 1e-3  # less would make steps of what is 0 but for rounding
     if strategy is None:
         return models.losses_by_hand(model, kind(model.parameters(), **settings))
-    trained = start.start().parallelize(model, strategy, loss=models.loss_of)
+    sample = models.batches("gpt")[0][0]
+    trained = start.start().parallelize(model, strategy, loss=models.loss_of, sample=sample)
     optimizer = trained.optimize(kind, **settings)
     assert isinstance(optimizer, kind)
     assert type(optimizer).__name__ == kind.__name__
     return [trained.step(inputs, targets).loss.item() for inputs, targets in models.batches("gpt")]
+
+
+def with_closure(strategy: Any) -> list[float]:
+    """Return the losses of a short training with LBFGS, which asks for the loss itself."""
+    model = models.make("gpt")
+    trained = start.start().parallelize(model, strategy, loss=models.loss_of) if strategy else None
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.02, max_iter=3)
+    if trained:
+        optimizer = trained.optimize(torch.optim.LBFGS, lr=0.02, max_iter=3)
+    losses = []
+    for inputs, targets in models.batches("gpt"):
+
+        def closure(inputs: Any = inputs, targets: torch.Tensor = targets) -> torch.Tensor:
+            optimizer.zero_grad()
+            if trained:
+                return trained.backward(inputs, targets)
+            loss = models.loss_of(model(inputs), targets)
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure).item())
+    return losses
 
 
 TOO_LARGE = 2.0**120

@@ -26,9 +26,7 @@ class Optimizing:
         groups: Optional[Chooser] = None,
         settings: Dict[str, Any],
     ) -> None:
-        name = getattr(kind, "__name__", "")
-        if name in NEED_WHOLE and (axes.strategy.is_fully_sharded or axes.strategy.num_data < axes.world.size):
-            raise StrategyError("%s computes with %s" % (name, NEED_WHOLE[name]), hint="torch.optim.AdamW")
+        _check(getattr(kind, "__name__", ""), axes)
         self._axes = axes
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self.optimizer = spreading.make_optimizer(kind, _grouped(parameters, groups, axes), axes, settings)
@@ -125,6 +123,25 @@ class Optimizing:
                 hint="load the state of an optimizer of the same model",
             )
         return dict(zip(names, numbers))  # noqa: B905
+
+
+def _check(kind: str, axes: Axes) -> None:
+    """Refuse what would take a part of a weight, or of all weights, for the whole."""
+    strategy = axes.strategy
+    is_apart = strategy.is_fully_sharded or strategy.tensor > 1
+    if kind == "LBFGS":
+        is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
+    if kind in NEED_WHOLE and is_apart:
+        raise StrategyError("%s computes with %s" % (kind, NEED_WHOLE[kind]), hint="torch.optim.AdamW")
+
+
+def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that asks for the loss by itself."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise StrategyError(
+            "LBFGS asks for the loss several times a step, and step() computes it once",
+            hint="optimizer.step(closure), whose closure calls zero_grad() and trained.backward(inputs, targets)",
+        )
 
 
 def _part(value: Any, parameter: Any) -> Any:

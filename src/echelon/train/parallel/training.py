@@ -26,7 +26,7 @@ from . import (
 )
 from .apply import State, read
 from .axes import Axes
-from .optimizers import Chooser, Optimizing
+from .optimizers import Chooser, Optimizing, check_is_stepped_once
 from .strategy import StrategyError
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Parallel:
 
     def step(self, inputs: Any, targets: Any, *, clip: float = NO_LIMIT, rows: bool = False) -> Step:
         """Train on a batch: forward, backward, clip, step. Every rank gives the whole batch; with rows=True its own."""
+        check_is_stepped_once(self.optimizer)
         self.optimizer.zero_grad()
         loss = self._begin(inputs, targets, rows=rows)
         norm = self.clip(clip)
