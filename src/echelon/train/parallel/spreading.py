@@ -1,15 +1,16 @@
 """The outermost step: replicate a model's weights, or spread them, with PyTorch's own parts."""
 
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Sequence
 
 import torch
 from torch import nn
 
-from . import blocks
+from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MOST_AT_ONCE = 1 << 24  # elements, of which 64 MB more are needed; with larger tensors calls cost nothing beside sums
 
 
 def apply(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> nn.Module:
@@ -79,14 +80,18 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
 def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some."""
     if not axes.strategy.spreads_states_only:
-        if any(hasattr(weight, "placements") for group in groups for weight in group["params"]):
+        weights = [weight for group in groups for weight in group["params"]]
+        if any(hasattr(weight, "placements") for weight in weights):
             from . import elementwise
 
-            # on a GPU PyTorch steps on all at once of itself; weights in the host's memory are there to save such room
-            kind = elementwise.on_own_elements(
-                kind, at_once=axes.world.device.type == "cpu" and not axes.strategy.offload
-            )
+            kind = elementwise.on_own_elements(kind, at_once=_are_small([norms.local(one) for one in weights]))
         return kind(groups, **settings)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     return ZeroRedundancyOptimizer(groups, optimizer_class=kind, process_group=axes.group("shard"), **settings)
+
+
+def _are_small(tensors: Sequence[torch.Tensor]) -> bool:
+    """Tell whether to step on all at once, which on a GPU PyTorch does of itself: it saves calls, and costs room."""
+    is_here = all(one.device.type == "cpu" for one in tensors)
+    return is_here and sum(one.numel() for one in tensors) <= MOST_AT_ONCE
