@@ -23,7 +23,7 @@ def yield_cores() -> None:
         return  # not Linux
     niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     for thread in threads:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # it has ended, or this is not allowed here
             if _name_of(thread) == _LOOP:
                 os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
                 os.sched_setscheduler(int(thread), os.SCHED_BATCH, os.sched_param(0))

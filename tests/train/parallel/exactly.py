@@ -90,6 +90,19 @@ def train(
     return {"said": said, "evaluated": evaluated, "digest": digest(model, optimizer, random) if model else ""}
 
 
+def by_optimizer(names: list[str], strategy: Strategy) -> dict[str, str]:
+    """Return the digest after a few steps with each optimizer; on other ranks than the main one an empty text."""
+    found = {}
+    for name in names:
+        trained = begun(strategy)
+        trained.optimize(getattr(torch.optim, name), lr=1e-2)
+        for _ in range(6):
+            trained.step(*batch(), clip=0.5)
+        model, optimizer = trained.state(), trained.optimizer_state()
+        found[name] = digest(model, optimizer, torch.get_rng_state()) if model else ""
+    return found
+
+
 def digest(model: Any, optimizer: Any, random: torch.Tensor) -> str:
     found = hashlib.sha256(random.numpy().tobytes())
     for name, tensor in model.items():

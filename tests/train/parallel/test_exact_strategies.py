@@ -8,6 +8,7 @@ import pytest
 from tests.train.parallel import exactly, ranks, test_equal
 
 from echelon.train.exact import number
+from echelon.train.parallel import elementwise
 from echelon.train.parallel.strategy import Strategy
 from echelon.train.refusal import Refusal
 
@@ -84,6 +85,14 @@ def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
     """The rest of PyTorch's schedules, activations computed again, and weights in the host's memory."""
     compare(*train(num_ranks, strategy, FEW))
     assert alone(FEW)["digest"] != alone(NUM_STEPS)["digest"]
+
+
+def test_same_bits_with_every_optimizer() -> None:
+    """PyTorch's own ways of stepping, on all weights at once and one by one, have not the same bits."""
+    names = [kind.__name__ for kind in elementwise.ELEMENTWISE]
+    expected = ranks.run(1, exactly.by_optimizer, names, data())[0]
+    assert len(set(expected.values())) == len(names)
+    assert ranks.run(2, exactly.by_optimizer, names, data(shard=2))[0] == expected
 
 
 def test_ranks_and_strategy_change_on_the_way(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.train.parallel import proving, ranks, test_equal, training
 
-from echelon.train.parallel import elementwise
+from echelon.train.parallel import elementwise, spreading
 from echelon.train.parallel.strategy import Strategy
 
 SGD = [
@@ -25,12 +25,26 @@ def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
     test_equal.compare(found, test_equal.alone("gpt", "sgd", 0.0))
 
 
-def test_every_optimizer() -> None:
-    """All that compute each element by itself, and so step on what a rank holds."""
-    names = [kind.__name__ for kind in elementwise.KINDS]
+@pytest.mark.parametrize("most_at_once", [spreading.MOST_AT_ONCE, 0])
+def test_every_optimizer(most_at_once: int) -> None:
+    """All that compute each element by itself, and so step on what a rank holds, on all weights at once or in turn."""
+    names = [kind.__name__ for kind in elementwise.ELEMENTWISE]
     expected = ranks.run(1, training.by_optimizer, names, None)[0]
-    for found in ranks.run(2, training.by_optimizer, names, Strategy(shard=2)):
+    for found in ranks.run(2, training.by_optimizer, names, Strategy(shard=2), most_at_once):
         assert found == {name: pytest.approx(losses, rel=2e-6) for name, losses in expected.items()}
+
+
+@pytest.mark.parametrize("settings", [{"amsgrad": True, "maximize": True}, {"fused": True}, {"lr": torch.tensor(1e-2)}])
+def test_settings_of_an_optimizer(settings: dict[str, Any]) -> None:
+    """What else one may ask of AdamW."""
+    expected = ranks.run(1, training.with_settings, settings, None)[0]
+    for found in ranks.run(2, training.with_settings, settings, Strategy(shard=2)):
+        assert found == pytest.approx(expected, rel=2e-6)
+
+
+def test_optimizer_that_is_pickled() -> None:
+    """As the optimizers of PyTorch can be."""
+    assert ranks.run(2, training.read_again, Strategy(shard=2)) == [True, True]
 
 
 def test_optimizer_that_needs_whole_rows() -> None:

@@ -1,5 +1,6 @@
 """What ranks do in these tests: train a model under a strategy, and say all that can be compared."""
 
+import io
 import os
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from tests.train.parallel import models
 
 from echelon.train import start
+from echelon.train.parallel import spreading
 from echelon.train.parallel.strategy import Strategy
 
 
@@ -130,8 +132,9 @@ def from_meta(kind: str, strategy: Strategy, path: str) -> Any:
     return {"drawn": drawn, "losses": losses}
 
 
-def by_optimizer(names: list[str], strategy: Any) -> dict[str, list[float]]:
+def by_optimizer(names: list[str], strategy: Any, most_at_once: int = spreading.MOST_AT_ONCE) -> dict[str, list[float]]:
     """Return the losses of a short training with each optimizer of torch.optim: by hand if there is no strategy."""
+    spreading.MOST_AT_ONCE = most_at_once
     return {name: _by_optimizer(getattr(torch.optim, name), strategy) for name in names}
 
 
@@ -147,6 +150,34 @@ def _by_optimizer(kind: Any, strategy: Any) -> list[float]:
     assert isinstance(optimizer, kind)
     assert type(optimizer).__name__ == kind.__name__
     return [trained.step(inputs, targets).loss.item() for inputs, targets in models.batches("gpt")]
+
+
+def with_settings(settings: dict[str, Any], strategy: Any) -> list[float]:
+    """Return the losses of a short training with AdamW and these settings: by hand if there is no strategy."""
+    settings = {"lr": 1e-2, "eps": 1e-3, **settings}
+    if strategy is None:
+        model = models.make("gpt")
+        return models.losses_by_hand(model, torch.optim.AdamW(model.parameters(), **settings))
+    trained = parallelized("gpt", strategy)
+    trained.optimize(torch.optim.AdamW, **settings)
+    return [trained.step(inputs, targets).loss.item() for inputs, targets in models.batches("gpt")]
+
+
+def read_again(strategy: Strategy) -> bool:
+    """Tell whether an optimizer that was pickled steps as it did."""
+    trained = parallelized("gpt", strategy)
+    optimizer = trained.optimize(torch.optim.AdamW, lr=1e-2)
+    trained.step(*models.batches("gpt")[0])
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    file.seek(0)
+    every = [optimizer, torch.load(file, weights_only=False)]
+    for one in every:
+        for weight in one.param_groups[0]["params"]:
+            weight.grad = torch.ones_like(weight)
+        one.step()
+    pairs = zip(*(one.param_groups[0]["params"] for one in every), strict=True)
+    return all(one is not other and torch.equal(one.to_local(), other.to_local()) for one, other in pairs)
 
 
 def with_closure(strategy: Any) -> list[float]:

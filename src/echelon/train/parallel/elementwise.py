@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator
 
 import torch
+from torch import optim
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-optim = torch.optim
-KINDS = (
+ELEMENTWISE = (
     optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,
     optim.RMSprop, optim.Rprop, optim.SGD,
 )  # fmt: skip
@@ -22,7 +22,7 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
 
     With `at_once` one call changes all weights of a group, which needs room for as many elements more.
     """
-    if kind not in KINDS:
+    if kind not in ELEMENTWISE:
         return kind
     step_of_kind = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
 
@@ -32,19 +32,34 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        _place_gradients(self.param_groups)
         with _OwnElements(), _at_once(self.param_groups if at_once else ()):  # type: ignore[no-untyped-call]
             step_of_kind(self)
         return loss
 
-    return type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
+    def reduce(self: Any, _protocol: Any) -> Any:
+        return _of_kind, (kind, at_once), self.__getstate__()
+
+    return type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__, "__reduce_ex__": reduce})
+
+
+def _of_kind(kind: Any, at_once: bool) -> Any:
+    """Return what a pickled optimizer is made of."""
+    own = on_own_elements(kind, at_once=at_once)
+    return own.__new__(own)
+
+
+def _place_gradients(groups: Iterable[Dict[str, Any]]) -> None:
+    """Spread each gradient as its weight is: a sum that is still to be made is no element of it."""
+    for weight in (one for group in groups for one in group["params"]):
+        if isinstance(weight.grad, DTensor) and weight.grad.placements != weight.placements:
+            weight.grad = weight.grad.redistribute(placements=weight.placements)
 
 
 @contextmanager
 def _at_once(groups: Iterable[Dict[str, Any]]) -> Iterator[None]:
-    """Let groups be changed so where nothing else was chosen; what is saved of them stays as it is."""
-    free = [
-        one for one in groups if one.get("foreach", False) is None and not (one.get("fused") or one["differentiable"])
-    ]
+    """Let each call change a whole group where the user chose nothing else; what is saved of it stays as it is."""
+    free = [one for one in groups if one.get("foreach", False) is None and not _forbids_it(one)]
     for group in free:
         group["foreach"] = True
     try:
@@ -54,6 +69,10 @@ def _at_once(groups: Iterable[Dict[str, Any]]) -> Iterator[None]:
             group["foreach"] = None
 
 
+def _forbids_it(group: Dict[str, Any]) -> bool:
+    return bool(group.get("fused") or group["differentiable"] or isinstance(group["lr"], torch.Tensor))
+
+
 class _OwnElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Compute with the local tensors of DTensors; what comes out is spread as what went in."""
 
@@ -61,7 +80,7 @@ class _OwnElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if DTensor not in types:
             return func(*args, **(kwargs or {}))
         spread: Dict[int, DTensor] = {}
-        own = {name: _own(one, spread) for name, one in (kwargs or {}).items()}
+        own = {name: _own(one, spread) for name, one in (kwargs or {}).items()}  # first, for `out` is what comes out
         result = func(*_own(args, spread), **own)
         likes = list(spread.values())
         if isinstance(result, (list, tuple)):

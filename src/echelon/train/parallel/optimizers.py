@@ -10,6 +10,7 @@ from .axes import Axes
 from .strategy import StrategyError
 
 OURS = ("echelon_group", "params")
+# by name, for transformers has an Adafactor too
 NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over rows and columns of whole weights"}
 Chooser = Callable[[str, nn.Parameter], Dict[str, Any]]
 
@@ -26,7 +27,7 @@ class Optimizing:
         groups: Optional[Chooser] = None,
         settings: Dict[str, Any],
     ) -> None:
-        _check(getattr(kind, "__name__", ""), axes)
+        _check(kind, axes)
         self._axes = axes
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self.optimizer = spreading.make_optimizer(kind, _grouped(parameters, groups, axes), axes, settings)
@@ -125,14 +126,15 @@ class Optimizing:
         return dict(zip(names, numbers))  # noqa: B905
 
 
-def _check(kind: str, axes: Axes) -> None:
+def _check(kind: Any, axes: Axes) -> None:
     """Refuse what would take a part of a weight, or of all weights, for the whole."""
     strategy = axes.strategy
-    is_apart = strategy.is_fully_sharded or strategy.tensor > 1
-    if kind == "LBFGS":
-        is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
-    if kind in NEED_WHOLE and is_apart:
-        raise StrategyError("%s computes with %s" % (kind, NEED_WHOLE[kind]), hint="torch.optim.AdamW")
+    for name in (base.__name__ for base in getattr(kind, "__mro__", ())):
+        is_apart = strategy.is_fully_sharded or strategy.tensor > 1
+        if name == "LBFGS":
+            is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
+        if name in NEED_WHOLE and is_apart:
+            raise StrategyError("%s computes with %s" % (name, NEED_WHOLE[name]), hint="torch.optim.AdamW")
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:

@@ -39,7 +39,7 @@ def _digest(batch: Any) -> torch.Tensor:
     total = torch.zeros(1, dtype=torch.int64)
     for tensor in tensors_of(batch):
         if tensor.layout != torch.strided or not tensor.numel():
-            continue  # sparse ones have no bits in one place
+            continue  # sparse ones have no bits in one place, and empty ones none
         plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.detach()
         bits = plain.contiguous().view(_BITS[plain.element_size()])
         rows = bits.reshape(bits.size(0) if bits.dim() else 1, -1).sum(1, dtype=torch.int64)

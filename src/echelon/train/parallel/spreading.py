@@ -10,7 +10,7 @@ from .axes import Axes
 from .strategy import Strategy
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-MOST_AT_ONCE = 1 << 24  # elements, of which 64 MB more are needed; with larger tensors calls cost nothing beside sums
+MOST_AT_ONCE = 1 << 24  # elements: 64 MB more in float32; with larger tensors the calls are nothing beside arithmetic
 
 
 def apply(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> nn.Module:
@@ -84,7 +84,9 @@ def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings
         if any(hasattr(weight, "placements") for weight in weights):
             from . import elementwise
 
-            kind = elementwise.on_own_elements(kind, at_once=_are_small([norms.local(one) for one in weights]))
+            # each by itself where the bits must be those of one device, which has no reason to do otherwise
+            at_once = not axes.num_shards and _are_small([norms.local(one) for one in weights])
+            kind = elementwise.on_own_elements(kind, at_once=at_once)
         return kind(groups, **settings)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -93,5 +95,5 @@ def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings
 
 def _are_small(tensors: Sequence[torch.Tensor]) -> bool:
     """Tell whether to step on all at once, which on a GPU PyTorch does of itself: it saves calls, and costs room."""
-    is_here = all(one.device.type == "cpu" for one in tensors)
-    return is_here and sum(one.numel() for one in tensors) <= MOST_AT_ONCE
+    is_on_cpu = all(one.device.type == "cpu" for one in tensors)
+    return is_on_cpu and sum(one.numel() for one in tensors) <= MOST_AT_ONCE

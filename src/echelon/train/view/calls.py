@@ -42,6 +42,9 @@ class Calls:
     @contextmanager
     def idle(self) -> Iterator[None]:
         """Look at no calls."""
+        if self.is_idle:  # inside of another, as where a loss calls a model that is trained too
+            yield
+            return
         self.is_idle = True
         try:
             with self._unhooked():
@@ -51,7 +54,7 @@ class Calls:
 
     @contextmanager
     def _unhooked(self) -> Iterator[None]:
-        """Leave hooks if there is something compiled, which is the module and not how it is called."""
+        """Take the hooks off while something compiled computes: it was compiled without them."""
         if self.is_compiled:
             self.leave_hooks()
         try:
