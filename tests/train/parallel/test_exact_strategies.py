@@ -58,6 +58,12 @@ def alone(num_steps: int, depth: int = exactly.MOST_BLOCKS) -> Any:
     return ranks.run(1, exactly.train, Strategy(precision="bf16"), 0, num_steps, "", "", depth)[0]
 
 
+@functools.cache
+def with_every_optimizer(names: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = ranks.run(1, exactly.by_optimizer, list(names), Strategy(precision="bf16"))[0]
+    return found
+
+
 def train(num_ranks: int, strategy: Strategy, num_steps: int) -> tuple[list[Any], Any]:
     """Return what ranks say, and one device, of a model with no more blocks than there are stages to have them."""
     depth = max(strategy.num_stages, exactly.FEWEST_BLOCKS)
@@ -87,12 +93,15 @@ def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
     assert alone(FEW)["digest"] != alone(NUM_STEPS)["digest"]
 
 
-def test_same_bits_with_every_optimizer() -> None:
+@pytest.mark.parametrize(
+    "strategy", [data(shard=2), data(shard=2, reshard="never"), pipeline("1f1b", pipeline=2, accumulation=8)], ids=str
+)
+def test_same_bits_with_every_optimizer(strategy: Strategy) -> None:
     """PyTorch's own ways of stepping, on all weights at once and one by one, have not the same bits."""
     names = [kind.__name__ for kind in elementwise.ELEMENTWISE]
-    expected = ranks.run(1, exactly.by_optimizer, names, data())[0]
+    expected = with_every_optimizer(tuple(names))
     assert len(set(expected.values())) == len(names)
-    assert ranks.run(2, exactly.by_optimizer, names, data(shard=2))[0] == expected
+    assert ranks.run(2, exactly.by_optimizer, names, strategy)[0] == expected
 
 
 def test_ranks_and_strategy_change_on_the_way(tmp_path: Path) -> None:

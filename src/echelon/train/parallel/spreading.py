@@ -79,14 +79,14 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
 
 def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some."""
-    if not axes.strategy.spreads_states_only:
-        weights = [weight for group in groups for weight in group["params"]]
-        if any(hasattr(weight, "placements") for weight in weights):
-            from . import elementwise
+    weights = [weight for group in groups for weight in group["params"]]
+    if axes.num_shards or any(hasattr(weight, "placements") for weight in weights):
+        from . import elementwise
 
-            # each by itself where the bits must be those of one device, which has no reason to do otherwise
-            at_once = not axes.num_shards and _are_small([norms.local(one) for one in weights])
-            kind = elementwise.on_own_elements(kind, at_once=at_once)
+        # all at once and one by one have not the same bits with each kind: exact, every rank does as all others do
+        at_once = axes.num_shards > 0 or _are_small([norms.local(one) for one in weights])
+        kind = elementwise.on_own_elements(kind, at_once=at_once)
+    if not axes.strategy.spreads_states_only:
         return kind(groups, **settings)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
