@@ -4,15 +4,18 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
-folder = os.environ["SEEN"]
-open(f"{folder}/tried-{os.environ['SLURM_JOB_ID']}", "w").close()
+folder = Path(os.environ["SEEN"])
+failure = ""
 with socket.socket() as listener:
     try:
         listener.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
         listener.listen()
     except OSError as error:
-        sys.exit(f"{error}")
+        failure = str(error)
+    (folder / f"tried-{os.environ['SLURM_JOB_ID']}").touch()  # when it has: the first one listens until then
     deadline = time.monotonic() + 50
-    while len([name for name in os.listdir(folder) if name.startswith("tried-")]) < 2 and time.monotonic() < deadline:
+    while not failure and len([*folder.glob("tried-*")]) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
+sys.exit(failure or 0)
