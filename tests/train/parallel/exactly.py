@@ -166,7 +166,9 @@ def refused(strategy: Strategy, what: str) -> tuple[str, str]:
         sample = torch.zeros(NUM_ROWS, 12)
         trained = run.parallelize(model, strategy, loss=functional.cross_entropy, sample=sample)
         trained.optimize(torch.optim.AdamW, lr=1e-2)
-        if what == "loop":
+        if what == "optimizer":
+            trained.optimize(type("Mine", (torch.optim.AdamW,), {}), lr=1e-2)
+        elif what == "loop":
             trained.model(batch()[0])
         elif what == "loader":
             trained.loader(training.loader())

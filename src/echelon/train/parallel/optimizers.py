@@ -135,6 +135,19 @@ def _check(kind: Any, axes: Axes) -> None:
             is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
         if name in NEED_WHOLE and is_apart:
             raise StrategyError("%s computes with %s" % (name, NEED_WHOLE[name]), hint="torch.optim.AdamW")
+    if axes.num_shards and strategy.is_fully_sharded:
+        _check_has_same_bits(kind)
+
+
+def _check_has_same_bits(kind: Any) -> None:
+    from .elementwise import ELEMENTWISE
+
+    if kind not in ELEMENTWISE:
+        raise StrategyError(
+            "exact with weights that are cut is for optimizers that compute each element by itself, and of %s that is "
+            "not known: %s" % (getattr(kind, "__name__", kind), ", ".join(sorted(one.__name__ for one in ELEMENTWISE))),
+            hint="one of these; or replicate= in place of shard=, where weights are whole",
+        )
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
