@@ -138,8 +138,8 @@ def by_optimizer(names: list[str], strategy: Any, most_at_once: int = spreading.
     return {name: _by_optimizer(getattr(torch.optim, name), strategy) for name in names}
 
 
-def _by_optimizer(kind: Any, strategy: Any) -> list[float]:
-    model, settings = models.make("gpt"), {"lr": 1e-2}
+def _by_optimizer(kind: Any, strategy: Any, **settings: Any) -> list[float]:
+    model, settings = models.make("gpt"), {"lr": 1e-2, **settings}
     if isinstance(kind(model.parameters(), **settings).defaults.get("eps"), float):
         settings["eps"] = 1e-3  # less would make steps of what is 0 but for rounding
     if strategy is None:
@@ -154,13 +154,7 @@ def _by_optimizer(kind: Any, strategy: Any) -> list[float]:
 
 def with_settings(settings: dict[str, Any], strategy: Any) -> list[float]:
     """Return the losses of a short training with AdamW and these settings: by hand if there is no strategy."""
-    settings = {"lr": 1e-2, "eps": 1e-3, **settings}
-    if strategy is None:
-        model = models.make("gpt")
-        return models.losses_by_hand(model, torch.optim.AdamW(model.parameters(), **settings))
-    trained = parallelized("gpt", strategy)
-    trained.optimize(torch.optim.AdamW, **settings)
-    return [trained.step(inputs, targets).loss.item() for inputs, targets in models.batches("gpt")]
+    return _by_optimizer(torch.optim.AdamW, strategy, **settings)
 
 
 def read_again(strategy: Strategy) -> bool:

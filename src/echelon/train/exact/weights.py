@@ -16,7 +16,7 @@ class Weights:
         self._spread = _unsharded(roots)
         self._before: List[Optional[torch.Tensor]] = []
         self._sparse: Set[int] = set()
-        self._rows = [_own_rows(one) if is_sharded(one) else None for one in parameters]
+        self._rows = [own_rows(one) if is_sharded(one) else None for one in parameters]
         self.likes = [_like(one) for one in parameters]
         """Tensors with the shapes and dtypes of whole gradients."""
 
@@ -89,7 +89,7 @@ def _take_unsharded(one: Any) -> Optional[torch.Tensor]:
     return gradient  # type: ignore[no-any-return]
 
 
-def _own_rows(parameter: Any) -> slice:
+def own_rows(parameter: Any) -> slice:
     """Return which rows this rank keeps of a parameter."""
     size = parameter.size(0)
     rows = slice(0, size)

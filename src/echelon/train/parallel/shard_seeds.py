@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 import torch
 from torch import nn
 
+from ..exact.weights import own_rows
 from ..streams import seed_again
 from . import blocks, norms
 from .axes import Axes
@@ -88,10 +89,7 @@ def _first_element(parameter: Any) -> int:
     """Return which element of a weight is the first that this rank keeps."""
     if not hasattr(parameter, "placements"):
         return 0
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return offset[0] * (parameter.numel() // max(parameter.size(0), 1)) if offset else 0
+    return own_rows(parameter).start * (parameter.numel() // max(parameter.size(0), 1))  # type: ignore[no-any-return]
 
 
 def _bits_of(parameter: nn.Parameter, place: int, first: int) -> int:
