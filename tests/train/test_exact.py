@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import warm
 
+from echelon.train import optimizer_kinds
 from echelon.train.exact import tree
 
 SCRIPT = Path(__file__).with_name("exact_script.py")
@@ -171,6 +172,41 @@ def test_what_cannot_be_exact(tmp_path: Path, model: str, loss: str, message: st
     assert done.returncode == 2
     assert message in done.stderr
     assert "way out" in done.stderr
+
+
+OPTIMIZERS = """
+class Normed(torch.optim.SGD):
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            weight.grad /= weight.grad.norm()
+        super().step()
+
+import sys
+for name in sys.argv[1:]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 31), nn.Tanh(), nn.Linear(31, 4))
+    optimizer = (Normed if name == "Normed" else getattr(torch.optim, name))(model.parameters(), lr=0.01)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    print(name, loss.item().hex(), *[one.sum().item().hex() for one in model.state_dict().values()])
+"""
+
+
+def test_every_optimizer(tmp_path: Path) -> None:
+    """Where weights are spread each steps with the same bits, and one that may mix their elements is refused there."""
+    (tmp_path / "train.py").write_text(HEAD + OPTIMIZERS)
+    names = [kind.__name__ for kind in optimizer_kinds.ELEMENTWISE]
+    expected = result(tmp_path, "-n", "1", "--exact", "4", "train.py", *names, "Normed")
+    assert result(tmp_path, "-n", "2", "--scale", "data", "--exact", "4", "train.py", *names, "Normed") == expected
+    done = run(tmp_path, "-n", "2", "--scale", "fsdp", "--exact", "4", "train.py", *names, "Normed")
+    assert done.stdout.splitlines() == expected.splitlines()[:-1]
+    assert done.returncode == 2
+    assert "each element by itself, and of Normed that is not known: ASGD, " in done.stderr
+    assert "way out: echelon run --scale data" in done.stderr
 
 
 @pytest.mark.parametrize(

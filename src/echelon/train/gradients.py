@@ -198,8 +198,10 @@ class Gradients:
             self.reduce()
             self._wrap(finds_unused=True)
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make gradients whole before anything uses them, and learn how many backwards a step has."""
+        if self._shards is not None:
+            self._shards.refuse_mixing(optimizer)
         self.reduce()
         self._is_in_step = True
         self.num_steps += 1

@@ -40,12 +40,20 @@ def install(run: Run) -> None:
         _hook_autocast(run)
         if run.wishes.how != "data" and not run.world.is_alone:
             shards.install()
+        if run.wishes.how in ("fsdp", "tensor") and not run.world.is_alone:
+            _hook_steps_on_parts()
         if run.is_split:
             _hook_for_split(run)
         if run.wishes.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
         if run.wishes.keeps_batch and run.world.size > 1:
             _hook_lengths(run)
+
+
+def _hook_steps_on_parts() -> None:
+    from .parallel import elementwise
+
+    elementwise.install()
 
 
 def _hook_for_split(run: Run) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 from torch import nn
 
-from . import modules
+from . import modules, optimizer_kinds
 from .refusal import Refusal
 from .view.tensors import map_tensors
 from .world import World
@@ -34,13 +34,21 @@ class Shards:
                         "echelon run --scale data …, which does; or freeze before the first step",
                     )
 
+    def refuse_mixing(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that needs more than its part of each weight, or, in an exact run, may."""
+        if not any(is_sharded(one) for group in optimizer.param_groups for one in group["params"]):
+            return
+        kind = type(optimizer)
+        found = optimizer_kinds.needed_whole(kind)
+        if found is None and self._world.is_exact:
+            found = optimizer_kinds.may_mix_elements(kind)
+        if found is not None:
+            raise Refusal(found, "echelon run --scale data …, where every rank has all weights")
+
     def apply(self, optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> None:
         """Shard every model that has trained weights and was not sharded yet, and let its optimizers have the parts."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        for optimizer in optimizers:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise Refusal("LBFGS computes with all weights as one vector", "echelon run --scale data …")
         plain = [one for one in parameters if not is_sharded(one)]
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to views of ours
         roots = [root for root in roots_of(plain) if root not in self.roots]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tests.train.parallel import proving, ranks, test_equal, training
 
-from echelon.train.parallel import elementwise, spreading
+from echelon.train import optimizer_kinds
+from echelon.train.parallel import spreading
 from echelon.train.parallel.strategy import Strategy
 
 SGD = [
@@ -28,7 +29,7 @@ def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
 @pytest.mark.parametrize("most_at_once", [spreading.MOST_AT_ONCE, 0])
 def test_every_optimizer(most_at_once: int) -> None:
     """All that compute each element by itself, and so step on what a rank holds, on all weights at once or in turn."""
-    names = [kind.__name__ for kind in elementwise.ELEMENTWISE]
+    names = [kind.__name__ for kind in optimizer_kinds.ELEMENTWISE]
     expected = ranks.run(1, training.by_optimizer, names, None)[0]
     for found in ranks.run(2, training.by_optimizer, names, Strategy(shard=2), most_at_once):
         assert found == {name: pytest.approx(losses, rel=2e-6) for name, losses in expected.items()}

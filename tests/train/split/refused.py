@@ -68,6 +68,7 @@ CASES = {
     "unknown layers": lambda: train(Odd(), torch.randn(8, 8, 8)),
     "heads": lambda: train(heads(), tokens()),
     "lbfgs": lambda: train(GPT(), tokens(), optimizer=torch.optim.LBFGS),
+    "adafactor": lambda: train(GPT(), tokens(), optimizer=torch.optim.Adafactor),
     "scaler": lambda: train(GPT(), tokens(), scaled=True),
     "length": lambda: train(GPT(), tokens(length=7)),
     "images": lambda: train(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten()), torch.randn(4, 3, 8, 8)),

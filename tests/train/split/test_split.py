@@ -15,7 +15,7 @@ from echelon.cli import exchange_options
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.train import wishes
+from echelon.train import optimizer_kinds, wishes
 from echelon.train.split.gradients import KINDS
 
 HERE = Path(__file__).parent
@@ -104,6 +104,15 @@ def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("scale", ["fsdp", "tensor"])
+def test_every_optimizer(tmp_path: Path, scale: str) -> None:
+    """Also those whose steps PyTorch refuses with weights that are cut, such as Rprop, step as one device does."""
+    words = ["optimizers.py", "still", *[kind.__name__ for kind in optimizer_kinds.ELEMENTWISE]]
+    expected = numbers(python(tmp_path, *words))
+    assert len(expected) == 4 * len(optimizer_kinds.ELEMENTWISE)
+    assert numbers(scaled(tmp_path, 2, scale, *words)) == pytest.approx(expected, rel=1e-5)
+
+
 def test_proved(tmp_path: Path) -> None:
     """`echelon prove` compares each with one device, tensor by tensor, and finds them equal."""
     words = ["prove", "-n", "2", "--steps", "3", "--scale", ",".join(WAYS), "--json", "script.py", "outside"]
@@ -121,6 +130,7 @@ REFUSED = {
         "unknown layers": "no attention and no MLP is known in the blocks of Odd",
         "heads": "h.1.attn.n_head is 3, which the tensor axis of 2 does not divide",
         "lbfgs": "LBFGS computes with all weights as one vector",
+        "adafactor": "Adafactor computes with means over rows and columns of whole weights",
         "scaler": "the script scales its loss for fp16 (GradScaler)",
         "saved whole": "torch.save() is given a GPT itself, of which every rank has a part",
         "other batches": "the ranks have computed different losses from what should be one batch",
@@ -132,6 +142,7 @@ REFUSED = {
     },
     "pipeline": {
         "no blocks": "--scale pipeline works block by block, and Sequential has no blocks that repeat",
+        "lbfgs": "LBFGS computes with all weights as one vector",
         "batch norm in blocks": "0.norm is a BatchNorm, whose statistics are those of the whole batch",
         "a weight": "the script reads GPT.",
         "a gradient": "the script reads the gradient of GPT.",

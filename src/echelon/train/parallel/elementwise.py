@@ -4,17 +4,13 @@ PyTorch asks it for each operation, and for the first of each kind it takes mill
 """
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator
+from typing import Any, Callable, Dict, Iterable, Iterator
 
 import torch
-from torch import optim
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ELEMENTWISE = (
-    optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,
-    optim.RMSprop, optim.Rprop, optim.SGD,
-)  # fmt: skip
+from ..optimizer_kinds import ELEMENTWISE
 
 
 def on_own_elements(kind: Any, *, at_once: bool) -> Any:
@@ -24,6 +20,21 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
     """
     if kind not in ELEMENTWISE:
         return kind
+
+    def reduce(self: Any, _protocol: Any) -> Any:
+        return _of_kind, (kind, at_once), self.__getstate__()
+
+    own = {"step": _step(kind, at_once), "__module__": kind.__module__, "__reduce_ex__": reduce}
+    return type(kind.__name__, (kind,), own)
+
+
+def install() -> None:
+    """Let PyTorch's own classes step so, before any optimizer is made."""
+    for kind in ELEMENTWISE:
+        kind.step = _step(kind, at_once=False)  # type: ignore[method-assign]
+
+
+def _step(kind: Any, at_once: bool) -> Callable[..., Any]:
     step_of_kind = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -37,10 +48,7 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
             step_of_kind(self)
         return loss
 
-    def reduce(self: Any, _protocol: Any) -> Any:
-        return _of_kind, (kind, at_once), self.__getstate__()
-
-    return type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__, "__reduce_ex__": reduce})
+    return step
 
 
 def _of_kind(kind: Any, at_once: bool) -> Any:

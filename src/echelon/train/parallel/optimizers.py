@@ -5,13 +5,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
+from .. import optimizer_kinds
 from . import spreading, states
 from .axes import Axes
 from .strategy import StrategyError
 
 OURS = ("echelon_group", "params")
-# by name, for transformers has an Adafactor too
-NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over rows and columns of whole weights"}
 Chooser = Callable[[str, nn.Parameter], Dict[str, Any]]
 
 
@@ -129,25 +128,15 @@ class Optimizing:
 def _check(kind: Any, axes: Axes) -> None:
     """Refuse what would take a part of a weight, or of all weights, for the whole."""
     strategy = axes.strategy
-    for name in (base.__name__ for base in getattr(kind, "__mro__", ())):
-        is_apart = strategy.is_fully_sharded or strategy.tensor > 1
-        if name == "LBFGS":
-            is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
-        if name in NEED_WHOLE and is_apart:
-            raise StrategyError("%s computes with %s" % (name, NEED_WHOLE[name]), hint="torch.optim.AdamW")
-    if axes.num_shards and strategy.is_fully_sharded:
-        _check_has_same_bits(kind)
-
-
-def _check_has_same_bits(kind: Any) -> None:
-    from .elementwise import ELEMENTWISE
-
-    if kind not in ELEMENTWISE:
-        raise StrategyError(
-            "exact with weights that are cut is for optimizers that compute each element by itself, and of %s that is "
-            "not known: %s" % (getattr(kind, "__name__", kind), ", ".join(sorted(one.__name__ for one in ELEMENTWISE))),
-            hint="one of these; or replicate= in place of shard=, where weights are whole",
-        )
+    is_apart = strategy.is_fully_sharded or strategy.tensor > 1
+    if optimizer_kinds.needs_all_weights(kind):
+        is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
+    more = optimizer_kinds.needed_whole(kind)
+    if more is not None and is_apart:
+        raise StrategyError(more, hint="torch.optim.AdamW")
+    mixed = optimizer_kinds.may_mix_elements(kind)
+    if mixed is not None and axes.num_shards and strategy.is_fully_sharded:
+        raise StrategyError(mixed, hint="one of these; or replicate= in place of shard=, where weights are whole")
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:

@@ -60,6 +60,8 @@ class SplitGradients(Gradients):
         wait()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.split is not None:
+            self.split.refuse_mixing(optimizer)
         super().before_step(optimizer)
         AbsentWeight.in_step = True
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping,
 import torch
 from torch import nn
 
+from .. import optimizer_kinds
 from ..parallel import norms, versions
 from ..parallel.axes import Axes
 from ..parallel.strategy import Strategy, StrategyError
@@ -35,6 +36,7 @@ class Split:
     what: str
     """What each rank computes."""
     draws_as_one = True
+    cuts_weights = False
 
     def __init__(self, world: World, say: Callable[[str], None], streams: Streams) -> None:
         self.world = world
@@ -64,9 +66,6 @@ class Split:
 
     def apply(self, parameters: Sequence[nn.Parameter]) -> None:
         """Split every model that has trained weights and was not split yet, and let its optimizers have the parts."""
-        for optimizer in self.optimizers():
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise Refusal("LBFGS computes with all weights as one vector", "echelon run --scale data …")
         plain = [one for one in parameters if not is_sharded(one)]
         known = {id(inner) for root in self.roots for inner in root.modules()}
         roots = [root for root in roots_of(plain) if id(root) not in known]
@@ -77,6 +76,12 @@ class Split:
                 self.split(root)
             self.roots.append(root)
             self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
+
+    def refuse_mixing(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that needs more than what a rank has of the weights."""
+        more = optimizer_kinds.needed_whole(type(optimizer))
+        if more is not None and (self.cuts_weights or optimizer_kinds.needs_all_weights(type(optimizer))):
+            raise Refusal(more, "echelon run --scale data …, where every rank has all weights")
 
     def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
         """Let optimizers have the weights that a model has now."""

@@ -14,6 +14,7 @@ class TensorSplit(Split):
 
     name = "tensor"
     what = "computes its part of every layer"
+    cuts_weights = True
 
     def split(self, root: nn.Module) -> None:
         """Cut one model."""
