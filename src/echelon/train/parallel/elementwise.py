@@ -3,12 +3,12 @@
 PyTorch asks it for each operation, and for the first of each kind it takes milliseconds to answer.
 """
 
+from collections import defaultdict
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..optimizer_kinds import ELEMENTWISE
 
@@ -44,7 +44,7 @@ def _step(kind: Any, at_once: bool) -> Callable[..., Any]:
             with torch.enable_grad():
                 loss = closure()
         _place_gradients(self.param_groups)
-        with _OwnElements(), _at_once(self.param_groups if at_once else ()):  # type: ignore[no-untyped-call]
+        with _own_parts(self), _at_once(self.param_groups if at_once else ()):
             step_of_kind(self)
         return loss
 
@@ -81,33 +81,40 @@ def _forbids_it(group: Dict[str, Any]) -> bool:
     return bool(group.get("fused") or group["differentiable"] or isinstance(group["lr"], torch.Tensor))
 
 
-class _OwnElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Compute with the local tensors of DTensors; what comes out is spread as what went in."""
+@contextmanager
+def _own_parts(optimizer: Any) -> Iterator[None]:
+    """Let an optimizer have plain tensors for one step: what this rank holds of weights, gradients and states."""
+    groups, states = optimizer.param_groups, optimizer.state
+    weights = [group["params"] for group in groups]
+    parts = {one: one._local_tensor for each in weights for one in each if isinstance(one, DTensor)}
+    own: Dict[Any, Dict[str, Any]] = defaultdict(dict)
+    for weight, values in states.items():
+        own[parts.get(weight, weight)] = {name: _part(value) for name, value in values.items()}
+    for weight, part in parts.items():
+        part.grad = _part(weight.grad)
+    for group, each in zip(groups, weights):  # noqa: B905
+        group["params"] = [parts.get(one, one) for one in each]
+    optimizer.state = own
+    try:
+        yield
+    finally:
+        optimizer.state = states
+        for group, each in zip(groups, weights):  # noqa: B905
+            for weight, part in zip(each, group["params"]):  # noqa: B905
+                if part in own:
+                    _keep(states[weight], own[part], weight)
+            group["params"] = each
+        for part in parts.values():
+            part.grad = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if DTensor not in types:
-            return func(*args, **(kwargs or {}))
-        spread: Dict[int, DTensor] = {}
-        own = {name: _own(one, spread) for name, one in (kwargs or {}).items()}  # first, for `out` is what comes out
-        result = func(*_own(args, spread), **own)
-        likes = list(spread.values())
-        if isinstance(result, (list, tuple)):
-            return type(result)(_as_spread(one, spread, like) for one, like in zip(result, likes))  # noqa: B905
-        return _as_spread(result, spread, likes[0])
+
+def _part(value: Any) -> Any:
+    return value._local_tensor if isinstance(value, DTensor) else value
 
 
-def _own(value: Any, spread: Dict[int, DTensor]) -> Any:
-    """Return what this rank holds of an argument, and note whose it is."""
-    if isinstance(value, DTensor):
-        spread[id(value._local_tensor)] = value
-        return value._local_tensor
-    return [_own(one, spread) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _as_spread(result: Any, spread: Dict[int, DTensor], like: DTensor) -> Any:
-    """Return a result as a DTensor: that which was changed, or one that is spread as the weight at its place."""
-    if not isinstance(result, torch.Tensor) or id(result) in spread:
-        return spread.get(id(result), result)
-    if result.shape != like._local_tensor.shape:
-        raise AssertionError("%s is no result of each element by itself" % (tuple(result.shape),))
-    return DTensor(result, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+def _keep(states: Dict[str, Any], new: Dict[str, Any], weight: Any) -> None:
+    """Keep the states that a step has made of one weight, spread as that is where they have its shape."""
+    for name, value in new.items():
+        if value is not _part(states.get(name)):
+            is_cut = isinstance(weight, DTensor) and getattr(value, "shape", ()) == weight._local_tensor.shape
+            states[name] = DTensor(value, weight._spec, requires_grad=False) if is_cut else value  # type: ignore[no-untyped-call]
