@@ -1,27 +1,17 @@
-"""`echelon.start(exact=8)`: one digest of weights, optimizer and random state under every strategy that can have it."""
+"""`echelon.start(exact=8)`: one digest of weights, optimizer and random state on any number of ranks in every way.
 
-import functools
+200 steps with dropout, clipping and 16 bits. What else is exact, and what is refused: test_exact_cases.
+"""
+
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.train.parallel import exactly, ranks, test_equal
+from tests.train.parallel.same_bits import alone, compare, data, pipeline, train
 
-from echelon.train.exact import number
-from echelon.train.parallel import elementwise
 from echelon.train.parallel.strategy import Strategy
-from echelon.train.refusal import Refusal
 
-NUM_STEPS, FEW = 200, 6
-
-
-def data(**axes: Any) -> Strategy:
-    return Strategy(precision="bf16", **axes)
-
-
-def pipeline(schedule: str, **axes: Any) -> Strategy:
-    return data(schedule=schedule, **axes)
-
+NUM_STEPS = 200
 
 STRATEGIES = [
     (1, data(accumulation=8)),
@@ -44,64 +34,12 @@ STRATEGIES = [
     (8, pipeline("interleaved", pipeline=4, replicate=2, accumulation=4, stages_per_rank=1)),
     (8, pipeline("zero-bubble", pipeline=4, shard=2, reshard="after-backward", accumulation=4, stages_per_rank=1)),
 ]  # fmt: skip
-OTHERS = [
-    *[(2, pipeline(name, pipeline=2, accumulation=8)) for name in ("gpipe", "looped-bfs", "zbv", "dualpipev")],
-    (1, data(checkpointing="full")),
-    (2, pipeline("interleaved", pipeline=2, accumulation=8, checkpointing="full")),
-    (2, data(shard=2, offload=True, checkpointing="selective")),
-]
-
-
-@functools.cache
-def alone(num_steps: int, depth: int = exactly.MOST_BLOCKS) -> Any:
-    """Return what one device says after so many steps with so many blocks."""
-    return ranks.run(1, exactly.train, Strategy(precision="bf16"), 0, num_steps, "", "", depth)[0]
-
-
-@functools.cache
-def with_every_optimizer(names: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = ranks.run(1, exactly.by_optimizer, list(names), Strategy(precision="bf16"))[0]
-    return found
-
-
-def train(num_ranks: int, strategy: Strategy, num_steps: int) -> tuple[list[Any], Any]:
-    """Return what ranks say, and one device, of a model with no more blocks than there are stages to have them."""
-    depth = max(strategy.num_stages, exactly.FEWEST_BLOCKS)
-    found = ranks.run(num_ranks, exactly.train, strategy, 0, num_steps, "", "", depth)
-    return found, alone(num_steps, depth)
-
-
-def compare(found: list[Any], expected: Any) -> None:
-    """Compare losses and norms on all ranks, and the digest."""
-    assert found[0]["digest"] == expected["digest"]
-    assert len(expected["digest"]) == 64
-    for one in found:
-        assert one["said"] == expected["said"][-len(one["said"]) :]
-        assert one["evaluated"] == expected["evaluated"]
 
 
 @pytest.mark.parametrize(("num_ranks", "strategy"), STRATEGIES, ids=test_equal.name_of)
 def test_same_bits(num_ranks: int, strategy: Strategy) -> None:
-    """After 200 steps with dropout, clipping and 16 bits: replicas, spread weights, micro-batches, and stages."""
+    """Replicas, spread weights, micro-batches, and stages."""
     compare(*train(num_ranks, strategy, NUM_STEPS))
-
-
-@pytest.mark.parametrize(("num_ranks", "strategy"), OTHERS, ids=test_equal.name_of)
-def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
-    """The rest of PyTorch's schedules, activations computed again, and weights in the host's memory."""
-    compare(*train(num_ranks, strategy, FEW))
-    assert alone(FEW)["digest"] != alone(NUM_STEPS)["digest"]
-
-
-@pytest.mark.parametrize(
-    "strategy", [data(shard=2), data(shard=2, reshard="never"), pipeline("1f1b", pipeline=2, accumulation=8)], ids=str
-)
-def test_same_bits_with_every_optimizer(strategy: Strategy) -> None:
-    """PyTorch's own ways of stepping, on all weights at once and one by one, have not the same bits."""
-    names = [kind.__name__ for kind in elementwise.ELEMENTWISE]
-    expected = with_every_optimizer(tuple(names))
-    assert len(set(expected.values())) == len(names)
-    assert ranks.run(2, exactly.by_optimizer, names, strategy)[0] == expected
 
 
 def test_ranks_and_strategy_change_on_the_way(tmp_path: Path) -> None:
@@ -117,60 +55,3 @@ def test_ranks_and_strategy_change_on_the_way(tmp_path: Path) -> None:
         found = ranks.run(num_ranks, exactly.train, strategy, first, last, path, save)
         path = save
     compare(found, alone(NUM_STEPS))
-
-
-def test_it_is_the_training_of_one_device() -> None:
-    """Without dropout the losses are those of a training by hand, to rounding."""
-    expected = ranks.run(1, exactly.by_hand)[0]
-    for losses in ranks.run(2, exactly.without_dropout, Strategy(pipeline=2, accumulation=8)):
-        assert losses == pytest.approx(expected, rel=2e-6)
-
-
-def test_loop_of_ones_own() -> None:
-    """run.loader() and run.model() go on as they are, with the same bits."""
-    expected = ranks.run(1, exactly.own_loop)[0]
-    for found in ranks.run(4, exactly.own_loop):
-        assert found[:2] == expected[:2]
-        assert found[2] == pytest.approx((0 + 2 + 4 + 6) / 4)  # the first shards of four ranks with as many rows each
-
-
-REFUSED: list[tuple[int, Strategy, str, str, str]] = [
-    (2, Strategy(tensor=2), "", "tensor=2 cuts the sums inside of a layer", "shard=2"),
-    (2, Strategy(context=2), "", "context=2 cuts the sums inside of a layer", "echelon prove"),
-    (2, Strategy(replicate=2, compile=True), "", "random numbers in an order of their own", "compile=False"),
-    (2, Strategy(replicate=2, accumulation=2), "", "accumulation 2 = 4", "accumulation=4"),
-    (2, Strategy(pipeline=2, accumulation=4), "", "replicate 1 × shard 1 × accumulation 4 = 4", "accumulation=8"),
-    (2, Strategy(replicate=2), "rows", "the batch has 4 rows, and exact is 8", "drop_last"),
-    (2, Strategy(replicate=2), "loop", "the model was called with all of it", "trained.step("),
-    (2, Strategy(shard=2), "optimizer", "each element by itself, and of Mine that is not known", "replicate="),
-    (2, Strategy(shard=2), "loader", "may be augmented and padded otherwise", "trained.step("),
-    (2, Strategy(replicate=2), "buffer", "changes its buffer head.0.calls", "GroupNorm"),
-]
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{test_equal.name_of(case[1])}-{case[2]}")
-def test_what_cannot_be_exact(case: Any) -> None:
-    """Refused on every rank, with the reason and a way out."""
-    num_ranks, strategy, what, message, hint = case
-    for said, way_out in ranks.run(num_ranks, exactly.refused, strategy, what):
-        assert message in said
-        assert hint in way_out
-
-
-@pytest.mark.parametrize(
-    ("num_shards", "num_ranks", "message", "way_out"),
-    [
-        (6, 1, "exact is 6", "exact=4), or exact=8"),
-        (1, 1, "exact is 1", "exact=2), or exact=4"),
-        (True, 1, "exact is True", "exact=8"),
-        ("8", 1, "exact is '8'", "exact=8"),
-        (8, 3, "exact=8 is for 1, 2, 4 or 8 ranks, and there are 3", "echelon run -n 2 …"),
-        (4, 16, "exact=4 is for 1, 2 or 4 ranks, and there are 16", "echelon run -n 4 …"),
-    ],
-)
-def test_wrong_number(num_shards: Any, num_ranks: int, message: str, way_out: str) -> None:
-    """Both numbers are shown, and what would be right."""
-    with pytest.raises(Refusal) as caught:
-        number.check(num_shards, num_ranks)
-    assert message in str(caught.value)
-    assert way_out in str(caught.value)

@@ -1,0 +1,38 @@
+"""What exact trainings have in common: one device alone, which is the oracle, and how others are compared with it."""
+
+import functools
+from typing import Any
+
+from tests.train.parallel import exactly, ranks
+
+from echelon.train.parallel.strategy import Strategy
+
+
+def data(**axes: Any) -> Strategy:
+    return Strategy(precision="bf16", **axes)
+
+
+def pipeline(schedule: str, **axes: Any) -> Strategy:
+    return data(schedule=schedule, **axes)
+
+
+@functools.cache
+def alone(num_steps: int, depth: int = exactly.MOST_BLOCKS) -> Any:
+    """Return what one device says after so many steps with so many blocks."""
+    return ranks.run(1, exactly.train, Strategy(precision="bf16"), 0, num_steps, "", "", depth)[0]
+
+
+def train(num_ranks: int, strategy: Strategy, num_steps: int) -> tuple[list[Any], Any]:
+    """Return what ranks say, and one device, of a model with no more blocks than there are stages to have them."""
+    depth = max(strategy.num_stages, exactly.FEWEST_BLOCKS)
+    found = ranks.run(num_ranks, exactly.train, strategy, 0, num_steps, "", "", depth)
+    return found, alone(num_steps, depth)
+
+
+def compare(found: list[Any], expected: Any) -> None:
+    """Compare losses and norms on all ranks, and the digest."""
+    assert found[0]["digest"] == expected["digest"]
+    assert len(expected["digest"]) == 64
+    for one in found:
+        assert one["said"] == expected["said"][-len(one["said"]) :]
+        assert one["evaluated"] == expected["evaluated"]
