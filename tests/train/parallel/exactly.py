@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from echelon.train import start
+from echelon.train.exact import tree
 from echelon.train.parallel.strategy import Strategy, StrategyError
 from echelon.train.parallel.versions import VersionError
 
@@ -111,6 +112,21 @@ def digest(model: Any, optimizer: Any, random: torch.Tensor) -> str:
         for key, value in sorted(values.items()):
             found.update(f"{number} {key}".encode() + torch.as_tensor(value).numpy().tobytes())
     return found.hexdigest()
+
+
+def sums(small_bytes: int) -> list[str]:
+    """Return the bits of sums over all ranks; in some places each rank has what is no number, with bits of its own."""
+    tree.SMALL_BYTES = small_bytes
+    run = start.start(exact=NUM_SHARDS)
+    found = []
+    for size in (1, 3, 1000):
+        numbers = torch.randn(size, generator=torch.Generator().manual_seed(run.world.rank))
+        numbers *= 10.0 ** (5 * (run.world.rank % 3))
+        if size == 1000:
+            numbers[::7] = torch.tensor(0x7FC00000 + run.world.rank, dtype=torch.int32).view(torch.float32)
+        tree.add_across(numbers, run.world.processes)
+        found.append(numbers.numpy().tobytes().hex())
+    return found
 
 
 def by_hand() -> list[float]:

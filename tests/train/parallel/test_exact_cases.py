@@ -46,6 +46,14 @@ def test_same_bits_with_every_optimizer(strategy: Strategy) -> None:
     assert ranks.run(2, exactly.by_optimizer, names, strategy)[0] == expected
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_sums_over_ranks(num_ranks: int) -> None:
+    """Small tensors that are exchanged whole have the bits of large ones that are exchanged in halves, on all ranks."""
+    whole, halves = (ranks.run(num_ranks, exactly.sums, small_bytes) for small_bytes in (1 << 40, 0))
+    assert whole == [whole[0]] * num_ranks
+    assert halves == whole
+
+
 def test_it_is_the_training_of_one_device() -> None:
     """Without dropout the losses are those of a training by hand, to rounding."""
     expected = ranks.run(1, exactly.by_hand)[0]

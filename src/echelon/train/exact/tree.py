@@ -1,7 +1,8 @@
 """Sums whose bits do not depend on how many processes share the work: one binary tree over all shards.
 
 Neighbours are added first: (0+1), (2+3), then (0+1)+(2+3), and so on. A process holds neighbouring shards, as many as a
-power of two, and so begins with a whole subtree; the processes go on by exchanging halves at doubling distances.
+power of two, and so begins with a whole subtree; the processes go on by exchanging what they have at doubling
+distances, of large tensors halves.
 """
 
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -12,6 +13,8 @@ import torch.distributed as dist
 from ..world import World
 
 Tensors = Sequence[Optional[torch.Tensor]]
+SMALL_BYTES = 1 << 17
+"""Up to here an exchange takes as long as its latency."""
 
 
 class Sum:
@@ -108,9 +111,27 @@ def _flat(tensors: Tensors, likes: Sequence[torch.Tensor], dtype: torch.dtype) -
 
 
 def add_across(flat: torch.Tensor, place: World, first_rank: int = 0) -> None:
-    """Sum up over processes, in place: halves are exchanged with the neighbour, then with the one two further, …
+    """Sum up over processes, in place: with the neighbour, then with the one two further, …"""
+    if flat.numel() * flat.element_size() <= SMALL_BYTES:
+        _add_whole(flat, place, first_rank)
+    else:
+        _add_halves(flat, place, first_rank)
 
-    Both partners of an exchange hold the same span; the lower keeps its first half. Then the halves go back.
+
+def _add_whole(flat: torch.Tensor, place: World, first_rank: int) -> None:
+    """Exchange all of it at each distance, which takes half as many exchanges as halves do."""
+    distance = 1
+    while distance < place.size:
+        theirs = torch.empty_like(flat)
+        _swap(flat, theirs, first_rank + (place.rank ^ distance))
+        _add_to(flat, theirs, is_upper=bool(place.rank & distance))
+        distance *= 2
+
+
+def _add_halves(flat: torch.Tensor, place: World, first_rank: int) -> None:
+    """Exchange halves, halves of those, …, and pass the sums back: each sends no more than in a ring.
+
+    Both partners of an exchange hold the same span; the lower keeps its first half.
     """
     spans, low, high, distance = [], 0, flat.numel(), 1
     while distance < place.size:
@@ -118,7 +139,7 @@ def add_across(flat: torch.Tensor, place: World, first_rank: int = 0) -> None:
         kept, given = ((middle, high), (low, middle)) if place.rank & distance else ((low, middle), (middle, high))
         theirs = flat.new_empty(kept[1] - kept[0])
         _swap(flat[given[0] : given[1]], theirs, first_rank + (place.rank ^ distance))
-        flat[kept[0] : kept[1]] += theirs  # a sum of two has the same bits on both sides
+        _add_to(flat[kept[0] : kept[1]], theirs, is_upper=bool(place.rank & distance))
         spans.append((given, distance))
         (low, high), distance = kept, distance * 2
     for given, distance in reversed(spans):
@@ -126,6 +147,11 @@ def add_across(flat: torch.Tensor, place: World, first_rank: int = 0) -> None:
         _swap(flat[low:high], back, first_rank + (place.rank ^ distance))
         flat[given[0] : given[1]] = back
         low, high = min(low, given[0]), max(high, given[1])
+
+
+def _add_to(mine: torch.Tensor, theirs: torch.Tensor, *, is_upper: bool) -> None:
+    """Add in place, the lower shards first: of two that are no numbers the first gives the bits."""
+    torch.add(*((theirs, mine) if is_upper else (mine, theirs)), out=mine)
 
 
 def _swap(mine: torch.Tensor, theirs: torch.Tensor, partner: int) -> None:
