@@ -370,7 +370,8 @@ def refused(kind: str, strategy: Strategy, wishes: dict[str, Any]) -> tuple[str,
         trained = start.start().parallelize(model, strategy, loss=models.loss_of, **wishes)
         trained.optimize(getattr(torch.optim, kind, torch.optim.SGD), lr=0.1)
         if kind == "apart" and start.start().world.rank == 1:
-            inputs, targets = inputs.flip(0), targets.flip(0)
+            dim = int(strategy.tensor > 1)  # the rows are in another order, or what is in each of them
+            inputs, targets = inputs.flip(dim), targets.flip(dim)
         if kind == "views":
             inputs, targets = next(iter(start.start().loader(loader())))
         if kind == "loop":
