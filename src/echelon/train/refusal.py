@@ -7,6 +7,11 @@ from types import FrameType, TracebackType
 from typing import Any, Optional, Tuple
 
 _INSIDE = ("echelon", "_echelon", "torch")
+_OF_PARTS = ("sharding", "DTensor", "cpu mesh")
+_WEIGHTS_ARE_PARTS = (
+    "echelon: with --scale %s a weight is a DTensor, of which each rank holds a part, and the script does what PyTorch "
+    "cannot do with one\n  way out: echelon run --scale data …, where every rank has all weights\n"
+)
 
 
 class Refusal(RuntimeError):
@@ -23,13 +28,18 @@ class Refusal(RuntimeError):
 Refusal.__module__ = "echelon"  # as people know it, from wherever it was imported
 
 
-def tell_briefly() -> None:
-    """Let a refusal that nobody catches be told with the script's own line, and not with how we came to it."""
+def tell_briefly(how: str = "data") -> None:
+    """Let a refusal that nobody catches be told with the script's own line, and not with how we came to it.
+
+    `how` is what --scale says: where it cuts weights, PyTorch's own words about them get the way out.
+    """
     original = sys.excepthook
 
     def excepthook(kind: Any, error: BaseException, trace: Optional[TracebackType]) -> None:
         if not getattr(error, "is_told_briefly", False):
             original(kind, error, trace)
+            if how in ("fsdp", "tensor") and is_about_parts(error):
+                sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
             return
         said = "echelon.%s: %s\n%s" % (kind.__name__, error, _place_of(trace))
         file = sys.__stderr__ or sys.stderr  # torch.distributed has put its own there, which begins lines with the rank
@@ -37,6 +47,11 @@ def tell_briefly() -> None:
         file.flush()
 
     sys.excepthook = excepthook
+
+
+def is_about_parts(error: BaseException) -> bool:
+    """Say whether PyTorch could not do something with a tensor of which each rank holds a part."""
+    return any(word in str(error) for word in _OF_PARTS)
 
 
 def _is_inside(frame: FrameType) -> bool:

@@ -51,8 +51,8 @@ def _meet(world: worlds.World) -> None:
 def start_hooked() -> None:
     """Scale the script that begins after this."""
     global _run
-    tell_briefly()
     asked = wishes.read(os.environ)
+    tell_briefly(asked.how)
     world = worlds.read(os.environ, asked.num_shards)
     if world.is_exact:
         _make_repeatable(world)

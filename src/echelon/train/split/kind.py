@@ -12,7 +12,7 @@ from .. import optimizer_kinds
 from ..parallel import norms, versions
 from ..parallel.axes import Axes
 from ..parallel.strategy import Strategy, StrategyError
-from ..refusal import Refusal
+from ..refusal import Refusal, is_about_parts
 from ..shards import give_parts, is_sharded, roots_of, whole
 from ..streams import Streams
 from ..view.tensors import map_tensors, tensors_of
@@ -24,8 +24,6 @@ _IN_WORDS = (
     (r": run\.parallelize\(", ", in a script of echelon's own: run.parallelize("),
 )
 """Hints of strategies, and what they are on the command line."""
-_OF_DTENSOR = ("sharding", "DTensor", "cpu mesh")
-"""Words in errors of PyTorch about tensors that are cut."""
 WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
 
 
@@ -120,7 +118,7 @@ class Split:
         try:
             output = original(module, *args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
-            if isinstance(error, Refusal) or not any(word in str(error) for word in _OF_DTENSOR):
+            if isinstance(error, Refusal) or not is_about_parts(error):
                 raise
             raise Refusal(
                 "%s does what PyTorch cannot do with tensors that are cut (--scale %s): %s"
