@@ -133,7 +133,8 @@ REFUSED = {
         "adafactor": "Adafactor computes with means over rows and columns of whole weights",
         "scaler": "the script scales its loss for fp16 (GradScaler)",
         "saved whole": "torch.save() is given a GPT itself, of which every rank has a part",
-        "other batches": "the ranks have computed different losses from what should be one batch",
+        "other batches": "the ranks call the model with different batches",
+        "other targets": "the ranks have computed different losses from what should be one batch",
     },
     "context": {
         "length": "a sequence has 7 tokens, which the context axis of 2 does not divide",

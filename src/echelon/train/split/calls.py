@@ -22,9 +22,11 @@ class SplitCalls(Calls):
                 return original(module, *args, **kwargs)
         if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
+        gradients: SplitGradients = run.gradients
         if run.begins_training():
             run.begin_training()
-        gradients: SplitGradients = run.gradients
+            if gradients.split is not None:
+                gradients.inputs.compare((args, kwargs), run.world)
         if gradients.split is None:
             return original(module, *args, **kwargs)
         self.is_inside = True

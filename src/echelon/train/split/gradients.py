@@ -15,6 +15,7 @@ from .absent_weights import AbsentWeight
 from .context import ContextSplit
 from .kind import WITH_THE_BATCH, Split
 from .pipeline import PipelineSplit
+from .same_inputs import SEEDS, SameInputs
 from .tensor import TensorSplit
 
 KINDS: Dict[str, Type[Split]] = {"tensor": TensorSplit, "context": ContextSplit, "pipeline": PipelineSplit}
@@ -30,6 +31,7 @@ class SplitGradients(Gradients):
         self.split.optimizers = lambda: [known() for known in self._optimizers]
         self.headline = self.split.headline
         self.draws_as_one = self.split.draws_as_one
+        self.inputs = SameInputs(WITH_THE_BATCH)
         self._settled: Set[int] = set()
 
     def become_alone(self) -> None:
@@ -99,8 +101,7 @@ class SplitGradients(Gradients):
                 raise Refusal(
                     "the ranks have computed different losses from what should be one batch: from %.6g to %.6g"
                     % (least, most),
-                    "let all that is random come from torch, numpy.random or random, or have a seed "
-                    "(numpy.random.default_rng(0)); or " + WITH_THE_BATCH,
+                    SEEDS + WITH_THE_BATCH,
                 )
 
         return wait
