@@ -205,7 +205,7 @@ def test_every_optimizer(tmp_path: Path) -> None:
     done = run(tmp_path, "-n", "2", "--scale", "fsdp", "--exact", "4", "train.py", *names, "Normed")
     assert done.stdout.splitlines() == expected.splitlines()[:-1]
     assert done.returncode == 2
-    assert "each element by itself, and of Normed that is not known: ASGD, " in done.stderr
+    assert "Normed may mix the elements of a weight, and an exact run" in done.stderr
     assert "way out: echelon run --scale data" in done.stderr
 
 

@@ -34,6 +34,6 @@ def may_mix_elements(kind: Any) -> Optional[str]:
         return None
     known = ", ".join(sorted(one.__name__ for one in ELEMENTWISE))
     return (
-        "exact with weights that are cut is for optimizers that compute each element by itself, and of %s that is "
-        "not known: %s" % (getattr(kind, "__name__", kind), known)
+        "%s may mix the elements of a weight, and an exact run whose weights are cut needs an optimizer that computes "
+        "each by itself: %s" % (getattr(kind, "__name__", kind), known)
     )

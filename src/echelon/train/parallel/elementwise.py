@@ -30,7 +30,7 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
 
 def install() -> None:
     """Let PyTorch's own classes step so, before any optimizer is made."""
-    for kind in ELEMENTWISE:
+    for kind in [one for one in ELEMENTWISE if "step" in vars(one)]:  # AdamW may have Adam's
         kind.step = _step(kind, at_once=False)  # type: ignore[method-assign]
 
 
