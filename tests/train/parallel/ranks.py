@@ -32,12 +32,21 @@ class RankFailed(Exception):
 
 def run(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Call a function on every rank of a new world; return what each gave."""
+    return run_beside((num_ranks, function, args))[0]
+
+
+def run_beside(*worlds: tuple[int, Callable[..., Any], tuple[Any, ...]]) -> list[list[Any]]:
+    """Do so in several worlds at a time."""
     server = _serve()
     assert server.stdin is not None
     assert server.stdout is not None
-    pickle.dump((num_ranks, function.__module__, function.__name__, args), server.stdin)
+    asked = [(num_ranks, function.__module__, function.__name__, args) for num_ranks, function, args in worlds]
+    pickle.dump(asked, server.stdin)
     server.stdin.flush()
-    results = pickle.load(server.stdout)
+    return [_values(results) for results in pickle.load(server.stdout)]
+
+
+def _values(results: list[tuple[bool, Any]]) -> list[Any]:
     failed = [text for is_fine, text in results if not is_fine]
     if failed and all("VersionError" in text for text in failed):
         pytest.skip(failed[0].strip().rpartition("VersionError: ")[2])  # only under an older PyTorch: `make torches`
@@ -76,12 +85,9 @@ def main() -> None:
             asked = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        folder = tempfile.mkdtemp(prefix="ranks-")
-        try:
-            pickle.dump(_fork(folder, *asked), answers)
-            answers.flush()
-        finally:
-            shutil.rmtree(folder)
+        worlds = [World(*one) for one in asked]
+        pickle.dump([world.answers() for world in worlds], answers)
+        answers.flush()
 
 
 def _leave_out_what_nobody_sees() -> None:
@@ -94,18 +100,27 @@ def _leave_out_what_nobody_sees() -> None:
     torch._dynamo.disable = functools.cache(torch._dynamo.disable)  # type: ignore[assignment]
 
 
-def _fork(folder: str, num_ranks: int, module: str, name: str, args: Any) -> list[tuple[bool, Any]]:
-    importlib.import_module(module)
-    gc.freeze()  # no rank looks through, and so copies, what all have in common
-    children = []
-    for rank in range(num_ranks):
-        child = os.fork()
-        if not child:
-            _be_rank(rank, num_ranks, folder, module, name, args)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-    return [_answer(folder, rank) for rank in range(num_ranks)]
+class World:
+    """Ranks that were forked, and a folder for what each of them gives."""
+
+    def __init__(self, num_ranks: int, module: str, name: str, args: Any) -> None:
+        importlib.import_module(module)
+        gc.freeze()  # no rank looks through, and so copies, what all have in common
+        self._folder = tempfile.mkdtemp(prefix="ranks-")
+        self._children = []
+        for rank in range(num_ranks):
+            child = os.fork()
+            if not child:
+                _be_rank(rank, num_ranks, self._folder, module, name, args)
+            self._children.append(child)
+
+    def answers(self) -> list[tuple[bool, Any]]:
+        """Return what each rank gave, when all have ended."""
+        for child in self._children:
+            os.waitpid(child, 0)
+        found = [_answer(self._folder, rank) for rank in range(len(self._children))]
+        shutil.rmtree(self._folder)
+        return found
 
 
 def _answer(folder: str, rank: int) -> tuple[bool, Any]:
@@ -126,6 +141,9 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
 
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank))
+    cores = sorted(os.sched_getaffinity(0))
+    if num_ranks % len(cores) == 0:
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})  # as a run binds its ranks; they meet sooner
     os.chdir(folder)
     try:
         dist.init_process_group(

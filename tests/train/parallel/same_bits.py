@@ -7,6 +7,8 @@ from tests.train.parallel import exactly, ranks
 
 from echelon.train.parallel.strategy import Strategy
 
+DEPTHS = (exactly.FEWEST_BLOCKS, 4, exactly.MOST_BLOCKS)
+
 
 def data(**axes: Any) -> Strategy:
     return Strategy(precision="bf16", **axes)
@@ -16,10 +18,16 @@ def pipeline(schedule: str, **axes: Any) -> Strategy:
     return data(schedule=schedule, **axes)
 
 
-@functools.cache
 def alone(num_steps: int, depth: int = exactly.MOST_BLOCKS) -> Any:
     """Return what one device says after so many steps with so many blocks."""
-    return ranks.run(1, exactly.train, Strategy(precision="bf16"), 0, num_steps, "", "", depth)[0]
+    return _alone(num_steps)[depth]
+
+
+@functools.cache
+def _alone(num_steps: int) -> dict[int, Any]:
+    worlds = [(1, exactly.train, (Strategy(precision="bf16"), 0, num_steps, "", "", depth)) for depth in DEPTHS]
+    found = ranks.run_beside(*worlds)
+    return {depth: one for depth, (one,) in zip(DEPTHS, found, strict=True)}
 
 
 def train(num_ranks: int, strategy: Strategy, num_steps: int) -> tuple[list[Any], Any]:
