@@ -60,12 +60,19 @@ def _is_inside(frame: FrameType) -> bool:
     return top in _INSIDE or os.path.dirname(frame.f_code.co_filename) == os.path.dirname(linecache.__file__)
 
 
+def _is_installed(frame: FrameType) -> bool:
+    """Say whether code is that of a package: tqdm's line says less than the script's that uses it."""
+    return any(name in frame.f_code.co_filename for name in ("site-packages", "dist-packages"))
+
+
 def _place_of(trace: Optional[TracebackType]) -> str:
-    """Return the innermost line that is the script's, or that of something which it uses."""
+    """Return the innermost line that is the script's; where it has none, that of something which it uses."""
     found: Optional[Tuple[FrameType, int]] = None
+    is_own = False
     while trace is not None:
-        if not _is_inside(trace.tb_frame):
-            found = trace.tb_frame, trace.tb_lineno
+        frame = trace.tb_frame
+        if not _is_inside(frame) and (not _is_installed(frame) or not is_own):
+            found, is_own = (frame, trace.tb_lineno), not _is_installed(frame)
         trace = trace.tb_next
     if found is None:
         return ""

@@ -179,6 +179,18 @@ def test_a_refusal_ends_the_run(tmp_path: Path) -> None:
     assert re.search(r"^  │   at train.py:\d+: \S", done.stderr, re.MULTILINE)
 
 
+def test_place_of_a_refusal_is_the_scripts_own_line(tmp_path: Path) -> None:
+    """Where a package calls the model, the line that says most is the script's."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "loops.py").write_text("def call(function, *args):\n    return function(*args)\n")
+    calls = PLAIN.replace("model(", "loops.call(model, ")
+    script = "import sys\n\nsys.path.append('site-packages')\nimport loops\n" + calls
+    (tmp_path / "train.py").write_text(script)
+    done = scaled(tmp_path, 2, "tensor", "train.py")
+    assert done.returncode == 2
+    assert re.search(r"^(  │ )?  at train.py:\d+: .*loops\.call\(model, ", done.stderr, re.MULTILINE)
+
+
 def test_command_line_knows_every_way() -> None:
     """It names the ways by itself, as it imports nothing that needs PyTorch."""
     assert tuple(KINDS) == wishes.SPLITS == exchange_options.SPLITS
