@@ -49,6 +49,7 @@ class Shards:
         """Shard every model that has trained weights and was not sharded yet, and let its optimizers have the parts."""
         from torch.distributed.device_mesh import init_device_mesh
 
+        refuse_old(self._world.device)
         plain = [one for one in parameters if not is_sharded(one)]
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to views of ours
         roots = [root for root in roots_of(plain) if root not in self.roots]
@@ -63,6 +64,17 @@ class Shards:
         self.roots += roots
         for root in roots:
             self._trained.update({id(parameter): parameter.requires_grad for parameter in root.parameters()})
+
+
+def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
+    """Refuse a PyTorch whose fully_shard fails in the midst of the first step."""
+    from .parallel import versions
+
+    if device.type == "cpu" and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
+        raise Refusal(
+            "--scale fsdp spreads weights with fully_shard, and PyTorch %s cannot do that on a CPU yet" % version,
+            "PyTorch 2.13; or echelon run --scale data …, where every rank has all weights",
+        )
 
 
 def is_sharded(tensor: Any) -> bool:

@@ -15,7 +15,9 @@ from echelon.cli import exchange_options
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.train import optimizer_kinds, wishes
+from echelon.train import optimizer_kinds, shards, wishes
+from echelon.train.parallel import versions
+from echelon.train.refusal import Refusal
 from echelon.train.split.gradients import KINDS
 
 HERE = Path(__file__).parent
@@ -23,7 +25,7 @@ PATIENCE_SECONDS = 300
 DRAWN, STILL = ("drawn",), ("still", "outside")
 WAYS = {"tensor": DRAWN, "context": DRAWN, "pipeline": STILL}
 """Where dropout draws what it draws on one device, it is on, and the model computes its loss."""
-if tuple(int(number) for number in torch.__version__.split(".")[:2]) < (2, 10):  # `make torches`
+if versions.numbers() < (2, 10):  # `make torches`
     del WAYS["context"]
 
 
@@ -104,7 +106,17 @@ def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("scale", ["fsdp", "tensor"])
+def test_fully_shard_needs_a_later_version_on_a_cpu() -> None:
+    """It would end in an AttributeError of PyTorch's own."""
+    with pytest.raises(Refusal, match=r"PyTorch 2\.8\.0\+cpu cannot do that on a CPU yet\n  way out: PyTorch 2\.13"):
+        shards.refuse_old(torch.device("cpu"), "2.8.0+cpu")
+    shards.refuse_old(torch.device("cpu"), "2.9.0")
+    shards.refuse_old(torch.device("cuda"), "2.6.0")
+
+
+@pytest.mark.parametrize(
+    "scale", ["fsdp", "tensor"] if versions.numbers() >= versions.FULLY_SHARD_ON_CPU else ["tensor"]
+)
 def test_every_optimizer(tmp_path: Path, scale: str) -> None:
     """Also those whose steps PyTorch refuses with weights that are cut, such as Rprop, step as one device does."""
     words = ["optimizers.py", "still", *[kind.__name__ for kind in optimizer_kinds.ELEMENTWISE]]

@@ -1,7 +1,7 @@
 """What differs between the versions of PyTorch that strategies work with, from 2.6 on."""
 
 import inspect
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
@@ -35,16 +35,24 @@ class Begins:
         return super()._get_init_p2p_neighbors_ops()  # type: ignore[misc, no-any-return]
 
 
+FULLY_SHARD_ON_CPU = (2, 9)
+
+
+def numbers(version: str = torch.__version__) -> Tuple[int, ...]:
+    """Return the numbers of a version that tell what it can do."""
+    return tuple(int(number) for number in version.partition("+")[0].split(".")[:2])
+
+
 class VersionError(StrategyError):
     """A strategy that works with other versions of PyTorch than this."""
 
 
 def check(strategy: Strategy, device: torch.device, version: str = torch.__version__) -> None:
     """Refuse what this version of PyTorch would fail at in the midst of a step, or wait for without an end."""
-    found = tuple(int(number) for number in version.partition("+")[0].split(".")[:2])
+    found = numbers(version)
     on_cpu = device.type == "cpu"
     for is_wanted, needed, why, hint in (
-        (strategy.is_fully_sharded and on_cpu, (2, 9), "spreads with fully_shard on a CPU",
+        (strategy.is_fully_sharded and on_cpu, FULLY_SHARD_ON_CPU, "spreads with fully_shard on a CPU",
          'reshard="never" with the data axes alone'),
         (strategy.pipeline > 1 and strategy.schedule != "gpipe" and on_cpu, (2, 9),
          "sends and receives at once on a CPU", 'schedule="gpipe"'),
