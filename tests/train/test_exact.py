@@ -182,10 +182,11 @@ class Normed(torch.optim.SGD):
         super().step()
 
 import sys
+OTHERS = {"Normed": Normed, "Fused": lambda *args, **wishes: torch.optim.SGD(*args, **wishes, fused=True)}
 for name in sys.argv[1:]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 31), nn.Tanh(), nn.Linear(31, 4))
-    optimizer = (Normed if name == "Normed" else getattr(torch.optim, name))(model.parameters(), lr=0.01)
+    optimizer = (OTHERS.get(name) or getattr(torch.optim, name))(model.parameters(), lr=0.01)
     for x, y in loader:
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -207,6 +208,9 @@ def test_every_optimizer(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "Normed may mix the elements of a weight, and an exact run" in done.stderr
     assert "way out: echelon run --scale data" in done.stderr
+    done = run(tmp_path, "-n", "2", "--scale", "fsdp", "--exact", "4", "train.py", "Fused")
+    assert done.returncode == 2
+    assert "SGD(fused=True) rounds the last elements of a part otherwise" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ class Gradients:
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make gradients whole before anything uses them, and learn how many backwards a step has."""
         if self._shards is not None:
-            self._shards.refuse_mixing(optimizer)
+            self._shards.refuse_optimizer(optimizer)
         self.reduce()
         self._is_in_step = True
         self.num_steps += 1

@@ -1,4 +1,4 @@
-"""Which optimizers step right with a part of each weight, and of which it is known that their bits are the same."""
+"""Which optimizers step right with a part of each weight, and which have the same bits however weights are cut."""
 
 from typing import Any, List, Optional
 
@@ -12,7 +12,7 @@ ELEMENTWISE = (
 _NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over rows and columns of whole weights"}
 
 
-def needed_whole(kind: Any) -> Optional[str]:
+def why_needs_whole(kind: Any) -> Optional[str]:
     """Say what a kind of optimizer computes with that is more than a part of each weight."""
     found = [name for name in _names(kind) if name in _NEED_WHOLE]
     return "%s computes with %s" % (found[0], _NEED_WHOLE[found[0]]) if found else None
@@ -28,12 +28,15 @@ def _names(kind: Any) -> List[str]:
     return [base.__name__ for base in getattr(kind, "__mro__", ())]
 
 
-def may_mix_elements(kind: Any) -> Optional[str]:
-    """Say so of a kind of optimizer that may compute an element from others, whose bits then depend on the cut."""
-    if kind in ELEMENTWISE:
-        return None
-    known = ", ".join(sorted(one.__name__ for one in ELEMENTWISE))
-    return (
-        "%s may mix the elements of a weight, and an exact run whose weights are cut needs an optimizer that computes "
-        "each by itself: %s" % (getattr(kind, "__name__", kind), known)
-    )
+def why_bits_differ(kind: Any, *, is_fused: bool) -> Optional[str]:
+    """Say why the bits of a step may depend on how weights are cut."""
+    name = getattr(kind, "__name__", kind)
+    if kind not in ELEMENTWISE:
+        known = ", ".join(sorted(one.__name__ for one in ELEMENTWISE))
+        return (
+            "%s may mix the elements of a weight, and an exact run whose weights are cut needs an optimizer that "
+            "computes each by itself: %s" % (name, known)
+        )
+    if is_fused:  # seen with SGD, momentum and decay on a CPU
+        return "%s(fused=True) rounds the last elements of a part otherwise, and this exact run cuts weights" % name
+    return None

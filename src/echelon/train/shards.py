@@ -34,16 +34,17 @@ class Shards:
                         "echelon run --scale data …, which does; or freeze before the first step",
                     )
 
-    def refuse_mixing(self, optimizer: torch.optim.Optimizer) -> None:
+    def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that needs more than its part of each weight, or, in an exact run, may."""
-        if not any(is_sharded(one) for group in optimizer.param_groups for one in group["params"]):
+        groups = optimizer.param_groups
+        if not any(is_sharded(one) for group in groups for one in group["params"]):
             return
-        kind = type(optimizer)
-        found = optimizer_kinds.needed_whole(kind)
-        if found is None and self._world.is_exact:
-            found = optimizer_kinds.may_mix_elements(kind)
-        if found is not None:
-            raise Refusal(found, "echelon run --scale data …, where every rank has all weights")
+        why = optimizer_kinds.why_needs_whole(type(optimizer))
+        if why is None and self._world.is_exact:
+            is_fused = any(group.get("fused") for group in groups)
+            why = optimizer_kinds.why_bits_differ(type(optimizer), is_fused=is_fused)
+        if why is not None:
+            raise Refusal(why, "echelon run --scale data …, where every rank has all weights")
 
     def apply(self, optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> None:
         """Shard every model that has trained weights and was not sharded yet, and let its optimizers have the parts."""
@@ -61,6 +62,7 @@ class Shards:
             parts.update(_shard(root, mesh))
         for optimizer in optimizers:
             give_parts(optimizer, parts)
+            self.refuse_optimizer(optimizer)  # also from within a closure, whose step has begun
         self.roots += roots
         for root in roots:
             self._trained.update({id(parameter): parameter.requires_grad for parameter in root.parameters()})

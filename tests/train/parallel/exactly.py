@@ -184,6 +184,8 @@ def refused(strategy: Strategy, what: str) -> tuple[str, str]:
         trained.optimize(torch.optim.AdamW, lr=1e-2)
         if what == "optimizer":
             trained.optimize(type("Mine", (torch.optim.AdamW,), {}), lr=1e-2)
+        elif what == "fused":
+            trained.optimize(torch.optim.SGD, lr=1e-2, fused=True)
         elif what == "loop":
             trained.model(batch()[0])
         elif what == "loader":

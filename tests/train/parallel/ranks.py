@@ -85,6 +85,8 @@ def main() -> None:
             asked = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        for _, module, _, _ in asked:
+            importlib.import_module(module)
         worlds = [World(*one) for one in asked]
         pickle.dump([world.answers() for world in worlds], answers)
         answers.flush()
@@ -104,7 +106,6 @@ class World:
     """Ranks that were forked, and a folder for what each of them gives."""
 
     def __init__(self, num_ranks: int, module: str, name: str, args: Any) -> None:
-        importlib.import_module(module)
         gc.freeze()  # no rank looks through, and so copies, what all have in common
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._children = []

@@ -78,6 +78,13 @@ REFUSED: list[tuple[int, Strategy, str, str, str]] = [
     (2, Strategy(replicate=2), "rows", "the batch has 4 rows, and exact is 8", "drop_last"),
     (2, Strategy(replicate=2), "loop", "the model was called with all of it", "trained.step("),
     (2, Strategy(shard=2), "optimizer", "Mine may mix the elements of a weight", "replicate="),
+    (
+        2,
+        Strategy(shard=2),
+        "fused",
+        "SGD(fused=True) rounds the last elements of a part otherwise",
+        "fused=False; or replicate=",
+    ),
     (2, Strategy(shard=2), "loader", "may be augmented and padded otherwise", "trained.step("),
     (2, Strategy(replicate=2), "buffer", "changes its buffer head.0.calls", "GroupNorm"),
 ]

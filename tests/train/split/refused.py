@@ -57,6 +57,18 @@ def train(model, inputs, *, optimizer=torch.optim.SGD, scaled=False, more=0.0):
     return model
 
 
+def by_closure(model, inputs):
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=9)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(inputs)[0].square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
 def other_batches():
     rows = numpy.random.default_rng().integers(24, size=(8, 8))
     train(GPT(), torch.from_numpy(rows), more=1e4)  # as in a large batch: all have the same loss, to three digits
@@ -67,6 +79,7 @@ CASES = {
     "unknown layers": lambda: train(Odd(), torch.randn(8, 8, 8)),
     "heads": lambda: train(heads(), tokens()),
     "lbfgs": lambda: train(GPT(), tokens(), optimizer=torch.optim.LBFGS),
+    "lbfgs by closure": lambda: by_closure(GPT(), tokens()),
     "adafactor": lambda: train(GPT(), tokens(), optimizer=torch.optim.Adafactor),
     "scaler": lambda: train(GPT(), tokens(), scaled=True),
     "length": lambda: train(GPT(), tokens(length=7)),
@@ -81,7 +94,7 @@ CASES = {
     "an input": lambda: train(nn.Sequential(*GPT().h), torch.randn(8, 8, 32, requires_grad=True)),
     "saved whole": lambda: torch.save(train(GPT(), tokens()), "whole.pt"),
     "other batches": other_batches,
-    "other targets": lambda: train(GPT(), tokens(), more=numpy.random.default_rng().random()),
+    "other targets": lambda: train(GPT(), tokens(), more=10 ** (30 * numpy.random.default_rng().random())),
 }
 for name in [word.replace("-", " ") for word in sys.argv[1:]]:
     try:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from echelon.errors import UsageError
 from echelon.train import optimizer_kinds, shards, wishes
 from echelon.train.parallel import versions
 from echelon.train.refusal import Refusal
+from echelon.train.split import same_inputs
 from echelon.train.split.gradients import KINDS
 
 HERE = Path(__file__).parent
@@ -119,10 +121,48 @@ def test_fully_shard_needs_a_later_version_on_a_cpu() -> None:
 )
 def test_every_optimizer(tmp_path: Path, scale: str) -> None:
     """Also those whose steps PyTorch refuses with weights that are cut, such as Rprop, step as one device does."""
-    words = ["optimizers.py", "still", *[kind.__name__ for kind in optimizer_kinds.ELEMENTWISE]]
-    expected = numbers(python(tmp_path, *words))
-    assert len(expected) == 4 * len(optimizer_kinds.ELEMENTWISE)
+    words = ["optimizers.py", "still", *[kind.__name__ for kind in optimizer_kinds.ELEMENTWISE], "Counted"]
+    expected = numbers(python(tmp_path, *words, "none"))
+    expected, untrained = expected[:-4], expected[-4:]
+    assert len(expected) == 4 * len(words[2:])
+    for first in range(0, len(expected), 4):  # each moves by more than a hundred times what is tolerated
+        assert expected[first : first + 4] != pytest.approx(untrained, rel=1e-3)
     assert numbers(scaled(tmp_path, 2, scale, *words)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_closure_of_an_optimizer_that_needs_all_weights(tmp_path: Path) -> None:
+    """Weights are spread in the midst of its first step, and it would go on with those that nothing changes."""
+    (tmp_path / "train.py").write_text(CLOSURE)
+    done = scaled(tmp_path, 2, "fsdp", "train.py")
+    assert done.returncode == 2
+    assert "LBFGS computes with all weights as one vector" in done.stderr
+    assert "trained" not in done.stdout
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What cannot be changed can be looked at."""
+
+    tokens: torch.Tensor
+    mask: torch.Tensor
+
+
+@pytest.mark.parametrize("beside", [float("-inf"), torch.finfo().min, 1e12, float("nan")])
+def test_batches_that_differ_are_seen_beside_anything(beside: float) -> None:
+    """A mask tells nothing, and a large number hides nothing; what differs in its last digits is the same."""
+    mask = torch.full((8, 8), beside).triu(1)
+    one, other = (torch.randint(1000, (64, 512), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    noise = one.float() * (1 + 1e-7)
+
+    def differ(first: torch.Tensor, second: torch.Tensor) -> bool:
+        (a, size), (b, _) = (same_inputs._signature(([Batch(each, mask)], {})) for each in (first, second))
+        return not bool(abs(a - b) <= same_inputs.TOLERANCE * size)
+
+    assert differ(one, other)
+    assert differ(one, one.flip(1))
+    assert differ(one[:1, :1], one[:1, :1] + 1)
+    assert not differ(one, one.clone())
+    assert not differ(one.float(), noise)
 
 
 def test_proved(tmp_path: Path) -> None:
@@ -142,6 +182,7 @@ REFUSED = {
         "unknown layers": "no attention and no MLP is known in the blocks of Odd",
         "heads": "h.1.attn.n_head is 3, which the tensor axis of 2 does not divide",
         "lbfgs": "LBFGS computes with all weights as one vector",
+        "lbfgs by closure": "LBFGS computes with all weights as one vector",
         "adafactor": "Adafactor computes with means over rows and columns of whole weights",
         "scaler": "the script scales its loss for fp16 (GradScaler)",
         "saved whole": "torch.save() is given a GPT itself, of which every rank has a part",
@@ -219,6 +260,24 @@ def test_what_is_about_shared_batches_is_refused_before_the_start(scale: str, op
     assert "--scale data" in told.value.hint
 
 
+CLOSURE = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 4), torch.randn(64, 1)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=50)
+
+def closure():
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss
+
+optimizer.step(closure)
+print("trained")
+"""
 PLAIN = """
 import torch
 from torch import nn

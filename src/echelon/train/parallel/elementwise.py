@@ -87,9 +87,12 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
     groups, states = optimizer.param_groups, optimizer.state
     weights = [group["params"] for group in groups]
     parts = {one: one._local_tensor for each in weights for one in each if isinstance(one, DTensor)}
-    own: Dict[Any, Dict[str, Any]] = defaultdict(dict)
-    for weight, values in states.items():
-        own[parts.get(weight, weight)] = {name: _part(value) for name, value in values.items()}
+    if not parts:
+        yield
+        return
+    own: Dict[Any, Any] = defaultdict(dict)
+    for key, values in states.items():
+        own[parts.get(key, key)] = _parts_of(values) if key in parts else values
     for weight, part in parts.items():
         part.grad = _part(weight.grad)
     for group, each in zip(groups, weights):  # noqa: B905
@@ -100,21 +103,25 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
     finally:
         optimizer.state = states
         for group, each in zip(groups, weights):  # noqa: B905
-            for weight, part in zip(each, group["params"]):  # noqa: B905
-                if part in own:
-                    _keep(states[weight], own[part], weight)
             group["params"] = each
-        for part in parts.values():
+        for weight, part in parts.items():
             part.grad = None
+            if part in own:
+                _keep(states[weight], own.pop(part), weight)
+        states.update(own)  # what is no state of a weight that is cut
 
 
 def _part(value: Any) -> Any:
     return value._local_tensor if isinstance(value, DTensor) else value
 
 
+def _parts_of(values: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: _part(value) for name, value in values.items()}
+
+
 def _keep(states: Dict[str, Any], new: Dict[str, Any], weight: Any) -> None:
     """Keep the states that a step has made of one weight, spread as that is where they have its shape."""
     for name, value in new.items():
         if value is not _part(states.get(name)):
-            is_cut = isinstance(weight, DTensor) and getattr(value, "shape", ()) == weight._local_tensor.shape
+            is_cut = getattr(value, "shape", ()) == weight._local_tensor.shape
             states[name] = DTensor(value, weight._spec, requires_grad=False) if is_cut else value  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ class Optimizing:
         groups: Optional[Chooser] = None,
         settings: Dict[str, Any],
     ) -> None:
-        _check(kind, axes)
+        _check(kind, axes, is_fused=bool(settings.get("fused")))
         self._axes = axes
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self.optimizer = spreading.make_optimizer(kind, _grouped(parameters, groups, axes), axes, settings)
@@ -125,18 +125,19 @@ class Optimizing:
         return dict(zip(names, numbers))  # noqa: B905
 
 
-def _check(kind: Any, axes: Axes) -> None:
+def _check(kind: Any, axes: Axes, *, is_fused: bool) -> None:
     """Refuse what would take a part of a weight, or of all weights, for the whole."""
     strategy = axes.strategy
     is_apart = strategy.is_fully_sharded or strategy.tensor > 1
     if optimizer_kinds.needs_all_weights(kind):
         is_apart = is_apart or strategy.spreads_states_only or strategy.num_data < axes.world.size
-    more = optimizer_kinds.needed_whole(kind)
-    if more is not None and is_apart:
-        raise StrategyError(more, hint="torch.optim.AdamW")
-    mixed = optimizer_kinds.may_mix_elements(kind)
-    if mixed is not None and axes.num_shards and strategy.is_fully_sharded:
-        raise StrategyError(mixed, hint="one of these; or replicate= in place of shard=, where weights are whole")
+    why = optimizer_kinds.why_needs_whole(kind)
+    if why is not None and is_apart:
+        raise StrategyError(why, hint="torch.optim.AdamW")
+    why = optimizer_kinds.why_bits_differ(kind, is_fused=is_fused)
+    if why is not None and axes.num_shards and strategy.is_fully_sharded:
+        other = "fused=False" if is_fused else "one of these"
+        raise StrategyError(why, hint="%s; or replicate= in place of shard=, where weights are whole" % other)
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:

@@ -13,9 +13,9 @@ from ..streams import Streams
 from ..world import World
 from .absent_weights import AbsentWeight
 from .context import ContextSplit
-from .kind import WITH_THE_BATCH, Split
+from .kind import WITH_SEEDS, WITH_THE_BATCH, Split
 from .pipeline import PipelineSplit
-from .same_inputs import SEEDS, SameInputs
+from .same_inputs import SameInputs
 from .tensor import TensorSplit
 
 KINDS: Dict[str, Type[Split]] = {"tensor": TensorSplit, "context": ContextSplit, "pipeline": PipelineSplit}
@@ -31,7 +31,7 @@ class SplitGradients(Gradients):
         self.split.optimizers = lambda: [known() for known in self._optimizers]
         self.headline = self.split.headline
         self.draws_as_one = self.split.draws_as_one
-        self.inputs = SameInputs(WITH_THE_BATCH)
+        self.inputs = SameInputs()
         self._settled: Set[int] = set()
 
     def become_alone(self) -> None:
@@ -63,7 +63,7 @@ class SplitGradients(Gradients):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.split is not None:
-            self.split.refuse_mixing(optimizer)
+            self.split.refuse_optimizer(optimizer)
         super().before_step(optimizer)
         AbsentWeight.in_step = True
 
@@ -101,7 +101,7 @@ class SplitGradients(Gradients):
                 raise Refusal(
                     "the ranks have computed different losses from what should be one batch: from %.6g to %.6g"
                     % (least, most),
-                    SEEDS + WITH_THE_BATCH,
+                    WITH_SEEDS,
                 )
 
         return wait

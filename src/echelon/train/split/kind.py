@@ -25,6 +25,10 @@ _IN_WORDS = (
 )
 """Hints of strategies, and what they are on the command line."""
 WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
+WITH_SEEDS = (
+    "let all that is random come from torch, numpy.random or random, or have a seed (numpy.random.default_rng(0)); or "
+    + WITH_THE_BATCH
+)
 
 
 class Split:
@@ -75,11 +79,14 @@ class Split:
             self.roots.append(root)
             self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
 
-    def refuse_mixing(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that needs more than what a rank has of the weights."""
-        more = optimizer_kinds.needed_whole(type(optimizer))
-        if more is not None and (self.cuts_weights or optimizer_kinds.needs_all_weights(type(optimizer))):
-            raise Refusal(more, "echelon run --scale data …, where every rank has all weights")
+    def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that needs more than what a rank has of the weights that were split."""
+        why = optimizer_kinds.why_needs_whole(type(optimizer))
+        if why is None or not (self.cuts_weights or optimizer_kinds.needs_all_weights(type(optimizer))):
+            return
+        are_split = {id(one) for root in self.roots for one in root.parameters()}
+        if any(id(one) in are_split for group in optimizer.param_groups for one in group["params"]):
+            raise Refusal(why, "echelon run --scale data …, where every rank has all weights")
 
     def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
         """Let optimizers have the weights that a model has now."""
@@ -87,6 +94,7 @@ class Split:
         for optimizer in self.optimizers():
             if optimizer is not None:
                 give_parts(optimizer, {key: new for key, (_, new) in changed.items()})
+                self.refuse_optimizer(optimizer)
         self._former.update({key: (weakref.ref(old), new) for key, (old, new) in changed.items()})
 
     def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:

@@ -210,16 +210,19 @@ def map_entries(value: Any, entries: List[Any]) -> Any:
 
 def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return a copy of an object that holds tensors, as batches of graphs and distributions do; else the value."""
-    attributes = getattr(value, "__dict__", None)
-    if not attributes or isinstance(value, (type, torch.nn.Module)):
-        return value
-    if not any(isinstance(one, torch.Tensor) for one in attributes.values()):
-        return value
-    value = copy.copy(value)
-    for name, one in list(attributes.items()):
-        if isinstance(one, torch.Tensor):
-            setattr(value, name, change(one))
+    tensors = _attributes(value)
+    if tensors:
+        value = copy.copy(value)
+        for name, one in tensors.items():
+            value.__dict__[name] = change(one)  # also where the object is frozen
     return value
+
+
+def _attributes(value: Any) -> Dict[str, torch.Tensor]:
+    """Return the tensors that an object holds, by name."""
+    if isinstance(value, (type, torch.nn.Module)):
+        return {}
+    return {name: one for name, one in getattr(value, "__dict__", {}).items() if isinstance(one, torch.Tensor)}
 
 
 def _as_sequence(like: Any, values: Any) -> Any:
@@ -228,9 +231,15 @@ def _as_sequence(like: Any, values: Any) -> Any:
 
 
 def tensors_of(*values: Any) -> "list[torch.Tensor]":
-    """Return every tensor in tuples, lists and dicts, in order."""
+    """Return every tensor in tuples, lists, dicts and objects, in order."""
     found: "list[torch.Tensor]" = []
-    map_tensors(values, found.append)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list, dict)):
+            found += tensors_of(*(value.values() if isinstance(value, dict) else value))
+        else:
+            found += _attributes(value).values()
     return found
 
 
