@@ -130,6 +130,7 @@ def test_every_optimizer(tmp_path: Path, scale: str) -> None:
     assert numbers(scaled(tmp_path, 2, scale, *words)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.skipif(versions.numbers() < versions.FULLY_SHARD_ON_CPU, reason="fully_shard on a CPU needs PyTorch 2.9")
 def test_closure_of_an_optimizer_that_needs_all_weights(tmp_path: Path) -> None:
     """Weights are spread in the midst of its first step, and it would go on with those that nothing changes."""
     (tmp_path / "train.py").write_text(CLOSURE)
