@@ -173,7 +173,7 @@ def _live(tree: ast.Module) -> Iterator[ast.AST]:
         if isinstance(node, ast.If) and tail(node.test) == "TYPE_CHECKING":
             todo.extend(node.orelse)
             continue
-        for field in node._fields:  # as ast.iter_child_nodes(), in half the time
+        for field in node._fields:  # as ast.iter_child_nodes(), without its generators
             value = getattr(node, field, None)
             if isinstance(value, list):
                 todo += [one for one in value if isinstance(one, ast.AST)]

@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def _leave_out_what_nobody_sees() -> None:
-    """Nothing is profiled or compiled here, and being ready for it takes a fifth of a step of fully_shard."""
+    """Nothing is profiled or compiled here, and being ready for it is a good part of a step of fully_shard."""
     import torch._dynamo
     from torch.profiler import record_function
 
@@ -144,7 +144,7 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank))
     cores = sorted(os.sched_getaffinity(0))
     if num_ranks % len(cores) == 0:
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})  # as a run binds its ranks; they meet sooner
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})  # they meet sooner than where the kernel moves them
     os.chdir(folder)
     try:
         dist.init_process_group(
