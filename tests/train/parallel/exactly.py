@@ -186,6 +186,11 @@ def refused(strategy: Strategy, what: str) -> tuple[str, str]:
             trained.optimize(type("Mine", (torch.optim.AdamW,), {}), lr=1e-2)
         elif what == "fused":
             trained.optimize(torch.optim.SGD, lr=1e-2, fused=True)
+        elif what == "fused group":
+            trained.optimize(torch.optim.SGD, groups=lambda name, _: {"fused": "head" in name}, lr=1e-2)
+        elif what == "fused state":
+            by_hand = torch.optim.AdamW(Model().parameters(), lr=1e-2, fused=True)
+            trained.load_optimizer(by_hand.state_dict())
         elif what == "loop":
             trained.model(batch()[0])
         elif what == "loader":

@@ -69,6 +69,7 @@ def test_loop_of_ones_own() -> None:
         assert found[2] == pytest.approx((0 + 2 + 4 + 6) / 4)  # the first shards of four ranks with as many rows each
 
 
+FUSED = "SGD(fused=True) rounds the last elements of a part otherwise"
 REFUSED: list[tuple[int, Strategy, str, str, str]] = [
     (2, Strategy(tensor=2), "", "tensor=2 cuts the sums inside of a layer", "shard=2"),
     (2, Strategy(context=2), "", "context=2 cuts the sums inside of a layer", "echelon prove"),
@@ -78,13 +79,9 @@ REFUSED: list[tuple[int, Strategy, str, str, str]] = [
     (2, Strategy(replicate=2), "rows", "the batch has 4 rows, and exact is 8", "drop_last"),
     (2, Strategy(replicate=2), "loop", "the model was called with all of it", "trained.step("),
     (2, Strategy(shard=2), "optimizer", "Mine may mix the elements of a weight", "replicate="),
-    (
-        2,
-        Strategy(shard=2),
-        "fused",
-        "SGD(fused=True) rounds the last elements of a part otherwise",
-        "fused=False; or replicate=",
-    ),
+    (2, Strategy(shard=2), "fused", FUSED, "fused=False; or replicate="),
+    (2, Strategy(shard=2), "fused group", FUSED, "fused=False; or replicate="),
+    (2, Strategy(shard=2), "fused state", FUSED.replace("SGD", "AdamW"), "fused=False; or replicate="),
     (2, Strategy(shard=2), "loader", "may be augmented and padded otherwise", "trained.step("),
     (2, Strategy(replicate=2), "buffer", "changes its buffer head.0.calls", "GroupNorm"),
 ]

@@ -26,10 +26,11 @@ class Optimizing:
         groups: Optional[Chooser] = None,
         settings: Dict[str, Any],
     ) -> None:
-        _check(kind, axes, is_fused=bool(settings.get("fused")))
-        self._axes = axes
+        grouped = _grouped(parameters, groups, axes)
+        _check(kind, axes, is_fused=any({**settings, **group}.get("fused") for group in grouped))
+        self._kind, self._axes = kind, axes
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self.optimizer = spreading.make_optimizer(kind, _grouped(parameters, groups, axes), axes, settings)
+        self.optimizer = spreading.make_optimizer(kind, grouped, axes, settings)
 
     def state(self, order: Sequence[str]) -> Dict[str, Any]:
         """Return states and groups as torch.optim saves them on one device; on the main rank alone."""
@@ -105,6 +106,7 @@ class Optimizing:
             groups = [{**one, "echelon_group": number} for number, one in enumerate(given["param_groups"])]
             self.optimizer.load_state_dict({"state": given["state"], "param_groups": groups})
             return
+        _check(self._kind, self._axes, is_fused=any(group.get("fused") for group in given["param_groups"]))
         names = self._names_of(given, order)
         for group in self._groups():
             saved = given["param_groups"][group["echelon_group"]]
