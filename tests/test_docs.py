@@ -4,8 +4,9 @@ A fenced block is run when its first line is `$ echelon …`, or `$ salloc …`,
 private cluster, as do `echelon plan` and `echelon submit` that name no --machine: there the cluster is known as
 "testcluster". Where --container stands, image.sif is an image of the stand-in for Singularity. A fence with a file
 name, as in ```python train.py, is a file that all commands of its page find in their folder, beside examples/. A line
-of one … stands for any lines. `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the pages:
-read the difference as you would read code.
+of one … stands for any lines. On the pages about training, what is not on the cluster is forked from a process that has
+imported torch (tests/warm). `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the pages: read
+the difference as you would read code.
 """
 
 import importlib
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.container.fixture import SCRIPT, Singularity, require_bubblewrap
 
@@ -39,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TRAINING = ("communication", "exact", "prove", "scale", "strategies")
 OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
 FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
 SECONDS = 200
@@ -104,6 +107,11 @@ class Block:
         return self.first_word in SLURMS or self.is_planned
 
     @property
+    def trains(self) -> bool:
+        """Whether its page is about training, of which there is much, and not about what starts it."""
+        return any(part.removesuffix(".md") in TRAINING for part in self.page.relative_to(ROOT).parts)
+
+    @property
     def needs_container(self) -> bool:
         return "--container" in self.text
 
@@ -143,8 +151,11 @@ def lay(folder: Path, block: Block, environ: Mapping[str, str]) -> Desk:
     for part in ("work", "bin", "home"):
         (folder / part).mkdir()
     program = folder / "bin" / "echelon"
-    program.write_text(SHIM.format(python=sys.executable, sources=str(SOURCES)))
-    program.chmod(0o755)
+    if block.trains and not block.needs_cluster:
+        warm.write_program(program)
+    else:
+        program.write_text(SHIM.format(python=sys.executable, sources=str(SOURCES)))
+        program.chmod(0o755)
     (folder / "work" / "examples").symlink_to(ROOT / "examples")
     for file in (other for other in BLOCKS if other.page == block.page and " " in other.info):
         path = folder / "work" / file.info.split()[1]

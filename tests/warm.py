@@ -1,8 +1,9 @@
 """Python, cheaply: one process has imported torch, and forks for each script or `echelon` command that tests run.
 
 `run(words, cwd=…, environ=…)` gives what `subprocess.run([sys.executable, *words], …)` gives, for a script as for
-`-m echelon …`, whose agents and ranks are forks too (warm_host). The server is this module as a program, started at the
-first call and ended with its tests. How programs are really started is what tests/run, tests/slurm and others are for.
+`-m echelon …`, whose agents and ranks are forks too (warm_host); `write_program(path)` makes a program of `echelon`
+that does so. The server is this module as a program, started at the first call and ended with its tests. How programs
+are really started is what tests/run, tests/slurm and others are for.
 """
 
 import atexit
@@ -21,6 +22,17 @@ from pathlib import Path
 from threading import Lock
 
 ROOT = Path(__file__).parents[1]
+PROGRAM = """#!{python} -IS
+import os
+import sys
+
+sys.path.append({root!r})
+from tests import warm
+
+words = ["-m", "echelon", *sys.argv[1:]]
+code = warm.ask({address!r}, words, cwd=os.getcwd(), environ=os.environ, outputs=[1, 2])
+sys.exit(code if code >= 0 else 128 - code)
+"""
 _server: list[str] = []
 _starting = Lock()
 
@@ -29,14 +41,37 @@ def run(
     words: Sequence[str], *, cwd: Path, environ: Mapping[str, str] = os.environ, timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with its arguments to its end; stdin is empty. Raises TimeoutError."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        outputs = [out.fileno(), err.fileno()]
+        code = ask(_address(), words, cwd=str(cwd), environ=environ, outputs=outputs, timeout=timeout)
+        said = [os.pread(one, os.fstat(one).st_size, 0).decode() for one in outputs]
+    return subprocess.CompletedProcess(list(words), code, *said)
+
+
+def ask(
+    address: str,
+    words: Sequence[str],
+    *,
+    cwd: str,
+    environ: Mapping[str, str],
+    outputs: Sequence[int],
+    timeout: float | None = None,
+) -> int:
+    """Have the server at an address run a program, with open files as its stdout and stderr; return its exit code."""
+    told = {"words": list(words), "cwd": cwd, "environ": dict(environ), "cores": list(os.sched_getaffinity(0))}
+    asked = json.dumps(told).encode()
+    with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(timeout)
-        server.connect(_address())
-        asked = {"words": list(words), "cwd": str(cwd), "environ": dict(environ), "folder": folder}
-        server.sendall(json.dumps(asked).encode() + b"\n")
-        code = int(server.recv(16) or b"70")
-        out, err = (Path(folder, name).read_text() for name in ("out", "err"))
-    return subprocess.CompletedProcess(list(words), code, out, err)
+        server.connect(address)
+        socket.send_fds(server, [len(asked).to_bytes(8, "big")], outputs)
+        server.sendall(asked)
+        return int(server.recv(16) or b"70")
+
+
+def write_program(path: Path) -> None:
+    """Write a program that does what `echelon` does, as long as these tests run."""
+    path.write_text(PROGRAM.format(python=sys.executable, root=str(ROOT), address=_address()))
+    path.chmod(0o755)
 
 
 def _address() -> str:
@@ -68,14 +103,16 @@ def serve(listener: socket.socket) -> None:
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         listener.close()
-        with client, client.makefile() as lines:
-            asked = json.loads(lines.readline())
+        with client:
+            size, outputs, _, _ = socket.recv_fds(client, 8, 2)
+            asked = json.loads(client.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
             pid = os.fork()
             if not pid:
                 os.chdir(asked["cwd"])
-                paths = [os.path.join(asked["folder"], name) for name in ("out", "err")]
-                outputs = [os.open(path, os.O_WRONLY | os.O_CREAT, 0o644) for path in paths]
+                os.sched_setaffinity(0, asked["cores"])
                 warm_host.become(asked["words"], asked["environ"], outputs)
+            for output in outputs:
+                os.close(output)  # whoever reads it waits for the program alone
             _end_with_client(client, pid)
             client.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
         os._exit(0)
