@@ -12,6 +12,7 @@ from torch import nn
 from . import modules, optimizer_kinds
 from .refusal import Refusal
 from .view.tensors import map_tensors
+from .wholes import each_whole
 from .world import World
 
 
@@ -180,7 +181,7 @@ def _hook_modules() -> None:
 
     def get(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         parts = state_dict(self, *args, **kwargs)
-        result = map_tensors(parts, whole)
+        result = _with_wholes(parts)
         if hasattr(parts, "_metadata"):  # versions of modules, which loading looks at
             result._metadata = parts._metadata
         return result
@@ -197,9 +198,17 @@ def _hook_modules() -> None:
     nn.Module.load_state_dict = load  # type: ignore[method-assign, assignment]
 
 
+def _with_wholes(state: Any) -> Any:
+    """Return a state whose tensors have all their parts, many of which travel together."""
+    spread: List[torch.Tensor] = []
+    map_tensors(state, lambda one: spread.append(one) if is_sharded(one) else None)
+    found = iter([whole(one) for one in spread] if any(one.requires_grad for one in spread) else each_whole(spread))
+    return map_tensors(state, lambda one: next(found) if is_sharded(one) else one)
+
+
 def _hook_optimizers() -> None:
     original: Callable[..., Any] = torch.optim.Optimizer.state_dict
-    torch.optim.Optimizer.state_dict = lambda self: map_tensors(original(self), whole)  # type: ignore[method-assign]
+    torch.optim.Optimizer.state_dict = lambda self: _with_wholes(original(self))  # type: ignore[method-assign]
     load = torch.optim.Optimizer.load_state_dict
 
     def load_state_dict(self: torch.optim.Optimizer, given: Any) -> None:

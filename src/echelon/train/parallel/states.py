@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..wholes import each_whole
 from . import blocks
 from .axes import Axes
 from .strategy import StrategyError
@@ -31,13 +32,6 @@ def named(parts: Sequence[nn.Module]) -> Dict[str, Any]:
     return found
 
 
-def whole(tensor: Any) -> torch.Tensor:
-    """Return a tensor with all its parts; every rank that has one must ask."""
-    tensor = tensor.detach()
-    result: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return result
-
-
 def part_of(given: torch.Tensor, like: Any) -> torch.Tensor:
     """Return what this rank holds of a whole tensor, without a message to anybody."""
     if not hasattr(like, "placements"):
@@ -51,9 +45,10 @@ def part_of(given: torch.Tensor, like: Any) -> torch.Tensor:
 def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, torch.Tensor]:
     """Return all tensors whole, on the main rank and in the host's memory; on the others nothing."""
     found = {}
-    for name, entry in _entries(local, axes, order).items():
-        value = whole(local[name]) if name in local else None
-        value = _from_stage(value, entry, axes)
+    entries = _entries(local, axes, order)
+    mine = each_whole([local[name] for name in entries if name in local])
+    for name, entry in entries.items():
+        value = _from_stage(next(mine) if name in local else None, entry, axes)
         if axes.world.rank == 0 and value is not None:
             found[name] = value.cpu().clone()
     return found

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import modules
+from ..wholes import each_whole, whole
 from . import flat as flats
 from . import names
 from .clock import Clock
@@ -112,7 +113,7 @@ class Record:
         self.samples = []
         self.passes = 0
         if self.step == 1:
-            values = (("initial %s" % name, whole) for one in self.trained for name, whole in one.values())
+            values = (("initial %s" % name, value) for one in self.trained for name, value in one.values())
             self._keep("start", values, self._sharded("initial "))
         if self._keeps(self.step):
             found = (pair for one in self.trained for pair in one.gradients())
@@ -188,7 +189,7 @@ class Record:
         """Write the tensors of a kind: rank 0 all of them, the others what they hold by themselves."""
         kept: Dict[str, torch.Tensor] = {}
         size = 0
-        for label, tensor in tensors:  # each is made whole by all ranks together
+        for label, tensor in _wholes(tensors):  # by all ranks together
             is_own = label not in sharded and label.rpartition(" of ")[2] not in sharded
             size += tensor.numel() * tensor.element_size() if is_own else 0
             if self.is_main or (self.is_watched and is_own and size <= MOST_OF_OTHERS):
@@ -200,7 +201,7 @@ class Record:
     def _keep_what_is_local(self) -> None:
         if not self.is_watched:
             return
-        self._keep("others", ((label, whole(one)) for label, one in self._others.items()), set())
+        self._keep("others", self._others.items(), set())
         named = {id(one.parameter): one.names[0] for one in self.trained}
         local = {named[key]: one for key, one in self.local.items() if key in named}
         if local and self.step <= 2:
@@ -277,11 +278,11 @@ class Trained(NamedTuple):
         return len(self.names) if is_cut else 0
 
     def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its whole parameter; as of all that follows, all ranks must ask."""
+        """Yield each name with its parameter, which may be spread; as for all that follows, all ranks must ask."""
         return self._named(self.parameter)
 
     def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its whole gradient, where there is one."""
+        """Yield each name with its gradient, where there is one."""
         return self._named(self.parameter.grad)
 
     def norms(self) -> Iterator[Tuple[str, float]]:
@@ -290,11 +291,11 @@ class Trained(NamedTuple):
         if gradient is not None and hasattr(gradient, "full_tensor"):
             yield self.names[0], float(whole(_norm(gradient.detach())))  # one number travels
             return
-        for name, one in self.gradients():
+        for name, one in _wholes(self.gradients()):
             yield name, float(_norm(one))
 
     def states(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield what an optimizer keeps of it: a label, and the whole."""
+        """Yield what an optimizer keeps of it, with a label."""
         state = optimizer.state.get(self.parameter, {})
         if self.flat is not None:
             for key, tensors in self.flat.states(state, self.parameter).items():
@@ -306,7 +307,7 @@ class Trained(NamedTuple):
             for place, one in enumerate(value if is_list else [value]):
                 label = "%s%s of %s" % (key, "[%d]" % place if is_list else "", self.names[0])
                 if isinstance(one, torch.Tensor):
-                    yield label, whole(one)
+                    yield label, one
                 elif isinstance(one, (int, float)):
                     yield label, torch.tensor(float(one))
 
@@ -314,7 +315,7 @@ class Trained(NamedTuple):
         if self.flat is not None:
             yield from zip(self.names, self.flat.whole(tensor, self.parameter))  # noqa: B905
         elif tensor is not None:
-            yield self.names[0], whole(tensor)
+            yield self.names[0], tensor
 
 
 def trained(parameters: List[nn.Parameter]) -> List[Trained]:
@@ -330,13 +331,17 @@ def trained(parameters: List[nn.Parameter]) -> List[Trained]:
     return result
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without its shards: of a DTensor all ranks must ask."""
-    tensor = tensor.detach()
-    gather: Optional[Callable[[], torch.Tensor]] = getattr(tensor, "full_tensor", None)
-    if gather is not None:
-        tensor = gather()
-    return tensor.to_dense() if tensor.layout != torch.strided else tensor
+def _wholes(tensors: Pairs) -> Pairs:
+    """Yield each label with its tensor, dense and without shards."""
+    labels: List[str] = []
+
+    def unlabelled() -> Iterator[torch.Tensor]:
+        for label, tensor in tensors:
+            labels.append(label)
+            yield tensor
+
+    for place, tensor in enumerate(each_whole(unlabelled())):
+        yield labels[place], tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:
