@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
 # what is not imported is not compiled either, which saves half of the time
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+# … but what is imported is compiled once, also where the shell asks Python to keep nothing of it
+unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check slurm benchmark frameworks torches horovod clean
