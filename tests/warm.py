@@ -41,11 +41,12 @@ def run(
     words: Sequence[str], *, cwd: Path, environ: Mapping[str, str] = os.environ, timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with its arguments to its end; stdin is empty. Raises TimeoutError."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         outputs = [out.fileno(), err.fileno()]
         code = ask(_address(), words, cwd=str(cwd), environ=environ, outputs=outputs, timeout=timeout)
-        said = [os.pread(one, os.fstat(one).st_size, 0).decode() for one in outputs]
-    return subprocess.CompletedProcess(list(words), code, *said)
+        for one in (out, err):
+            one.seek(0)
+        return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
 
 
 def ask(

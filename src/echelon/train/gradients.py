@@ -18,8 +18,9 @@ from .buckets import DEFAULT_MEGABYTES, Buckets
 from .compression import compress
 from .exact.weights import Weights
 from .refusal import Refusal
-from .shards import Shards, is_sharded
+from .shards import Shards
 from .view import exchange
+from .wholes import is_sharded
 from .witnesses import Witnesses, multiply_all
 from .world import World
 

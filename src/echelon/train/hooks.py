@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, shards
+from . import batch_norm, shards, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
@@ -117,7 +117,7 @@ def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **kwargs: Any) -> Any:
             run.gradients.reduce()
-            return shards.whole(original(*args, **kwargs))
+            return wholes.whole(original(*args, **kwargs))
 
         return reads
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from . import modules, optimizer_kinds
 from .refusal import Refusal
-from .view.tensors import map_tensors
-from .wholes import each_whole
+from .view.tensors import map_tensors, tensors_of
+from .wholes import each_whole, is_sharded, whole
 from .world import World
 
 
@@ -78,16 +78,6 @@ def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
             "--scale fsdp spreads weights with fully_shard, and PyTorch %s cannot do that on a CPU yet" % version,
             "PyTorch 2.13; or echelon run --scale data …, where every rank has all weights",
         )
-
-
-def is_sharded(tensor: Any) -> bool:
-    """Say whether a tensor is a DTensor."""
-    return hasattr(tensor, "full_tensor")
-
-
-def whole(tensor: Any) -> Any:
-    """Return a tensor with all its parts; every rank must ask."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
@@ -179,8 +169,16 @@ def install() -> None:
 def _hook_modules() -> None:
     state_dict, load_state_dict = nn.Module.state_dict, nn.Module.load_state_dict
 
+    outer: List[nn.Module] = []
+
     def get(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        parts = state_dict(self, *args, **kwargs)
+        outer.append(self)
+        try:
+            parts = state_dict(self, *args, **kwargs)
+        finally:
+            outer.pop()
+        if outer:
+            return parts  # which the module around this one makes whole, with all else
         result = _with_wholes(parts)
         if hasattr(parts, "_metadata"):  # versions of modules, which loading looks at
             result._metadata = parts._metadata
@@ -200,9 +198,8 @@ def _hook_modules() -> None:
 
 def _with_wholes(state: Any) -> Any:
     """Return a state whose tensors have all their parts, many of which travel together."""
-    spread: List[torch.Tensor] = []
-    map_tensors(state, lambda one: spread.append(one) if is_sharded(one) else None)
-    found = iter([whole(one) for one in spread] if any(one.requires_grad for one in spread) else each_whole(spread))
+    spread = [one for one in tensors_of(state) if is_sharded(one)]
+    found = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
     return map_tensors(state, lambda one: next(found) if is_sharded(one) else one)
 
 

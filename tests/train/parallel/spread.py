@@ -4,10 +4,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from echelon.train import wholes
+from echelon.train import shards, wholes
 
 
 def made_whole(most_bytes: int) -> tuple[list[bool], int]:
@@ -15,15 +17,51 @@ def made_whole(most_bytes: int) -> tuple[list[bool], int]:
     wholes.MOST_BYTES = most_bytes
     torch.manual_seed(0)
     given = list(_spread())
-    sent: list[Any] = []
-    all_gather = dist.all_gather
-    dist.all_gather = lambda *args, **settings: sent.append(args) or all_gather(*args, **settings)  # type: ignore[func-returns-value]
+    sent = counted()
     found = list(wholes.each_whole([tensor for _, tensor in given]))
-    dist.all_gather = all_gather
     assert len(found) == len(given)
-    return [
+    are_equal = [
         torch.equal(one, whole) and one.dtype == whole.dtype for one, (whole, _) in zip(found, given, strict=True)
-    ], len(sent)
+    ]
+    return are_equal, len(sent)
+
+
+def counted() -> list[Any]:
+    """Return a list that grows by each message of many tensors."""
+    sent: list[Any] = []
+    all_gather = wholes.all_gather
+
+    def gather(*args: Any, **settings: Any) -> Any:
+        sent.append(args)
+        return all_gather(*args, **settings)
+
+    wholes.all_gather = gather
+    return sent
+
+
+def of_a_mesh_of_others() -> list[bool]:
+    """Return whether the ranks of a mesh of two make their tensors whole, while the other two have nothing to send."""
+    mesh = DeviceMesh("cpu", [0, 1])
+    given = torch.arange(12.0).view(6, 2)
+    tensors = [distribute_tensor(given + place, mesh, [Shard(0)]) for place in range(2)]
+    is_member = mesh.get_coordinate() is not None
+    return [torch.equal(one, given + place) == is_member for place, one in enumerate(wholes.each_whole(tensors))]
+
+
+def state_of_nested_modules() -> tuple[bool, int, int]:
+    """Return whether model.state_dict() of a scaled run is whole, in how many messages, and of how many tensors."""
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)), nn.Sequential(nn.Sequential(nn.Linear(4, 2)))
+    )
+    expected = {name: one.clone() for name, one in model.state_dict().items()}
+    for one in expected.values():
+        dist.broadcast(one, 0)
+    model.load_state_dict(expected)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    shards.install()
+    sent = counted()
+    state = model.state_dict()
+    return all(torch.equal(state[name], one) for name, one in expected.items()), len(sent), len(state)
 
 
 def _spread() -> Any:
@@ -45,8 +83,14 @@ def _spread() -> Any:
     plain = torch.randn(3, 3)
     yield plain, plain
     yield plain, distribute_tensor(plain, line, [Replicate()])
-    for other in (torch.arange(10), torch.randn(6, 2).bfloat16(), torch.rand(7) > 0.5, torch.zeros(0, 3)):
-        yield other, distribute_tensor(other, line, [Shard(0)])
+    for other in (torch.arange(10), torch.randn(6, 2).bfloat16(), torch.rand(7) > 0.5, torch.randn(5) * 1j):
+        for one in (other, other.flip(0)):
+            yield one, distribute_tensor(one, line, [Shard(0)])
+    nothing = torch.zeros(0, 3)
+    yield nothing, distribute_tensor(nothing, line, [Shard(0)])
+    across = torch.randn(7, 9).t()
+    yield across, distribute_tensor(across, line, [Shard(1)])
     for placements in ([Replicate(), Shard(0)], [Shard(1), Replicate()], [Shard(0), Shard(1)], [Shard(0), Shard(0)]):
-        yield plain, distribute_tensor(plain, square, placements)
+        for one in (plain, plain + 1):
+            yield one, distribute_tensor(one, square, placements)
     yield plain, DTensor.from_local(plain if not dist.get_rank() else plain * 0, line, [Partial()])

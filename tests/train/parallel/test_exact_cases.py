@@ -81,7 +81,8 @@ REFUSED: list[tuple[int, Strategy, str, str, str]] = [
     (2, Strategy(shard=2), "optimizer", "Mine may mix the elements of a weight", "replicate="),
     (2, Strategy(shard=2), "fused", FUSED, "fused=False; or replicate="),
     (2, Strategy(shard=2), "fused group", FUSED, "fused=False; or replicate="),
-    (2, Strategy(shard=2), "fused state", FUSED.replace("SGD", "AdamW"), "fused=False; or replicate="),
+    (4, Strategy(pipeline=2, shard=2, accumulation=4), "fused group", FUSED, "fused=False; or replicate="),
+    (2, Strategy(shard=2), "fused state", FUSED.replace("SGD", "AdamW"), 'group["fused"] = False; or replicate='),
     (2, Strategy(shard=2), "loader", "may be augmented and padded otherwise", "trained.step("),
     (2, Strategy(replicate=2), "buffer", "changes its buffer head.0.calls", "GroupNorm"),
 ]

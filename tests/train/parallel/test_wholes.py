@@ -4,9 +4,22 @@ import pytest
 from tests.train.parallel import ranks, spread
 
 
-@pytest.mark.parametrize(("most_bytes", "num_messages"), [(1 << 20, 6), (0, 13)])
+@pytest.mark.parametrize(("most_bytes", "num_messages"), [(1 << 20, 7), (150, 7), (0, 0)])
 def test_bits_and_messages(most_bytes: int, num_messages: int) -> None:
-    """Those that are cut along one axis and of one kind of number travel in one message, the others each in its own."""
+    """Those of one kind, cut along one axis, share messages of so many bytes; by itself each is joined by PyTorch."""
     for are_equal, messages in ranks.run(4, spread.made_whole, most_bytes):
         assert all(are_equal), are_equal
         assert messages == num_messages
+
+
+def test_ranks_that_have_no_part() -> None:
+    """Who is not of the mesh sends nothing, and has nothing."""
+    for are_as_expected in ranks.run(4, spread.of_a_mesh_of_others):
+        assert are_as_expected == [True, True]
+
+
+def test_state_of_a_model_is_gathered_once() -> None:
+    """However deep its modules lie, a state is one message."""
+    for is_whole, num_messages, num_tensors in ranks.run(2, spread.state_of_nested_modules):
+        assert is_whole
+        assert (num_messages, num_tensors) == (1, 6)

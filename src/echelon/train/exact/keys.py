@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..shards import whole
+from ..wholes import whole
 
 if TYPE_CHECKING:
     from ..gradients import Gradients

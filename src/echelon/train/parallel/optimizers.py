@@ -26,10 +26,17 @@ class Optimizing:
         groups: Optional[Chooser] = None,
         settings: Dict[str, Any],
     ) -> None:
-        grouped = _grouped(parameters, groups, axes)
-        _check(kind, axes, is_fused=any({**settings, **group}.get("fused") for group in grouped))
+        wanted = {
+            name: groups(name, parameter) if groups is not None else {}
+            for name, parameter in parameters.items()
+            if parameter.requires_grad
+        }
+        every = _all_settings(list(wanted.values()), axes)
+        is_fused = any({**settings, **one}.get("fused") for one in every)
+        _check(kind, axes, is_fused=is_fused, unfused="fused=False")
         self._kind, self._axes = kind, axes
         self._names = {id(parameter): name for name, parameter in parameters.items()}
+        grouped = _grouped(parameters, wanted, every)
         self.optimizer = spreading.make_optimizer(kind, grouped, axes, settings)
 
     def state(self, order: Sequence[str]) -> Dict[str, Any]:
@@ -106,7 +113,9 @@ class Optimizing:
             groups = [{**one, "echelon_group": number} for number, one in enumerate(given["param_groups"])]
             self.optimizer.load_state_dict({"state": given["state"], "param_groups": groups})
             return
-        _check(self._kind, self._axes, is_fused=any(group.get("fused") for group in given["param_groups"]))
+        is_fused = any(group.get("fused") for group in given["param_groups"])
+        unfused = 'first: for group in state["param_groups"]: group["fused"] = False'
+        _check(self._kind, self._axes, is_fused=is_fused, unfused=unfused)
         names = self._names_of(given, order)
         for group in self._groups():
             saved = given["param_groups"][group["echelon_group"]]
@@ -127,8 +136,8 @@ class Optimizing:
         return dict(zip(names, numbers))  # noqa: B905
 
 
-def _check(kind: Any, axes: Axes, *, is_fused: bool) -> None:
-    """Refuse what would take a part of a weight, or of all weights, for the whole."""
+def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
+    """Refuse what would take a part of a weight, or of all weights, for the whole; `unfused` says how not to fuse."""
     strategy = axes.strategy
     is_apart = strategy.is_fully_sharded or strategy.tensor > 1
     if optimizer_kinds.needs_all_weights(kind):
@@ -138,7 +147,7 @@ def _check(kind: Any, axes: Axes, *, is_fused: bool) -> None:
         raise StrategyError(why, hint="torch.optim.AdamW")
     why = optimizer_kinds.why_bits_differ(kind, is_fused=is_fused)
     if why is not None and axes.num_shards and strategy.is_fully_sharded:
-        other = "fused=False" if is_fused else "one of these"
+        other = unfused if is_fused else "one of these"
         raise StrategyError(why, hint="%s; or replicate= in place of shard=, where weights are whole" % other)
 
 
@@ -192,17 +201,13 @@ def _as_one_device(
     return {"state": dict(sorted(state.items())), "param_groups": groups}
 
 
-def _grouped(parameters: Mapping[str, nn.Parameter], choose: Optional[Chooser], axes: Axes) -> List[Dict[str, Any]]:
+def _grouped(
+    parameters: Mapping[str, nn.Parameter], wanted: Dict[str, Dict[str, Any]], every: List[Dict[str, Any]]
+) -> List[Dict[str, Any]]:
     """Return groups of equal settings, each of weights that are cut in one way: PyTorch steps over those together."""
-    wanted = {
-        name: choose(name, parameter) if choose is not None else {}
-        for name, parameter in parameters.items()
-        if parameter.requires_grad
-    }
-    settings = _all_settings(list(wanted.values()), axes)
     found: Dict[Tuple[int, str], Dict[str, Any]] = {}
     for name, own in wanted.items():
-        number = settings.index(own)
+        number = every.index(own)
         key = (number, _how_cut(parameters[name]))
         found.setdefault(key, {**own, "params": [], "echelon_group": number})["params"].append(parameters[name])
     return [found[key] for key in sorted(found)]

@@ -14,8 +14,8 @@ from torch import nn
 
 from ..exact import tree
 from ..exact.weights import Weights
-from ..shards import whole
 from ..streams import Streams
+from ..wholes import whole
 from ..world import World
 from . import blocks, norms
 from .axes import Axes

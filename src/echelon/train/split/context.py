@@ -8,8 +8,8 @@ from torch import nn
 from ..parallel import context, tensor_plans
 from ..parallel.strategy import StrategyError
 from ..refusal import Refusal
-from ..shards import is_sharded
 from ..view.tensors import map_tensors, tensors_of
+from ..wholes import is_sharded
 from .kind import WITH_THE_BATCH, Split, refusing
 
 

@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from ..gradients import Gradients
 from ..refusal import Refusal
-from ..shards import whole
 from ..streams import Streams
+from ..wholes import whole
 from ..world import World
 from .absent_weights import AbsentWeight
 from .context import ContextSplit

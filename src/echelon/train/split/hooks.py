@@ -10,7 +10,7 @@ from torch import nn
 from ..parallel import dropping
 from ..proof.record import Record
 from ..refusal import Refusal
-from ..shards import whole
+from ..wholes import whole
 from . import clipping
 from .kind import WITH_THE_BATCH
 

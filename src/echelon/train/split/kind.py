@@ -13,9 +13,10 @@ from ..parallel import norms, versions
 from ..parallel.axes import Axes
 from ..parallel.strategy import Strategy, StrategyError
 from ..refusal import Refusal, is_about_parts
-from ..shards import give_parts, is_sharded, roots_of, whole
+from ..shards import give_parts, roots_of
 from ..streams import Streams
 from ..view.tensors import map_tensors, tensors_of
+from ..wholes import is_sharded, whole
 from ..world import World
 
 _IN_WORDS = (

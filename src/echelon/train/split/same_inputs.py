@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from ..refusal import Refusal
-from ..shards import is_sharded
 from ..view.tensors import tensors_of
+from ..wholes import is_sharded
 from ..world import World
 from .kind import WITH_SEEDS
 
