@@ -5,7 +5,6 @@ properties of a KFD node cannot be read (an empty file here), and an NVIDIA devi
 here: root may open anything).
 """
 
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +21,14 @@ class Tree:
     root: Path
     hostname: str = "node"
     numa_of: dict[int, int] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.write("proc/sys/kernel/hostname", self.hostname)
 
     def write(self, path: str, text: object) -> None:
-        folder = os.path.dirname(path)
-        if folder not in self.folders:  # there are thousands of files
-            os.makedirs(self.root / folder, exist_ok=True)
-            self.folders.add(folder)
-        with open(f"{self.root}/{path}", "w", encoding="utf-8") as file:
-            file.write(f"{text}\n" if str(text) else "")
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"{text}\n" if str(text) else "")
 
     def cpus_file(self, path: str, cpus: str) -> None:
         """Write a set of hardware threads as the kernel does: as a list, and as a mask for those that read masks."""
