@@ -100,10 +100,10 @@ class Axes:
         """Return the sum of a number over all ranks."""
         return self.begin_sum(value)()
 
-    def begin_sum(self, value: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin a sum over all ranks; what is returned waits for it."""
+    def begin_sum(self, value: torch.Tensor, group: Any = None) -> Callable[[], torch.Tensor]:
+        """Begin a sum over all ranks, or those of a group; what is returned waits for it."""
         total = value.detach().double()
-        work = dist.all_reduce(total, async_op=True) if self.world.size > 1 else None
+        work = dist.all_reduce(total, group=group, async_op=True) if self.world.size > 1 else None
 
         def wait() -> torch.Tensor:
             if work is not None:

@@ -86,7 +86,11 @@ class ExactParallel(Parallel):
 
     def _begin_mean(self, total: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Let the stages before have the last one's loss, which all its ranks have; sums with 0 have no order."""
-        return super()._begin_mean(total if self.axes.data_place == 0 else torch.zeros_like(total))
+        if self.axes.sizes["pipeline"] == 1:
+            loss = total.clone()  # it lies among all gradients
+            return lambda: loss
+        wait = self.axes.begin_sum(total, self.axes.group("pipeline"))
+        return lambda: wait().to(total.dtype)
 
     def _norm(self) -> torch.Tensor:
         return self._virtual.norm(self._parameters)

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 import torch
 from torch import nn
 
+from ..exact import tree
 from ..exact.weights import own_rows
 from ..streams import seed_again
 from . import blocks, norms
@@ -62,9 +63,8 @@ class Fingerprints:
                 if name not in self._firsts:
                     self._firsts[name] = _first_element(parameters[name])
                 total += _bits_of(parameters[name], self._trained.index(name), self._firsts[name])
-        value = torch.tensor(total % _MODULUS, device=axes.world.device)
-        if axes.world.size > 1:
-            torch.distributed.all_reduce(value)  # whole numbers, whose sum has no order
+        value = torch.tensor([total % _MODULUS], device=axes.world.device)
+        tree.add_across(value, axes.world)  # takes fewer turns than an all-reduce of gloo
         return int(value) % _MODULUS
 
     def _smallest(self, parameters: Mapping[str, nn.Parameter]) -> List[str]:
