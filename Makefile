@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
 # what is not imported is not compiled either, which saves half of the time
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
-# … but what is imported is compiled once, also where the shell asks Python to keep nothing of it
+# and what is imported is compiled once, also where the shell asks Python to write no bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 

@@ -177,8 +177,8 @@ def _hook_modules() -> None:
             parts = state_dict(self, *args, **kwargs)
         finally:
             outer.pop()
-        if outer:
-            return parts  # which the module around this one makes whole, with all else
+        if outer and kwargs.get("destination") is not None:
+            return parts  # the module around this one makes it whole, with all else
         result = _with_wholes(parts)
         if hasattr(parts, "_metadata"):  # versions of modules, which loading looks at
             result._metadata = parts._metadata
@@ -199,6 +199,7 @@ def _hook_modules() -> None:
 def _with_wholes(state: Any) -> Any:
     """Return a state whose tensors have all their parts, many of which travel together."""
     spread = [one for one in tensors_of(state) if is_sharded(one)]
+    # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
     found = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
     return map_tensors(state, lambda one: next(found) if is_sharded(one) else one)
 

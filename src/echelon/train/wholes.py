@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import torch
 from torch.distributed import all_gather  # itself, also where a proof counts what a script sends
 
-MOST_BYTES = 32 << 20  # of whole tensors in a message: what costs a turn is then little beside what travels
+MOST_BYTES = 32 << 20  # of whole tensors in a message, which bounds what it needs of memory
 
 
 class Axis(NamedTuple):
@@ -30,7 +30,7 @@ def whole(tensor: Any) -> Any:
 def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield tensors with all their parts and without gradients, in this order.
 
-    The ranks of a mesh must ask for the same of its tensors, between which there are the same of other meshes.
+    All ranks of a mesh must give its tensors in the same order, with those of other meshes at the same places between.
     """
     batch: List[torch.Tensor] = []
     mesh, num_bytes = None, 0  # of what is sharded: ranks may differ in what else they have

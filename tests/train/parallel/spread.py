@@ -64,6 +64,16 @@ def state_of_nested_modules() -> tuple[bool, int, int]:
     return all(torch.equal(state[name], one) for name, one in expected.items()), len(sent), len(state)
 
 
+def state_that_a_hook_asks_for() -> bool:
+    """Return whether a state is whole that a hook asks for while another is being made."""
+    inner, outer, kept = nn.Linear(4, 6), nn.Linear(2, 2), []
+    fully_shard(inner, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    shards.install()
+    outer._register_state_dict_hook(lambda *_: kept.append(inner.state_dict()))
+    nn.Sequential(outer).state_dict()
+    return kept[0]["weight"].shape == (6, 4) and not wholes.is_sharded(kept[0]["weight"])
+
+
 def _spread() -> Any:
     """Yield tensors, and what a rank holds of each."""
     line = init_device_mesh("cpu", (4,))

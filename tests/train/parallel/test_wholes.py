@@ -30,3 +30,8 @@ def test_state_of_a_model_is_gathered_once() -> None:
     for is_whole, num_messages, num_tensors in ranks.run(2, spread.state_of_nested_modules):
         assert is_whole
         assert (num_messages, num_tensors) == (1, 6)
+
+
+def test_state_that_a_hook_asks_for_is_whole() -> None:
+    """It is no part of the state around it."""
+    assert ranks.run(2, spread.state_that_a_hook_asks_for) == [True, True]

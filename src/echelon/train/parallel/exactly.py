@@ -87,7 +87,7 @@ class ExactParallel(Parallel):
     def _begin_mean(self, total: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Let the stages before have the last one's loss, which all its ranks have; sums with 0 have no order."""
         if self.axes.sizes["pipeline"] == 1:
-            loss = total.clone()  # it lies among all gradients
+            loss = total.clone()  # as a view it would keep the buffer of all gradients
             return lambda: loss
         wait = self.axes.begin_sum(total, self.axes.group("pipeline"))
         return lambda: wait().to(total.dtype)
