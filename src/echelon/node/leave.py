@@ -26,8 +26,8 @@ def prepare() -> None:
     atexit.register(_stand_aside)
 
 
-def in_rank() -> None:
-    """Keep what has been imported until now, in the rank that calls this."""
+def keep_modules() -> None:
+    """Keep what has been imported until now, in all ranks that will be forked from here."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None or any(name in os.environ for name in TOOLS):
         return  # what is imported without ctypes is small: torch and numpy both import it

@@ -6,7 +6,7 @@ import importlib.machinery
 import os
 import sys
 import time
-from typing import Any, Dict, FrozenSet, List, Sequence, Set
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set
 
 from ..environment.rank_names import RANK_NAMES
 
@@ -15,8 +15,11 @@ DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # pyarrow's allocator, which locks itself around every fork
 
 
-def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
-    """Import the modules of the order; report how long it took and why a fork would not be safe, if so."""
+def prepare(order: Dict[str, Any], prepare_ranks: Optional[Callable[[], None]] = None) -> Dict[str, Any]:
+    """Import the modules of the order, and what all ranks need besides.
+
+    Report how long it took, and why a fork would not be safe, if so.
+    """
     start = time.monotonic()
     num_modules = len(sys.modules)
     adds_nvml_check = NVML_CHECK not in os.environ
@@ -27,6 +30,9 @@ def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
     watch = _EnvironmentWatch()
     try:
         failed = import_all(order["preload"], order["folder"])
+        num_modules = len(sys.modules) - num_modules
+        if prepare_ranks:
+            _try(prepare_ranks)
     finally:
         watch.end()
         gc.enable()
@@ -36,7 +42,7 @@ def prepare(order: Dict[str, Any]) -> Dict[str, Any]:
     return {
         "why_not": "; ".join(reasons_against_fork(watch.readers)),
         "failed": failed,
-        "num_modules": len(sys.modules) - num_modules,
+        "num_modules": num_modules,
         "seconds": time.monotonic() - start,
     }
 
@@ -75,6 +81,13 @@ def import_all(names: Sequence[str], folder: str) -> List[str]:
         sys.path.remove(folder)
         sys.path_importer_cache.pop(folder, None)
     return failed
+
+
+def _try(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except BaseException:  # noqa: BLE001  # as above
+        pass
 
 
 class _EnvironmentWatch:

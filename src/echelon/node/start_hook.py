@@ -25,11 +25,17 @@ def _leave_the_path() -> None:
 
 def _leave_the_modules() -> None:
     archive = os.path.dirname(__file__)
-    kept = ("_echelon", "_echelon.train") if _scale else ()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "_echelon" and name not in kept]:
+    theirs = ("_echelon.node", "_echelon.environment", "_echelon.topology") if _scale else ("_echelon",)
+    for name in [name for name in sys.modules if name.startswith(theirs)]:
         del sys.modules[name]
     for entry in [entry for entry in sys.path_importer_cache if entry.startswith(archive)]:
         del sys.path_importer_cache[entry]
+
+
+def _prepare_scaling() -> None:
+    from _echelon.train import automatic  # type: ignore[import-not-found]
+
+    automatic.prepare(_scale)
 
 
 _link = os.environ.pop("ECHELON_WARM_FD", "")
@@ -48,14 +54,14 @@ finally:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     if _link:
         try:
-            warm.serve(int(_link), _at_start)  # returns in the ranks only
+            warm.serve(int(_link), _at_start, _prepare_scaling if _scale else None)  # returns in the ranks only
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # whatever failed here, the script must not run outside of its rank
         _leave_the_modules()
     if _scale:
         try:
-            from _echelon.train import automatic  # type: ignore[import-not-found]
+            from _echelon.train import automatic
 
             automatic.begin(_scale)
         except BaseException:  # noqa: BLE001

@@ -43,7 +43,7 @@ class Starter:
         except CannotStart as error:
             self.why_exec = str(error)  # starting the ranks will fail alike, and is reported then
             return
-        self.warm.prepare(self.order.preload, self.order.folder, self.order.own)
+        self.warm.prepare(self.order.preload, self.order.folder, self.order.own, self.seat.num_ranks)
 
     def _why_threads_would_stray(self) -> str:
         """OpenMP notes where its threads may go when torch is imported: before a fork that is before the binding."""

@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import sys
-from typing import Any, Dict, FrozenSet, List, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from . import affinity, children, leave, link, preload, sweep
 
@@ -17,10 +17,11 @@ from . import affinity, children, leave, link, preload, sweep
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
-def serve(descriptor: int, at_start: FrozenSet[str]) -> None:
+def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Callable[[], None]] = None) -> None:
     """Import, then fork ranks whenever the agent asks; return in the ranks, never in the warm process.
 
-    `at_start` names the modules that every Python has before it starts a script.
+    `at_start` names the modules that every Python has before it starts a script; `prepare_ranks` does once what each
+    of several ranks would have to do by itself.
     """
     agent = socket.socket(fileno=descriptor)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
@@ -30,10 +31,11 @@ def serve(descriptor: int, at_start: FrozenSet[str]) -> None:
     leave.prepare()
     folder, own = order[0]["folder"], order[0]["own"]
     preload.forget_shadowed(folder, own, at_start)
-    report = preload.prepare(order[0])
+    report = preload.prepare(order[0], prepare_ranks if order[0]["num_ranks"] > 1 else None)
     sweep.adopt_orphans()
     preload.forget_shadowed(folder, own, at_start)
     link.send(agent, {"kind": "ready", **report})
+    leave.keep_modules()
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
     on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it
     wakeup = _watch_children()
@@ -114,7 +116,6 @@ def _become_rank(
     if message.get("argument"):
         sys.argv.insert(1, message["argument"])
     _reseed()
-    leave.in_rank()
     _renew_thread_id()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

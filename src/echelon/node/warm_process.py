@@ -27,8 +27,8 @@ class WarmProcess:
         finally:
             theirs.close()
 
-    def prepare(self, preload: List[str], folder: str, own: List[str]) -> None:
-        link.send(self.socket, {"preload": preload, "folder": folder, "own": own})
+    def prepare(self, preload: List[str], folder: str, own: List[str], num_ranks: int) -> None:
+        link.send(self.socket, {"preload": preload, "folder": folder, "own": own, "num_ranks": num_ranks})
 
     def fork(
         self,

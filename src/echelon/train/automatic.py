@@ -8,6 +8,22 @@ from . import wishes
 OBSERVE = "observe"
 
 
+def prepare(scale: str) -> None:
+    """Do what every rank would have to, in the process that they are forks of, where the script imports PyTorch."""
+    if "torch" not in sys.modules:
+        return
+    if scale == OBSERVE:
+        from .proof import observe  # noqa: F401
+
+        return
+    from . import start  # noqa: F401
+    from .files import sharing
+
+    sharing.prepare()
+    if scale in wishes.SPLITS:
+        from .split import gradients, hooks  # noqa: F401
+
+
 def begin(scale: str) -> None:
     """Scale the script that follows, as `scale` says; "observe": only record what it does by itself."""
     is_exact = wishes.read(os.environ).num_shards > 0

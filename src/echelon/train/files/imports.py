@@ -3,10 +3,41 @@
 import functools
 import importlib.machinery
 import sys
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 OnImport = Callable[[Any], None]
 _NOT_CAPTURED = ("posix", "nt", "_io")  # what the import system itself uses
+_namespaces: List[Dict[str, Any]] = []
+"""Those of modules that were looked through."""
+_held: List[Set[int]] = []
+"""The ids of what each of them holds."""
+
+
+def look_through() -> None:
+    """Note what is held by modules that were imported since the last look.
+
+    A look at all that PyTorch holds copies, in a process that was forked, every page it is on, which takes longer than
+    all else before a script begins. So the process that ranks are forks of looks first, once for all of them.
+    """
+    ours = __name__.rsplit(".", 2)[0]
+    fresh: List[Dict[str, Any]] = []
+    for name, module in reversed(sys.modules.items()):  # the latest first
+        namespace = _namespace_of(module)
+        if _namespaces and namespace is _namespaces[-1]:
+            break
+        if name not in _NOT_CAPTURED and not name.startswith(ours):
+            fresh.append(namespace)
+    for namespace in reversed(fresh):
+        _namespaces.append(namespace)
+        _held.append(set(map(id, namespace.values())))
+
+
+def _namespace_of(module: Any) -> Dict[str, Any]:
+    """Return what a module holds, and do not wake one that is to be loaded when it is asked."""
+    try:
+        return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
 
 
 class Hooks:
@@ -48,14 +79,16 @@ class Hooks:
     def apply(self) -> None:
         """Begin to watch imports; give what was replaced to modules that were imported before and hold it by name."""
         sys.meta_path.insert(0, self._finder)
-        ours = __name__.rsplit(".", 2)[0]
-        for name, module in list(sys.modules.items()):
-            if name in _NOT_CAPTURED or name.startswith(ours):
-                continue
-            namespace = getattr(module, "__dict__", {})
-            for key, value in list(namespace.items()):
-                if id(value) in self._replaced and callable(value):
-                    namespace[key] = self._replaced[id(value)]
+        look_through()
+        replaced = set(self._replaced)
+        for place, held in enumerate(_held):
+            if not held.isdisjoint(replaced):
+                self._replace_in(_namespaces[place])
+
+    def _replace_in(self, namespace: Dict[str, Any]) -> None:
+        for key, value in list(namespace.items()):
+            if id(value) in self._replaced and callable(value):
+                namespace[key] = self._replaced[id(value)]
 
 
 class _Finder:

@@ -9,11 +9,11 @@ import os
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 
 import torch
 
-from . import askers, names
+from . import askers, imports, names
 from .meeting import Meeting
 
 if TYPE_CHECKING:
@@ -153,19 +153,29 @@ class Files:
             self._own.append(path)
 
 
+def _hookers() -> Tuple[Any, ...]:
+    from . import commands, downloads, folders, loggers, opening, stores, writers
+
+    return opening, folders, writers, stores, downloads, commands, loggers
+
+
+def prepare() -> None:
+    """Do before a fork what takes each rank its time in install()."""
+    _hookers()
+    imports.look_through()
+
+
 def install(run: "Run") -> None:
     """Hook what writes, renames, removes, makes, downloads and logs."""
     if run.world.processes.size == 1:
         return
-    from . import commands, downloads, folders, imports, loggers, opening, stores, writers
-
     files = run.files
     files.meeting = Meeting(run.world.processes)
     askers.watch_collector()
     _watch_end(files)
     _watch_fetches(files)
     hooks = imports.Hooks()
-    for module in (opening, folders, writers, stores, downloads, commands, loggers):
+    for module in _hookers():
         module.install(files, hooks)
     hooks.apply()
 
