@@ -1,5 +1,6 @@
 """What all tests share: a clean environment, and the private cluster."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ import pytest
 from tests.cluster.fixture import slurm
 
 __all__ = ["slurm"]
+
+gc.disable()  # until all is imported and collected: objects are only added
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,6 +28,12 @@ FOREIGN = (
     "HIP_VISIBLE",
     "ROCR_VISIBLE",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection look through what stays to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -131,12 +131,14 @@ def _end_with_client(client: socket.socket, pid: int) -> None:
 def main() -> None:
     """Import what every script and every scaled run imports, then serve."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    gc.disable()  # while objects are only added
     import torch
     import torch._dynamo
     import torch.distributed.fsdp
     import torch.utils.data
 
     torch.set_num_threads(1)
+    gc.enable()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
     serve(socket.socket(fileno=int(sys.argv[1])))
 

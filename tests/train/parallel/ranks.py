@@ -69,6 +69,7 @@ def main() -> None:
     """Serve until nobody asks any more."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what ranks print is no answer
+    gc.disable()  # while objects are only added
     import torch
     import torch._dynamo
     import torch.distributed.fsdp
@@ -78,6 +79,7 @@ def main() -> None:
 
     import echelon.train.parallel.exactly  # noqa: F401
 
+    gc.enable()
     torch.set_num_threads(1)
     _leave_out_what_nobody_sees()
     while True:

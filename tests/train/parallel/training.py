@@ -51,7 +51,7 @@ def train(kind: str, strategy: Strategy, optimizer: str = "adamw", clip: float =
             trained.save("half.pt")
             trained = parallelized(kind, strategy, **{**(wishes or {}), "state": "half.pt"})
             trained.optimize(maker, **settings)
-            trained.load_optimizer(torch.load("half.pt", weights_only=True)["optimizer"])
+            trained.load_optimizer(torch.load("half.pt", weights_only=False)["optimizer"])
         steps.append(trained.step(inputs, targets, clip=clip))
     return {
         "losses": [step.loss.item() for step in steps],
@@ -87,7 +87,7 @@ def move(kind: str, first: Strategy, second: Strategy) -> list[float]:
         trained = parallelized(kind, strategy, **({"state": "half.pt"} if number else {}))
         trained.optimize(torch.optim.AdamW, lr=1e-2, eps=1e-4, groups=by_size)
         if number:
-            trained.load_optimizer(torch.load("half.pt", weights_only=True)["optimizer"])
+            trained.load_optimizer(torch.load("half.pt", weights_only=False)["optimizer"])
         half = models.NUM_STEPS // 2
         for inputs, targets in models.batches(kind)[half:] if number else models.batches(kind)[:half]:
             losses.append(trained.step(inputs, targets).loss.item())
