@@ -29,6 +29,18 @@ FOREIGN = (
     "ROCR_VISIBLE",
 )
 
+failures = os.environ.get("ECHELON_FAILURES", "")  # a file that keeps what failed; read before a test cleans up
+
+
+def pytest_runtest_logreport(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Note what failed for whoever runs several pytests beside one another."""
+    if report.failed and failures:
+        with open(failures, "a", encoding="utf-8") as file:
+            file.write(f"\nFAILED {report.nodeid}\n{report.longreprtext}\n")
+
+
+pytest_collectreport = pytest_runtest_logreport
+
 
 def pytest_collection_finish() -> None:
     """Let no collection look through what stays to the end."""

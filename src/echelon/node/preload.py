@@ -86,7 +86,7 @@ def import_all(names: Sequence[str], folder: str) -> List[str]:
 def _try(act: Callable[[], None]) -> None:
     try:
         act()
-    except BaseException:  # noqa: BLE001  # as above
+    except BaseException:  # noqa: BLE001  # whatever it is, the ranks will meet it themselves and show it
         pass
 
 
