@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -187,6 +188,26 @@ for act in (
         print(type(error).__name__, str(error).splitlines()[0])
 """,
     )
+
+
+def test_shared_memory_is_a_disk(tmp_path: Path) -> None:
+    """A folder in /dev/shm is written once; what has the number of a process in its name is of that process."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        same(
+            tmp_path,
+            f"""
+import os, pathlib, torch
+folder = pathlib.Path({folder!r}, pathlib.Path.cwd().name)
+(folder / "checkpoints").mkdir(parents=True)
+for i in range(5):
+    torch.save(torch.full((100_000,), i), folder / "checkpoints/last.pt")
+    print(torch.load(folder / "checkpoints/last.pt").sum().item(), sorted(os.listdir(folder)))
+own = pathlib.Path(f"/dev/shm/pool-{{os.getpid()}}-0")
+own.write_text(str(os.getpid()))
+print(own.read_text() == str(os.getpid()))
+own.unlink()
+""",
+        )
 
 
 def test_large_file_is_whole_when_it_is_read(tmp_path: Path) -> None:

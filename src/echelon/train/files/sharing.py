@@ -6,6 +6,7 @@ itself and in whatever way, and get the same answers.
 """
 
 import os
+import re
 import sys
 import threading
 import weakref
@@ -21,11 +22,22 @@ if TYPE_CHECKING:
 
 TOGETHER, EACH, ONE = "together", "each", "one"
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
+_SHARED_MEMORY = "/dev/shm/"
 
 
 def path_of(file: Any) -> Optional[str]:
     """Return the absolute path that is meant; None for what is not a path, such as an open file."""
     return os.path.abspath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
+
+
+def _is_of_the_system(path: str) -> bool:
+    """Say whether a path is no file of a disk: a device, or what a process has in shared memory under its number.
+
+    Else shared memory is a disk like others: who has set TMPDIR to it trains there.
+    """
+    if path.startswith(_SHARED_MEMORY):
+        return str(os.getpid()) in re.findall(r"\d+", path.split(os.sep)[3])
+    return path.startswith(_SYSTEM)
 
 
 class Files:
@@ -62,7 +74,7 @@ class Files:
 
     def way(self, path: Optional[str]) -> str:
         """Say how something is done to a path: by rank 0 when all have come, by each rank, or by one that just does."""
-        if path is None or self.is_acting or path.startswith(_SYSTEM) or self.is_own(path):
+        if path is None or self.is_acting or _is_of_the_system(path) or self.is_own(path):
             return EACH
         if torch.utils.data.get_worker_info() is not None:
             return EACH
