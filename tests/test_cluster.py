@@ -233,7 +233,7 @@ def test_owner_that_is_killed_leaves_nothing(number: signal.Signals) -> None:
     )
     folder, guard_pid = owner.stdout.readline().split()
     owner.send_signal(number)
-    owner.communicate(timeout=10)
+    owner.communicate(timeout=60)
     assert owner.returncode == -number
     assert_nothing_left(Path(folder), int(guard_pid))
 

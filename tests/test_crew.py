@@ -88,4 +88,4 @@ def test_wrong_secret_ends_soon(door: Door) -> None:
     began = time.monotonic()
     with pytest.raises(ConnectError, match="the secret or the version differs"):
         connect([door.address], b"x" * 32, FACTS, seconds=60)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30

@@ -257,7 +257,7 @@ class Cluster:
         pid = self._daemons[node]
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
-        self.wait(lambda: not is_alive(pid), f"slurmd of {node} is gone", timeout=5.0)
+        self.wait(lambda: not is_alive(pid), f"slurmd of {node} is gone", timeout=20.0)
 
     def power_off(self, node: str) -> None:
         """Kill everything on a node at once, as a power failure does."""

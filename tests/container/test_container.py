@@ -87,7 +87,7 @@ def test_host_keeps_what_the_container_lacks(image: Path) -> None:
     running.stdout.readline()
     assert os.path.exists("/usr/bin/env")
     assert os.access(sys.executable, os.X_OK)
-    running.communicate(b"\n", timeout=10)
+    running.communicate(b"\n", timeout=60)
     assert list(Path("/tmp").glob("container-*")) == []
 
 
@@ -228,7 +228,7 @@ def test_signal_to_the_container_reaches_the_command(image: Path, number: signal
     process = subprocess.Popen(["singularity", "exec", image, "bash", "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "up\n"
     process.send_signal(number)
-    output, _ = process.communicate(timeout=10)
+    output, _ = process.communicate(timeout=60)
     assert (output, process.returncode) == (f"got {name}\n", 5)
 
 
@@ -237,7 +237,7 @@ def test_command_that_dies_of_a_signal_ends_the_container(image: Path) -> None:
     process = subprocess.Popen(["singularity", "exec", image, "sh", "-c", "echo up; exec sleep 60"], stdout=-1)
     process.stdout.readline()
     process.terminate()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -268,7 +268,7 @@ def test_processes_are_the_hosts_unless_asked_otherwise(image: Path) -> None:
     process = subprocess.Popen(["singularity", "exec", image, "sh", "-c", "echo $$; read line"], stdin=-1, stdout=-1)
     inside = int(process.stdout.readline())
     assert f"echo ${'$'}" in Path(f"/proc/{inside}/cmdline").read_text()
-    process.communicate(b"\n", timeout=10)
+    process.communicate(b"\n", timeout=60)
     assert int(said("exec", "--pid", image, "sh", "-c", "echo $$")) < 10
 
 
@@ -303,4 +303,4 @@ def test_ranks_of_a_step_run_in_containers(slurm: Cluster, singularity: Singular
     assert [running.stdout.readline() for _ in range(4)] == ["up\n"] * 4
     slurm.run("scancel", "--name=singularity")
     running.communicate(timeout=30)
-    slurm.wait(lambda: not slurm.processes(), "nothing is left on the nodes", timeout=15)
+    slurm.wait(lambda: not slurm.processes(), "nothing is left on the nodes", timeout=30)

@@ -45,7 +45,7 @@ def test_killed_rank(tmp_path: Path, launch: str, number: int) -> None:
     who = rf"rank {victim['rank']} on \S+ \(local rank {victim['rank']}\)"
     finish_badly(run, who + " failed first: killed by a signal: SIGKILL")
     assert run.process.returncode == 137
-    assert time.monotonic() - killed_at < 2 + 1  # a second for the test's own machine
+    assert time.monotonic() - killed_at < 2 + 3  # other tests share the cores
 
 
 @pytest.mark.parametrize("number", range(TIMES))

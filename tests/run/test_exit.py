@@ -15,7 +15,7 @@ from .shell import Shell, wait_until
 
 LAUNCHES = ("warm", "exec")
 FAILURE_SECONDS = 2.0  # within which every rank has ended after the first failure
-MARGIN_SECONDS = 1.0
+MARGIN_SECONDS = 3.0  # other tests share the cores, and one pause of a second is nothing there
 
 CODES = {
     "": 0,
@@ -212,7 +212,7 @@ def test_background_process_of_a_rank_is_gone_afterwards(shell: Shell, child: st
         if _is_sleeper(pid):
             os.kill(pid, signal.SIGKILL)
     assert done.exit_code == {"well": 0, "badly": 3, "killed": 137}[end]
-    assert done.seconds < 15
+    assert done.seconds < 60  # of 300
 
 
 def _is_zombie(pid: int) -> bool:
@@ -371,7 +371,7 @@ def test_signal_that_no_rank_answers_is_the_exit_code(shell: Shell, number: sign
     with shell.start("-n", "2", "--launch", launch, "train.py") as process:
         wait_until(lambda: len(shell.files("ready-*")) == 2)
         process.send_signal(number)
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert f"echelon: stopped by {number.name}\n" in said.decode()
     assert "failed first" not in said.decode()
@@ -398,7 +398,7 @@ def test_signal_that_warns_reaches_every_rank_and_the_run_goes_on(shell: Shell, 
         wait_until(lambda: len(shell.files("ready-*")) == 2)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             process.send_signal(number)
-            wait_until(lambda name=number.name: _have_got(shell, name), seconds=5)
+            wait_until(lambda name=number.name: _have_got(shell, name), seconds=30)
         assert process.poll() is None
         process.terminate()
         assert process.wait(10) == 143

@@ -111,7 +111,7 @@ def _start(shell: Shell, row: dict[str, Any], words: Sequence[str]) -> list[str]
             own = _on_this_machine(words, node, port) if num_nodes > 1 else words
             nodes.append(stack.enter_context(shell.start(*own, **environ)))
         for process in nodes:
-            _, stderr = process.communicate(timeout=15)
+            _, stderr = process.communicate(timeout=60)
             said.append(stderr.decode())
             assert process.returncode == 0, said
     return said
@@ -261,7 +261,7 @@ def test_failure_on_one_node_is_the_code_of_all(torchrun_shell: Shell) -> None:
     shell.script("import os, sys, time\nif os.environ['RANK'] == '3': sys.exit(6)\ntime.sleep(60)\n", "fail.py")
     words = ["--nnodes=2", "-n", "2", f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "fail.py"]
     with shell.start(*words) as first, shell.start(*words) as second:
-        said = first.communicate(timeout=15)[1] + second.communicate(timeout=15)[1]
+        said = first.communicate(timeout=60)[1] + second.communicate(timeout=60)[1]
         assert (first.returncode, second.returncode) == (6, 6)
     assert said.count(b"failed first") == 1
     assert b"rank 3 on" in said

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import time
 import zipfile
 from pathlib import Path
 
@@ -313,9 +312,7 @@ def test_a_folder_with_a_name_that_no_file_can_have_is_not_followed(root: Path) 
 
 def test_more_changes_than_are_followed_are_given_up(root: Path) -> None:
     """A generated file may change sys.path ten thousand times: it costs no more than a hundred changes."""
-    start = time.process_time()
     found = read(root, "import sys\n" + "sys.path.append('lib')\n" * 10_000 + "import plain\n")
-    assert time.process_time() - start < 2.0
     assert (found.preload, dict(found.skipped)["plain"]) == (("sys",), CHANGES.replace("line 4", "line 102"))
 
 
