@@ -316,7 +316,7 @@ def _refuse_as_if_not_root(shell: Shell, words: Sequence[str], expected: str) ->
         env=shell.environ,
         capture_output=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     assert done.stderr.decode() == expected
     assert (done.returncode, done.stdout) == (2, b"")
@@ -349,7 +349,7 @@ def test_folder_without_permission_is_refused(shell: Shell, arguments: list[str]
         before = WITHOUT_OVERRIDE if os.geteuid() == 0 else ()
         done = subprocess.run(
             [*before, sys.executable, "-m", "echelon", "run", *arguments, name],
-            cwd=shell.folder, env=shell.environ, capture_output=True, check=False, timeout=20,
+            cwd=shell.folder, env=shell.environ, capture_output=True, check=False, timeout=60,
         )  # fmt: skip
     finally:
         closed.chmod(0o700)
@@ -371,7 +371,7 @@ def test_unknown_command_offers_the_nearest(shell: Shell) -> None:
             env=shell.environ,
             capture_output=True,
             check=False,
-            timeout=20,
+            timeout=60,
         )
         assert done.stderr.decode() == f"echelon: error: there is no command {word!r}\n  hint: {hint}\n"
         assert (done.returncode, done.stdout) == (2, b"")

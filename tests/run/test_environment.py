@@ -277,7 +277,7 @@ def test_pythonpath_that_is_not_set_stays_so(shell: Shell, launch: str) -> None:
     starts = f"import sys; sys.path.insert(0, {SOURCES!r}); from echelon.cli import main; sys.exit(main())"
     subprocess.run(
         [sys.executable, "-c", starts, "run", "--launch", launch, "train.py"],
-        cwd=shell.folder, env=environ, check=True, stdin=subprocess.DEVNULL, timeout=20,
+        cwd=shell.folder, env=environ, check=True, stdin=subprocess.DEVNULL, timeout=60,
     )  # fmt: skip
     assert "PYTHONPATH" not in read_variables(shell.folder / "env-0")
 

@@ -53,7 +53,7 @@ def test_exit_code_is_the_scripts_own(shell: Shell, statement: str, launch: str)
     """A run ends with the code that the script alone would have ended with, as a shell shows it."""
     shell.script(f"import atexit, ctypes, os, signal, sys, threading\n{statement}\n")
     done = shell.run("--launch", launch, "train.py")
-    alone = subprocess.run([sys.executable, "train.py"], cwd=shell.folder, capture_output=True, check=False, timeout=20)
+    alone = subprocess.run([sys.executable, "train.py"], cwd=shell.folder, capture_output=True, check=False, timeout=60)
     assert done.exit_code == CODES[statement] == _shell_code(alone.returncode)
     assert f"exit {CODES[statement]} · logs" in done.said
     report = json.loads(shell.files("echelon-runs/*/report.json")[0].read_text())

@@ -271,7 +271,7 @@ def test_closed_standard_error_does_not_end_the_run(shell: Shell) -> None:
     """`2>&-` silences the talk and nothing else."""
     shell.script(SPEAKS)
     line = f'exec "{sys.executable}" -m echelon run -n 2 train.py 2>&-'
-    done = subprocess.run(["bash", "-c", line], cwd=shell.folder, env=shell.environ, stdout=subprocess.PIPE, timeout=20)
+    done = subprocess.run(["bash", "-c", line], cwd=shell.folder, env=shell.environ, stdout=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stdout) == (0, b"out 0\n")
 
 
@@ -280,7 +280,7 @@ def test_standard_input_is_empty_for_the_ranks(shell: Shell) -> None:
     shell.script("import sys; print(repr(sys.stdin.read()))")
     done = subprocess.run(
         [sys.executable, "-m", "echelon", "run", "-n", "2", "train.py"],
-        cwd=shell.folder, env=shell.environ, input=b"typed\n", capture_output=True, check=False, timeout=20,
+        cwd=shell.folder, env=shell.environ, input=b"typed\n", capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, b"''\n")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import FOREIGN
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 240
@@ -37,7 +38,7 @@ def run(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 def run_beside(*worlds: tuple[int, Callable[..., Any], tuple[Any, ...]]) -> list[list[Any]]:
     """Do so in several worlds at a time."""
-    server = _serve()
+    server = serve()
     assert server.stdin is not None
     assert server.stdout is not None
     asked = [(num_ranks, function.__module__, function.__name__, args) for num_ranks, function, args in worlds]
@@ -55,10 +56,12 @@ def _values(results: list[tuple[bool, Any]]) -> list[Any]:
     return [value for _, value in results]
 
 
-def _serve() -> subprocess.Popen[bytes]:
+def serve() -> subprocess.Popen[bytes]:
+    """Return the server, started where it does not run."""
     if not _server or _server[0].poll() is not None:
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        environ = {**clean, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
         command = [sys.executable, "-m", "tests.train.parallel.ranks"]
         _server[:] = [subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)]
         atexit.register(_server[0].kill)

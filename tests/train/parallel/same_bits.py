@@ -1,6 +1,7 @@
 """What exact trainings have in common: one device alone, which is the oracle, and how others are compared with it."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from tests.train.parallel import exactly, ranks
@@ -32,9 +33,19 @@ def _alone(num_steps: int) -> dict[int, Any]:
 
 def train(num_ranks: int, strategy: Strategy, num_steps: int) -> tuple[list[Any], Any]:
     """Return what ranks say, and one device, of a model with no more blocks than there are stages to have them."""
-    depth = max(strategy.num_stages, exactly.FEWEST_BLOCKS)
-    found = ranks.run(num_ranks, exactly.train, strategy, 0, num_steps, "", "", depth)
-    return found, alone(num_steps, depth)
+    return train_beside([(num_ranks, strategy)], num_steps)[0]
+
+
+def train_beside(worlds: Sequence[tuple[int, Strategy]], num_steps: int) -> list[tuple[list[Any], Any]]:
+    """Do so in several worlds at a time: where a few ranks wait for one another the cores have time for others."""
+    depths = [max(strategy.num_stages, exactly.FEWEST_BLOCKS) for _, strategy in worlds]
+    found = ranks.run_beside(
+        *(
+            (num_ranks, exactly.train, (strategy, 0, num_steps, "", "", depth))
+            for (num_ranks, strategy), depth in zip(worlds, depths, strict=True)
+        )
+    )
+    return [(one, alone(num_steps, depth)) for one, depth in zip(found, depths, strict=True)]
 
 
 def compare(found: list[Any], expected: Any) -> None:

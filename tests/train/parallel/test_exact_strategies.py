@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 from tests.train.parallel import exactly, ranks, test_equal
-from tests.train.parallel.same_bits import alone, compare, data, pipeline, train
+from tests.train.parallel.same_bits import alone, compare, data, pipeline, train, train_beside
 
 from echelon.train.parallel.strategy import Strategy
 
 NUM_STEPS = 200
 
+BESIDE = {
+    "replicas": [(1, data(accumulation=8)), (2, data(replicate=2)), (2, data(shard=2))],
+    "spread": [(2, data(shard=2, reshard="never", accumulation=4)), (2, pipeline("1f1b", pipeline=2, accumulation=8))],
+    "stages": [(2, pipeline(schedule, pipeline=2, accumulation=8)) for schedule in ("interleaved", "zero-bubble")],
+}
+
 STRATEGIES = [
-    (1, data(accumulation=8)),
-    (2, data(replicate=2)),
-    (2, data(shard=2)),
-    (2, data(shard=2, reshard="never", accumulation=4)),
-    (2, pipeline("1f1b", pipeline=2, accumulation=8)),
-    (2, pipeline("interleaved", pipeline=2, accumulation=8)),
-    (2, pipeline("zero-bubble", pipeline=2, accumulation=8)),
     (4, data(replicate=4)),
     (4, data(shard=4, reshard="after-backward")),
     (4, data(replicate=2, shard=2, accumulation=2)),
@@ -34,6 +33,13 @@ STRATEGIES = [
     (8, pipeline("interleaved", pipeline=4, replicate=2, accumulation=4, stages_per_rank=1)),
     (8, pipeline("zero-bubble", pipeline=4, shard=2, reshard="after-backward", accumulation=4, stages_per_rank=1)),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("worlds", BESIDE.values(), ids=BESIDE)
+def test_same_bits_on_few_ranks(worlds: list[tuple[int, Strategy]]) -> None:
+    """The same on one rank and two, in several worlds at a time."""
+    for found, expected in train_beside(worlds, NUM_STEPS):
+        compare(found, expected)
 
 
 @pytest.mark.parametrize(("num_ranks", "strategy"), STRATEGIES, ids=test_equal.name_of)

@@ -1,0 +1,5 @@
+"""The server of ranks imports torch while these tests do."""
+
+from tests.train.parallel import ranks
+
+ranks.serve()
