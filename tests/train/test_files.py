@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -208,6 +209,17 @@ print(own.read_text() == str(os.getpid()))
 own.unlink()
 """,
         )
+
+
+def test_modules_are_looked_through_once(tmp_path: Path) -> None:
+    """A second look, in each rank, would copy every page of PyTorch: what was seen before the fork is seen."""
+    script = """
+        imports = sys.modules["_echelon.train.files.imports"]
+        seen = [id(each) for each in imports._namespaces]
+        print(len(seen) > 1000, len(seen) - len(set(seen)) < 100)  # some modules have two names
+    """
+    done = run(tmp_path, TRAIN + textwrap.dedent(script), num_ranks=2)
+    assert (done.returncode, done.out) == (0, "True True\n"), done.err
 
 
 def test_large_file_is_whole_when_it_is_read(tmp_path: Path) -> None:

@@ -23,11 +23,18 @@ def _leave_the_path() -> None:
         os.environ["PYTHONPATH"] = theirs
 
 
+def _forget(name: str) -> None:
+    """Forget a module and those inside it; a look at all names would copy the pages they are on, in each rank."""
+    module = sys.modules.pop(name, None)
+    for inner in list(getattr(module, "__dict__", ())):
+        if name + "." + inner in sys.modules:
+            _forget(name + "." + inner)
+
+
 def _leave_the_modules() -> None:
+    for name in ("_echelon.node", "_echelon.environment", "_echelon.topology") if _scale else ("_echelon",):
+        _forget(name)
     archive = os.path.dirname(__file__)
-    theirs = ("_echelon.node", "_echelon.environment", "_echelon.topology") if _scale else ("_echelon",)
-    for name in [name for name in sys.modules if name.startswith(theirs)]:
-        del sys.modules[name]
     for entry in [entry for entry in sys.path_importer_cache if entry.startswith(archive)]:
         del sys.path_importer_cache[entry]
 

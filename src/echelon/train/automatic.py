@@ -20,6 +20,8 @@ def prepare(scale: str) -> None:
     from .files import sharing
 
     sharing.prepare()
+    if scale in wishes.SPREAD:
+        from .parallel import elementwise  # noqa: F401
     if scale in wishes.SPLITS:
         from .split import gradients, hooks  # noqa: F401
 

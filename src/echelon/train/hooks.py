@@ -16,7 +16,7 @@ from .refusal import Refusal
 from .run import Run
 from .view import derivatives, losses
 from .view.tensors import View
-from .wishes import LEARNING_RATES
+from .wishes import LEARNING_RATES, SPREAD
 
 
 def install(run: Run) -> None:
@@ -40,7 +40,7 @@ def install(run: Run) -> None:
         _hook_autocast(run)
         if run.wishes.how != "data" and not run.world.is_alone:
             shards.install()
-        if run.wishes.how in ("fsdp", "tensor") and not run.world.is_alone:
+        if run.wishes.how in SPREAD and not run.world.is_alone:
             _hook_steps_on_parts()
         if run.is_split:
             _hook_for_split(run)

@@ -6,6 +6,8 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any, Optional, Tuple
 
+from .wishes import SPREAD
+
 _INSIDE = ("echelon", "_echelon", "torch")
 _OF_PARTS = ("sharding", "DTensor", "cpu mesh")
 _WEIGHTS_ARE_PARTS = (
@@ -38,7 +40,7 @@ def tell_briefly(how: str = "data") -> None:
     def excepthook(kind: Any, error: BaseException, trace: Optional[TracebackType]) -> None:
         if not getattr(error, "is_told_briefly", False):
             original(kind, error, trace)
-            if how in ("fsdp", "tensor") and is_about_parts(error):
+            if how in SPREAD and is_about_parts(error):
                 sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
             return
         said = "echelon.%s: %s\n%s" % (kind.__name__, error, _place_of(trace))

@@ -4,6 +4,8 @@ from typing import Mapping, NamedTuple
 
 SPLITS = ("tensor", "context", "pipeline")
 """Ways to split a model among ranks that all have the whole batch."""
+SPREAD = ("fsdp", "tensor")
+"""Ways that make DTensors of weights."""
 LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """To which power of the number of ranks a learning rate is multiplied."""
 

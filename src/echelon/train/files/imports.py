@@ -19,13 +19,13 @@ def look_through() -> None:
     A look at all that PyTorch holds copies, in a process that was forked, every page it is on, which takes longer than
     all else before a script begins. So the process that ranks are forks of looks first, once for all of them.
     """
-    ours = __name__.rsplit(".", 2)[0]
+    ours = __name__.partition(".")[0]  # all of it: a rank takes what only its warm process needs out of sys.modules
     fresh: List[Dict[str, Any]] = []
     for name, module in reversed(sys.modules.items()):  # the latest first
         namespace = _namespace_of(module)
         if _namespaces and namespace is _namespaces[-1]:
             break
-        if name not in _NOT_CAPTURED and not name.startswith(ours):
+        if name not in _NOT_CAPTURED and name.partition(".")[0] != ours:
             fresh.append(namespace)
     for namespace in reversed(fresh):
         _namespaces.append(namespace)
