@@ -8,6 +8,7 @@ are really started is what tests/run, tests/slurm and others are for.
 
 import atexit
 import gc
+import importlib.util
 import json
 import os
 import select
@@ -21,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
+LOOKER = "_echelon.train.files.imports"
+"""What has looked through all modules that were imported before it; after it come those of ours."""
 ROOT = Path(__file__).parents[1]
 PROGRAM = """#!{python} -IS
 import os
@@ -128,6 +131,17 @@ def _end_with_client(client: socket.socket, pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _look_through() -> None:
+    """Look through PyTorch's modules as the warm process of a scaled run does; in each fork that copies every page."""
+    path = ROOT / "src" / f"{LOOKER[1:].replace('.', '/')}.py"
+    spec = importlib.util.spec_from_file_location(LOOKER, path)
+    assert spec is not None and spec.loader is not None
+    looker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(looker)
+    looker.look_through()
+    sys.modules[LOOKER] = looker
+
+
 def main() -> None:
     """Import what every script and every scaled run imports, then serve."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -138,6 +152,10 @@ def main() -> None:
     import torch.utils.data
 
     torch.set_num_threads(1)
+    _look_through()
+    from tests import warm_host
+
+    warm_host.import_commands()
     gc.enable()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -5,7 +5,10 @@ session and signals, and they run the code that they always run. Only the start 
 """
 
 import atexit
+import importlib
+import itertools
 import os
+import pkgutil
 import runpy
 import signal
 import sys
@@ -13,10 +16,23 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NoReturn
 
+from tests.warm import LOOKER
+
 import echelon.host
 from echelon.host import Finished, Host
 
-OURS = ("echelon", "_echelon")
+COMMANDS = ("cli", "launch", "lint", "checks")
+"""The rooms of which `echelon` imports what it needs."""
+OURS = ("echelon", "_echelon", "sitecustomize", "tests")
+
+
+def import_commands() -> None:
+    """Import what each `echelon` would import; what that starts are forks from here on."""
+    echelon.host.Host = WarmHost  # type: ignore[misc]
+    for room in COMMANDS:
+        package = importlib.import_module(f"echelon.{room}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
 
 
 class Forked:
@@ -118,7 +134,6 @@ def _run(words: list[str]) -> None:
     if "ECHELON_LIVE" in os.environ:
         _run_start_hook(os.environ["PYTHONPATH"].split(os.pathsep)[0])
     if words[:2] == ["-m", "echelon"]:
-        echelon.host.Host = WarmHost  # type: ignore[misc]
         runpy.run_module("echelon", run_name="__main__", alter_sys=True)
     elif is_module:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -131,8 +146,11 @@ def _run(words: list[str]) -> None:
 
 def _run_start_hook(archive: str) -> None:
     """Do what site.py does for a Python with this PYTHONPATH; in the ranks this returns."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in (*OURS, "sitecustomize", "tests")]:
-        del sys.modules[name]  # a new interpreter would not have them
+    later = itertools.takewhile(lambda name: name != LOOKER, reversed(sys.modules))  # each name is on a page to copy
+    for name in ["tests", *(name for name in later if name.partition(".")[0] in OURS)]:
+        sys.modules.pop(name, None)  # a new interpreter would not have them
+    if "ECHELON_SCALE" not in os.environ:
+        sys.modules.pop(LOOKER, None)
     sys.path.insert(1, archive)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
