@@ -140,7 +140,8 @@ def test_an_archive_is_read_where_it_lies(tmp_path: Path) -> None:
 def test_unsafe_packages_are_replaced_by_what_is_safe(tmp_path: Path) -> None:
     """MPI and lightning are left to the ranks with the reason; torch comes before the fork in their place."""
     found = read(tmp_path, "from mpi4py import MPI\nimport lightning.pytorch as pl\nimport mpi4py\n")
-    assert found.preload == ("mpi4py", "torch", "torch._dynamo", "scipy.signal", "matplotlib.pyplot")
+    for_lightning = ("torch", "torch._dynamo", "scipy.signal", "matplotlib.pyplot")
+    assert found.preload == ("mpi4py", *for_lightning, "transformers:AutoModel", "transformers:AutoTokenizer")
     assert [name for name, _ in found.skipped] == ["mpi4py:MPI", "lightning.pytorch"]
     assert found.skipped[0][1] == "calls MPI_Init_thread when it is imported, and MPI does not survive a fork"
     assert {"mpi4py", "lightning"} <= found.uses

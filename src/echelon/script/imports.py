@@ -187,7 +187,7 @@ class _Reader:
         if row is not None:
             self.skipped[entry] = row.reason
             for name in row.instead:
-                self._want(name, name, certainty)
+                self._want(name, name.partition(":")[0], certainty)
             return
         top = module.partition(".")[0]
         late = next((key for key in self.keys if is_read_on_import(key, top=top)), None)
