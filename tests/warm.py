@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Lock
 
 LOOKER = "_echelon.train.files.imports"
-"""What has looked through all modules that were imported before it; after it come those of ours."""
+"""What has looked through all modules that were imported before it; in sys.modules those of ours come after it."""
 ROOT = Path(__file__).parents[1]
 PROGRAM = """#!{python} -IS
 import os
@@ -139,7 +139,7 @@ def _look_through() -> None:
     looker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(looker)
     looker.look_through()
-    sys.modules[LOOKER] = looker
+    sys.modules[LOOKER] = looker  # where a scaled run finds it, in place of that of its archive
 
 
 def main() -> None:

@@ -147,6 +147,13 @@ def test_unsafe_packages_are_replaced_by_what_is_safe(tmp_path: Path) -> None:
     assert {"mpi4py", "lightning"} <= found.uses
 
 
+def test_own_module_with_the_name_of_what_is_safe_is_left_to_the_ranks(tmp_path: Path) -> None:
+    """A transformers.py beside the script is not the package that torchmetrics means, and would run before the fork."""
+    write(tmp_path, {"transformers.py": "print('mine')\n"})
+    found = read(tmp_path, "import lightning\n")
+    assert found.preload == ("torch", "torch._dynamo", "scipy.signal", "matplotlib.pyplot")
+
+
 def test_what_torch_imports_later_is_added_at_the_end(tmp_path: Path) -> None:
     """An optimizer anywhere in the script brings torch._dynamo, after all that the script names itself."""
     text = "import torch\nfrom torch import optim\nimport json\ndef train():\n    return optim.AdamW([])\n"

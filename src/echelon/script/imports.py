@@ -187,7 +187,9 @@ class _Reader:
         if row is not None:
             self.skipped[entry] = row.reason
             for name in row.instead:
-                self._want(name, name.partition(":")[0], certainty)
+                module = name.partition(":")[0]
+                if not self.search_path.is_own(module.partition(".")[0]):
+                    self._want(name, module, certainty)
             return
         top = module.partition(".")[0]
         late = next((key for key in self.keys if is_read_on_import(key, top=top)), None)

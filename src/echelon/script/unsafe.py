@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 RANK_ONCE = "reads {} when it is imported and keeps it (rank_zero_only.rank), so every rank would be rank 0"
 CONTEXT = "opens the device driver when it is imported, after which a forked rank cannot use its device"
-COMPILE = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
-TORCHMETRICS = (  # of its 1.9 s, and 1.4 s more where transformers is installed, this leaves 0.4 to 0.8 to the ranks
+TORCHMETRICS = (  # leaves 0.4 to 0.8 s to the ranks; transformers, which it imports where it can, is 1.4 s of the rest
     "torch",
     "torch._dynamo",
     "scipy.signal",
@@ -75,7 +74,7 @@ ROWS = (
     Unsafe(
         prefix="deepspeed",
         reason=CONTEXT,
-        instead=COMPILE,  # of 2.4 s it leaves 1.0 to the ranks
+        instead=("torch", "torch._dynamo", "torch._inductor.compile_fx"),  # leaves 1.0 of 2.4 s to the ranks
         source="https://github.com/deepspeedai/DeepSpeed/issues/7918",
     ),
     Unsafe(
