@@ -1,11 +1,14 @@
 """Count what one step sends, as PyTorch's profiler sees the process group, and what a rank keeps afterwards."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from tests.train.parallel import models, training
 from torch.profiler import ProfilerActivity, profile
 
+from echelon.train import turns
 from echelon.train.parallel import norms
 from echelon.train.parallel.strategy import Strategy
 
@@ -20,7 +23,8 @@ def count(kind: str, strategy: Strategy) -> dict[str, dict[str, float]]:
     inputs, targets = models.batches(kind)[0]
     for _ in range(2):  # the first shows shapes around, the second has DDP's final buckets
         trained.step(inputs, targets)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+    gathered = _Gathered()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled, gathered.counting():
         trained.step(inputs, targets)
     sent: dict[str, float] = {}
     for event in profiled.events():
@@ -28,6 +32,9 @@ def count(kind: str, strategy: Strategy) -> dict[str, dict[str, float]]:
         size = sum(number_of(shape) for shape in event.input_shapes)
         if word and size > SMALL:
             sent[word] = sent.get(word, 0) + size
+    if gathered.given:  # sends that are left are others'
+        rest = sent.pop("send", 0) - gathered.sent
+        sent |= {"all-gather": sent.get("all-gather", 0) + gathered.given} | ({"send": rest} if rest else {})
     weights = trained.parameters().values()
     states = getattr(optimizer, "optim", optimizer).state.values()
     kept = {
@@ -36,6 +43,29 @@ def count(kind: str, strategy: Strategy) -> dict[str, dict[str, float]]:
         "states": sum(norms.local(one).numel() for each in states for one in each.values() if one.dim()),
     }
     return {"sent": sent, "kept": kept}
+
+
+class _Gathered:
+    """What our own all-gathers were given, and had to send for it."""
+
+    def __init__(self) -> None:
+        self.given = self.sent = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        gather = turns.gather
+
+        def count(parts: torch.Tensor, group: Any) -> None:
+            size = parts.size(1) if parts.size(1) > SMALL else 0
+            self.given += size
+            self.sent += size * (group.size() - 1)
+            gather(parts, group)
+
+        turns.gather = count
+        try:
+            yield
+        finally:
+            turns.gather = gather
 
 
 def number_of(shape: Any) -> int:

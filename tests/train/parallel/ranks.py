@@ -146,7 +146,8 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
     from echelon.train import gloo
 
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank))
+    sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), **sizes)
     cores = sorted(os.sched_getaffinity(0))
     if num_ranks % len(cores) == 0:
         os.sched_setaffinity(0, {cores[rank % len(cores)]})  # they meet sooner than where the kernel moves them

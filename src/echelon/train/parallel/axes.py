@@ -1,11 +1,11 @@
 """Where this rank stands on every axis of a strategy."""
 
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 import torch.distributed as dist
 
-from .. import gloo
+from .. import gloo, turns
 from ..batches import rows_of
 from ..world import World
 from .strategy import Strategy, StrategyError
@@ -23,6 +23,7 @@ class Axes:
         self.num_shards = num_shards
         """Virtual shards into which a batch is cut for the same bits everywhere; 0 where that is not asked for."""
         self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
+        self._places = self._find_places()
         self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
         self._mesh: Any = self._make_mesh() if world.size > 1 or strategy.is_fully_sharded else None
 
@@ -40,14 +41,15 @@ class Axes:
         gloo.yield_cores()
         return mesh
 
+    def _find_places(self) -> Dict[str, int]:
+        rank, found = self.world.rank, {}
+        for name in reversed(ORDER):
+            rank, found[name] = divmod(rank, self.sizes[name])
+        return found
+
     def place(self, name: str) -> int:
         """Return this rank's place on an axis."""
-        rank = self.world.rank
-        for other in reversed(ORDER):
-            rank, place = divmod(rank, self.sizes[other])
-            if other == name:
-                return place
-        raise KeyError(name)
+        return self._places[name]
 
     @property
     def data_place(self) -> int:
@@ -102,13 +104,15 @@ class Axes:
 
     def begin_sum(self, value: torch.Tensor, group: Any = None) -> Callable[[], torch.Tensor]:
         """Begin a sum over all ranks, or those of a group; what is returned waits for it."""
-        total = value.detach().double()
-        work = dist.all_reduce(total, group=group, async_op=True) if self.world.size > 1 else None
+        own = value.detach().double()
+        if self.world.size == 1 or own.device.type == "cpu":
+            total = turns.total(own, group) if self.world.size > 1 else own
+            return lambda: total
+        work = dist.all_reduce(own, group=group, async_op=True)
 
         def wait() -> torch.Tensor:
-            if work is not None:
-                work.wait()
-            return total
+            work.wait()
+            return own
 
         return wait
 

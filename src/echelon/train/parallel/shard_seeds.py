@@ -1,12 +1,12 @@
 """The random numbers of virtual shards: they follow from the weights, the shard and the block, and nothing else."""
 
 import zlib
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import torch
 from torch import nn
 
-from ..exact import tree
+from .. import turns
 from ..exact.weights import own_rows
 from ..streams import seed_again
 from . import blocks, norms
@@ -51,33 +51,40 @@ class Fingerprints:
     def __init__(self, axes: Axes, trained: Sequence[str]) -> None:
         self._axes = axes
         self._trained = list(trained)
-        self._sizes: Dict[str, int] = {}
-        self._firsts: Dict[str, int] = {}
-        """Which element of a weight is the first that this rank keeps."""
+        self._numbers: Dict[str, int] = {}
+        """How many elements of a weight this rank tells the bits of."""
+        self._factors: Optional[torch.Tensor] = None
 
     def take(self, parameters: Mapping[str, nn.Parameter]) -> int:
         """Return the number, made of the bits of a few small tensors."""
-        axes, total = self._axes, 0
+        if self._factors is None:
+            self._factors = self._choose(parameters)
+        values = [norms.local(parameters[name]).detach().reshape(-1)[:number] for name, number in self._numbers.items()]
+        bits = torch.cat(values or [torch.zeros(0)]).double().cpu().view(torch.int64)
+        value = ((bits * self._factors).sum() % _MODULUS).to(self._axes.world.device)
+        return int(turns.total(value) if self._axes.world.size > 1 else value) % _MODULUS
+
+    def _choose(self, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
+        """Choose elements that no other rank tells of; return a factor for each, by its place among all."""
+        axes, places = self._axes, [torch.zeros(0, dtype=torch.int64)]
         for name in self._smallest(parameters):
             if name in parameters and not axes.place("replicate") and not _is_copy(parameters[name], axes):
-                if name not in self._firsts:
-                    self._firsts[name] = _first_element(parameters[name])
-                total += _bits_of(parameters[name], self._trained.index(name), self._firsts[name])
-        value = torch.tensor([total % _MODULUS], device=axes.world.device)
-        tree.add_across(value, axes.world)  # takes fewer turns than an all-reduce of gloo
-        return int(value) % _MODULUS
+                first = _first_element(parameters[name])
+                number = min(max(_MOST_ELEMENTS - first, 0), norms.local(parameters[name]).numel())
+                self._numbers[name] = number
+                places.append(torch.arange(first, first + number) + self._trained.index(name) * _MOST_ELEMENTS)
+        return 2 * torch.cat(places) + 1
 
     def _smallest(self, parameters: Mapping[str, nn.Parameter]) -> List[str]:
         """Return the names of the smallest weights of all stages, the same on all ranks."""
-        if not self._sizes:
-            mine = {name: one.numel() for name, one in parameters.items()}
-            every: List[Any] = [mine]
-            if self._axes.sizes["pipeline"] > 1:
-                every = [None] * self._axes.world.size
-                torch.distributed.all_gather_object(every, mine)
-            self._sizes = {name: size for one in every for name, size in one.items()}
-        known = [name for name in self._trained if name in self._sizes]
-        return sorted(known, key=lambda name: self._sizes[name])[:_MOST_TENSORS]
+        mine = {name: one.numel() for name, one in parameters.items()}
+        every: List[Any] = [mine]
+        if self._axes.sizes["pipeline"] > 1:
+            every = [None] * self._axes.world.size
+            torch.distributed.all_gather_object(every, mine)
+        sizes = {name: size for one in every for name, size in one.items()}
+        known = [name for name in self._trained if name in sizes]
+        return sorted(known, key=lambda name: sizes[name])[:_MOST_TENSORS]
 
 
 def _is_copy(parameter: nn.Parameter, axes: Axes) -> bool:
@@ -90,11 +97,3 @@ def _first_element(parameter: Any) -> int:
     if not hasattr(parameter, "placements"):
         return 0
     return own_rows(parameter).start * (parameter.numel() // max(parameter.size(0), 1))  # type: ignore[no-any-return]
-
-
-def _bits_of(parameter: nn.Parameter, place: int, first: int) -> int:
-    """Return a number made of the bits of the first elements of a weight: of those that this rank keeps."""
-    local = norms.local(parameter).detach()
-    bits = local.reshape(-1)[: max(_MOST_ELEMENTS - first, 0)].double().cpu().view(torch.int64)
-    places = torch.arange(first, first + bits.numel()) + place * _MOST_ELEMENTS
-    return int((bits * (2 * places + 1)).sum())

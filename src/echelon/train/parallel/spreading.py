@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable, List, Sequence
 import torch
 from torch import nn
 
+from .. import turns
 from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy
@@ -43,6 +44,7 @@ def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
     settings["mp_policy"] = _precision(axes, is_root=True)
     settings["reshard_after_forward"] = False  # the root's own weights are needed first in backward
     fully_shard(model, **settings)
+    turns.gather_in_few(model, axes.world.device)
 
 
 def casts(axes: Axes) -> bool:

@@ -1,0 +1,89 @@
+"""Ranks on CPUs meet in few turns: gloo passes parts around a ring, one a turn, from a thread that must begin first.
+
+Here a rank has twice as many parts after each turn, so that 8 ranks need 3 turns and not 7 (Bruck et al., IEEE
+Transactions on Parallel and Distributed Systems 8, 1997; docs/performance.md). What goes to another node crosses the
+network once for each rank there, and once in all around a ring: what is large is left to gloo on several nodes.
+"""
+
+import os
+from typing import Any, List, Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed import irecv, isend  # themselves, also where a proof counts them
+from torch.nn import Module
+
+_around_a_ring = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the newer name, and the older
+SMALL_BYTES = 1 << 17
+"""Up to here turns cost more than bytes do."""
+TAG = 0x4563  # a script may have sent a message of its own to the same rank
+
+
+def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Return the sum over the ranks of a group, or all, in their order; every rank has the same bits of it."""
+    group = group or dist.group.WORLD
+    size = group.size()
+    if size == 1 or value.device.type != "cpu" or size * value.numel() * value.element_size() > SMALL_BYTES:
+        found = value.clone()
+        dist.all_reduce(found, group=group)
+        return found
+    parts = value.new_empty(size, value.numel())
+    parts[group.rank()] = value.reshape(-1)
+    gather(parts, group)
+    return parts.sum(0, dtype=value.dtype).view_as(value)
+
+
+def gather_in_few(model: Module, device: torch.device) -> None:
+    """Let fully_shard gather all weights of a model so."""
+    if device.type != "cpu":
+        return
+    gather = _Gather(is_one_node=os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"))
+    for module in model.modules():
+        spread: Any = module
+        if hasattr(spread, "set_custom_all_gather"):
+            spread.set_custom_all_gather(gather)
+
+
+class _Gather:
+    """What PyTorch calls (torch.distributed.fsdp._fully_shard._fsdp_api.AllGather)."""
+
+    def __init__(self, *, is_one_node: bool) -> None:
+        self._is_one_node = is_one_node  # all ranks must decide alike, and only this do all know of each other
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
+    ) -> Any:
+        num_bytes = output_tensor.numel() * output_tensor.element_size()
+        if async_op or not num_bytes or not (self._is_one_node or num_bytes <= SMALL_BYTES):
+            return _around_a_ring(output_tensor, input_tensor, group=group, async_op=async_op)
+        parts = output_tensor.view(group.size(), -1)
+        if parts[group.rank()].data_ptr() != input_tensor.data_ptr():
+            parts[group.rank()].copy_(input_tensor.view(-1))
+        gather(parts, group)
+        return None
+
+
+def gather(parts: torch.Tensor, group: Any) -> None:
+    """Fill in the rows of all other ranks of a group, of which there may be any number, where each has its own.
+
+    Before a turn a rank has as many rows as the distance, its own and those after it, around the end. It sends them to
+    the rank before it by that distance, as far as that lacks them.
+    """
+    rank, size, distance = group.rank(), group.size(), 1
+    while distance < size:
+        number = min(distance, size - distance)
+        after, before = (rank + distance) % size, (rank - distance) % size
+        works: List[Any] = [irecv(rows, group=group, group_src=after, tag=TAG) for rows in _rows(parts, after, number)]
+        works += [isend(rows, group=group, group_dst=before, tag=TAG) for rows in _rows(parts, rank, number)]
+        for work in works:
+            work.wait()
+        distance *= 2
+
+
+def _rows(parts: torch.Tensor, first: int, number: int) -> List[torch.Tensor]:
+    """Return so many rows from one on, in two pieces where they go around the end."""
+    after = first + number - parts.size(0)
+    return [parts[first : first + number]] if after <= 0 else [parts[first:], parts[:after]]
