@@ -153,11 +153,12 @@ def main() -> None:
 
     torch.set_num_threads(1)
     _look_through()
-    from tests import warm_host
+    from tests import huge_pages, warm_host
 
     warm_host.import_commands()
     gc.enable()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
+    huge_pages.collapse()
     serve(socket.socket(fileno=int(sys.argv[1])))
 
 

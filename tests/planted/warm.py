@@ -28,6 +28,7 @@ import torch._dynamo
 import torch.distributed.fsdp
 import torch.distributed.nn.functional
 import torch.distributed.tensor
+from tests import huge_pages
 
 from echelon.errors import EchelonError
 from echelon.host import Finished, Host
@@ -214,6 +215,7 @@ def main(argv: list[str]) -> int:
     """Print a JSON line for each script."""
     torch.set_num_threads(1)
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
+    huge_pages.collapse()
     for script, result in serve([os.path.abspath(one) for one in argv], 2):
         print(json.dumps({"script": script, **result}), flush=True)
     return 0

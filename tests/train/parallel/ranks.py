@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import huge_pages
 from tests.conftest import FOREIGN
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +86,7 @@ def main() -> None:
     gc.enable()
     torch.set_num_threads(1)
     _leave_out_what_nobody_sees()
+    huge_pages.collapse()
     while True:
         try:
             asked = pickle.load(sys.stdin.buffer)
