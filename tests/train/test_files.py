@@ -244,6 +244,47 @@ for turn in range(3):
     )
 
 
+def test_file_that_nobody_closed_is_opened_again(tmp_path: Path) -> None:
+    """To write on, to read and change, to write anew: each is one act, and no rank waits for another kind of it."""
+    same(
+        tmp_path,
+        """
+import torch
+open("log.txt", "w").write("a")
+with open("log.txt", "a") as file:
+    file.write("b")
+open("log.txt", "a").write("c")
+print(open("log.txt").read())
+left = open("log.txt", "a")
+left.write("d")
+left.flush()
+with open("log.txt", "r+") as file:
+    print(file.read(), file.seek(0), file.write("e"))
+with open("log.txt", "w+") as file:
+    print(file.write("f"), file.seek(0), file.read())
+print(open("log.txt").read())
+""",
+    )
+
+
+def test_mapped_file_is_read_when_it_is_written(tmp_path: Path) -> None:
+    """What is written to a file in memory, which nobody sees, is there for all ranks, however late rank 0 writes."""
+    pytest.importorskip("numpy")
+    same(
+        tmp_path,
+        """
+import os, time, torch
+import numpy as np
+for number, mode in enumerate(["w+", "r+"]):
+    mapped = np.memmap("m.dat", dtype="float32", mode=mode, shape=(100,))
+    if os.environ.get(os.environ["WHO"]) == "0":
+        time.sleep(0.5)
+    mapped[:] = 3 + number
+    print(np.memmap("m.dat", dtype="float32", mode="r").sum(), np.fromfile("m.dat", dtype="float32").sum())
+""",
+    )
+
+
 def test_snapshot_is_kept_until_the_next_is_whole(tmp_path: Path) -> None:
     """A run that is ended in the midst of torch.save() still has the last snapshot, and its permissions and link."""
     done = run(

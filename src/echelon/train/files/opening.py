@@ -62,11 +62,13 @@ def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
     made = files.act("open for writing", file, begin, tells=lambda buffer: buffer.tell(), instead=0)
     is_copied = "+" in mode and not {"w", "x"} & set(mode)  # it has content, which is read and changed
     if isinstance(made, int):
-        made = sinks.Sink(file, str(files.seen(path)), mode, made)
+        made = sinks.Sink(file, files.theirs(path), mode, made)
     if is_copied:
         _copy(files, made, path)
     elif "+" in mode:
         made.on_look = functools.partial(_copy, files, made, path)
+    if "+" in mode:
+        made.on_descriptor = functools.partial(files.note_mapped, path)
     return made
 
 

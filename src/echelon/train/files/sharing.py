@@ -53,6 +53,7 @@ class Files:
         self._num_acts = 0
         self._aliases: names.Aliases = {}
         self._open: Set[str] = set()
+        self._mapped: Set[str] = set()
         self._own: List[str] = []
         self._writers: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -139,8 +140,12 @@ class Files:
             return file
         if path in self._open:
             self.meet("read", path)
-        theirs = names.translate(self._aliases, path)
+        theirs = self.theirs(path)
         return file if theirs == path else theirs
+
+    def theirs(self, path: str) -> str:
+        """Return rank 0's name of a path."""
+        return names.translate(self._aliases, path)
 
     def begin_writing(self, path: str, file: Any) -> None:
         """Take note of a file that is open for writing: whoever reads it has to wait for rank 0 to come there too."""
@@ -152,7 +157,12 @@ class Files:
         """Wait for a file that was closed to be whole; one that nobody closed stays one to wait for."""
         if sys.exc_info()[1] is None and self.way(path) == TOGETHER:
             self.act("close", path, lambda: None)
-            self._open.discard(path)
+            if path not in self._mapped:
+                self._open.discard(path)
+
+    def note_mapped(self, path: str) -> None:
+        """Take note of a file that may be in memory, such as numpy.memmap: nobody sees when it is written there."""
+        self._mapped.add(path)
 
     def is_own(self, path: str) -> bool:
         """Say whether a path is one that this process made for itself."""

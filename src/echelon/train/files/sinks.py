@@ -13,6 +13,14 @@ class Announced:
     """What says that it was closed; not when nobody closed it and it is cleared away."""
 
     on_close: Optional[Done] = None
+    on_descriptor: Optional[Done] = None
+    """Whoever has the descriptor of a file that is read and written may map it, and write on when it is closed."""
+
+    def fileno(self) -> int:
+        """As a file does."""
+        if self.on_descriptor is not None and not self.closed:  # type: ignore[attr-defined]
+            self.on_descriptor()
+        return int(super().fileno())  # type: ignore[misc]
 
     def close(self) -> None:
         """Close, and say so once."""
@@ -193,6 +201,8 @@ class Sink(Announced, io.BufferedIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file")
         if self.readable():
+            if self.on_descriptor is not None:
+                self.on_descriptor()
             return int(self._own().fileno())
         if self._nothing is None:
             self._nothing = os.open(os.devnull, os.O_WRONLY)

@@ -35,7 +35,7 @@ def _connecting(files: Files) -> Callable[[Any], Any]:
                 return original(database, *args, **kwargs)
             made = files.act("sqlite3.connect", path, lambda: original(database, *args, **kwargs), tells=lambda _: None)
             if files.is_closed:
-                made = _copy_of_database(original, str(files.seen(path)), *args, **kwargs)
+                made = _copy_of_database(original, files.theirs(path), *args, **kwargs)
             files.meet("sqlite3.connect", path)  # nothing is changed before all have their copy
             return made
 
@@ -85,7 +85,7 @@ def _copy_for_itself(files: Files, path: str, mode: str) -> str:
     folder = tempfile.mkdtemp(prefix="h5-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = os.path.join(folder, os.path.basename(path))
-    theirs = str(files.seen(path))
+    theirs = files.theirs(path)
     if mode in ("r+", "a") and os.path.exists(theirs):
         shutil.copyfile(theirs, own)
     return own
