@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 from torch import nn
 
-from . import modules, optimizer_kinds, turns
+from . import all_gather, modules, optimizer_kinds
 from .refusal import Refusal
 from .view.tensors import map_tensors, tensors_of
 from .wholes import each_whole, is_sharded, whole
@@ -107,7 +107,7 @@ def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
             "put it into an nn.Module with a forward(), or --scale data",
         )
     fully_shard(root, mesh=mesh, reshard_after_forward=True)  # else model.zero_grad() after a forward() clears nothing
-    turns.gather_in_few(root, torch.device(mesh.device_type))
+    all_gather.install(root, torch.device(mesh.device_type))
     for name in dir(type(root)):
         if not name.startswith("_") and not hasattr(nn.Module, name) and callable(getattr(type(root), name)):
             register_fsdp_forward_method(root, name)  # model.encode(x) needs the weights as forward() does

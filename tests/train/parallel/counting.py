@@ -8,7 +8,7 @@ import torch
 from tests.train.parallel import models, training
 from torch.profiler import ProfilerActivity, profile
 
-from echelon.train import turns
+from echelon.train import all_gather
 from echelon.train.parallel import norms
 from echelon.train.parallel.strategy import Strategy
 
@@ -53,7 +53,7 @@ class _Gathered:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        gather = turns.gather
+        gather = all_gather.gather
 
         def count(parts: torch.Tensor, group: Any) -> None:
             size = parts.size(1) if parts.size(1) > SMALL else 0
@@ -61,11 +61,11 @@ class _Gathered:
             self.sent += size * (group.size() - 1)
             gather(parts, group)
 
-        turns.gather = count
+        all_gather.gather = count
         try:
             yield
         finally:
-            turns.gather = gather
+            all_gather.gather = gather
 
 
 def number_of(shape: Any) -> int:

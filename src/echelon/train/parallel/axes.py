@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 import torch.distributed as dist
 
-from .. import gloo, turns
+from .. import all_gather, gloo
 from ..batches import rows_of
 from ..world import World
 from .strategy import Strategy, StrategyError
@@ -106,7 +106,7 @@ class Axes:
         """Begin a sum over all ranks, or those of a group; what is returned waits for it."""
         own = value.detach().double()
         if self.world.size == 1 or own.device.type == "cpu":
-            total = turns.total(own, group) if self.world.size > 1 else own
+            total = all_gather.total(own, group) if self.world.size > 1 else own
             return lambda: total
         work = dist.all_reduce(own, group=group, async_op=True)
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import torch
 from torch import nn
 
-from .. import turns
+from .. import all_gather
 from ..exact.weights import own_rows
 from ..streams import seed_again
 from . import blocks, norms
@@ -62,7 +62,7 @@ class Fingerprints:
         values = [norms.local(parameters[name]).detach().reshape(-1)[:number] for name, number in self._numbers.items()]
         bits = torch.cat(values or [torch.zeros(0)]).double().cpu().view(torch.int64)
         value = ((bits * self._factors).sum() % _MODULUS).to(self._axes.world.device)
-        return int(turns.total(value) if self._axes.world.size > 1 else value) % _MODULUS
+        return int(all_gather.total(value) if self._axes.world.size > 1 else value) % _MODULUS
 
     def _choose(self, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
         """Choose elements that no other rank tells of; return a factor for each, by its place among all."""

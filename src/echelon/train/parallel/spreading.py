@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterable, List, Sequence
 import torch
 from torch import nn
 
-from .. import turns
+from .. import all_gather
 from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy
@@ -44,7 +44,7 @@ def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
     settings["mp_policy"] = _precision(axes, is_root=True)
     settings["reshard_after_forward"] = False  # the root's own weights are needed first in backward
     fully_shard(model, **settings)
-    turns.gather_in_few(model, axes.world.device)
+    all_gather.install(model, axes.world.device)
 
 
 def casts(axes: Axes) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import torch
 from torch import nn
 
-from .. import turns
+from .. import all_gather
 from ..exact import tree
 from ..exact.weights import Weights
 from ..streams import Streams
@@ -157,7 +157,7 @@ class VirtualShards:
             if gradient is not None:
                 squares[place] = self._square_of(parameters[name]).to(squares.device)
         if axes.sizes["pipeline"] > 1:  # of each only one stage knows more than 0, so that sums have no order
-            squares = turns.total(squares, axes.group("pipeline"))
+            squares = all_gather.total(squares, axes.group("pipeline"))
         return squares.sum().sqrt()
 
     def _square_of(self, parameter: nn.Parameter) -> torch.Tensor:

@@ -1,8 +1,9 @@
-"""Ranks on CPUs meet in few turns: gloo passes parts around a ring, one a turn, from a thread that must begin first.
+"""All-gather among CPUs in few turns, and small sums by it.
 
-Here a rank has twice as many parts after each turn, so that 8 ranks need 3 turns and not 7 (Bruck et al., IEEE
-Transactions on Parallel and Distributed Systems 8, 1997; docs/performance.md). What goes to another node crosses the
-network once for each rank there, and once in all around a ring: what is large is left to gloo on several nodes.
+gloo passes parts around a ring, one a turn, from a thread that must begin first. Here a rank has twice as many parts
+after each turn, so that 8 ranks need 3 turns and not 7 (Bruck et al., IEEE Transactions on Parallel and Distributed
+Systems 8, 1997; docs/performance.md). What goes to another node crosses the network once for each rank there, and once
+in all around a ring: what is large is left to gloo on several nodes.
 """
 
 import os
@@ -33,18 +34,18 @@ def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
     return parts.sum(0, dtype=value.dtype).view_as(value)
 
 
-def gather_in_few(model: Module, device: torch.device) -> None:
-    """Let fully_shard gather all weights of a model so."""
+def install(model: Module, device: torch.device) -> None:
+    """Let fully_shard gather all weights of a model in few turns."""
     if device.type != "cpu":
         return
-    gather = _Gather(is_one_node=os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"))
+    gather = _FewTurns(is_one_node=os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"))
     for module in model.modules():
         spread: Any = module
         if hasattr(spread, "set_custom_all_gather"):
             spread.set_custom_all_gather(gather)
 
 
-class _Gather:
+class _FewTurns:
     """What PyTorch calls (torch.distributed.fsdp._fully_shard._fsdp_api.AllGather)."""
 
     def __init__(self, *, is_one_node: bool) -> None:

@@ -1,9 +1,9 @@
-"""Measure how ranks on CPUs gather spread weights beside gloo's own all-gather: `python -m benchmarks.gather`.
+"""Measure how ranks on CPUs gather spread weights beside gloo's own all-gather: `python -m benchmarks.all_gather`.
 
 Both run in the same processes, in turns, on what fully_shard would gather: rows of one tensor, of which each rank has
 its own. A figure is the median over the rounds with the least and the greatest value. Example:
 
-    python -m benchmarks.gather --ranks 2 8 --kib 32 256
+    python -m benchmarks.all_gather --ranks 2 8 --kib 32 256
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gather", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.all_gather",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--ranks", nargs="+", type=int, default=[2, 3, 4, 8], metavar="N", help="2, 3, 4 and 8 by default"
@@ -84,15 +86,16 @@ def _be_rank(path: str, num_rounds: int, sizes: list[int]) -> None:
     import torch
     import torch.distributed as dist
 
-    from echelon.train import turns, world
+    from echelon.train import all_gather as ours
+    from echelon.train import world
 
     torch.set_num_threads(1)
     world.join(world.read(os.environ))  # as echelon makes the group
-    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # what fully_shard calls
+    theirs = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # what fully_shard calls
     group, rank, num_ranks = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
     gathers = {
-        "ours": lambda rows: turns.gather(rows, group),
-        "theirs": lambda rows: all_gather(rows.view(-1), rows[rank]),
+        "ours": lambda rows: ours.gather(rows, group),
+        "theirs": lambda rows: theirs(rows.view(-1), rows[rank]),
     }
     found: dict[int, dict[str, list[float]]] = {}
     for size in sizes:

@@ -1,4 +1,4 @@
-"""What ranks do to show that they meet in few turns."""
+"""What ranks do to show that each gets what all have."""
 
 import os
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from echelon.train import turns
+from echelon.train import all_gather
 from echelon.train.parallel import versions
 from echelon.train.parallel.strategy import Strategy
 
@@ -19,29 +19,29 @@ def rows() -> torch.Tensor:
 def gathered() -> bool:
     parts = torch.full_like(rows(), -1)
     parts[dist.get_rank()] = rows()[dist.get_rank()]
-    turns.gather(parts, dist.group.WORLD)
+    all_gather.gather(parts, dist.group.WORLD)
     return torch.equal(parts, rows())
 
 
 def beside_own_message() -> list[float]:
-    """A message that is under way to the same rank is not taken for one of ours."""
+    """Wait for a message that the other rank sends after it has gathered; return what came."""
     rank, other = dist.get_rank(), 1 - dist.get_rank()
     own, theirs = torch.full((3,), float(rank)), torch.empty(3)
-    works: list[Any] = [dist.irecv(theirs, other), dist.isend(own, other)]
+    coming: Any = dist.irecv(theirs, other)
     assert gathered()
-    for work in works:
-        work.wait()
+    dist.send(own, other)
+    coming.wait()
     return theirs.tolist()
 
 
 def sums(size: int) -> list[str]:
-    """Return the bits of sums in a group of its own, and whether the addends were left as they are."""
+    """Return the bits of a sum over all ranks, and of one over a few; the addends are left as they are."""
     group = dist.new_group([1, 2, 4])
     own = torch.randn(size, generator=torch.Generator().manual_seed(dist.get_rank()), dtype=torch.float64)
     before = own.clone()
-    found = [turns.total(own).numpy().tobytes().hex()]
+    found = [all_gather.total(own).numpy().tobytes().hex()]
     if dist.get_rank() in (1, 2, 4):
-        found.append(turns.total(own.view(-1, 1), group).numpy().tobytes().hex())
+        found.append(all_gather.total(own.view(-1, 1), group).numpy().tobytes().hex())
     assert torch.equal(own, before)
     return found
 
@@ -57,14 +57,14 @@ def spread(local_size: str, width: int) -> tuple[int, bool]:
     expected = model(inputs).sum().item()
     for module in (model[0], model):
         fully_shard(module)
-    turns.gather_in_few(model, torch.device("cpu"))
-    gather = turns.gather
+    all_gather.install(model, torch.device("cpu"))
+    gather = all_gather.gather
 
     def see(parts: torch.Tensor, group: Any) -> None:
         seen.append(parts.size(0))
         gather(parts, group)
 
-    turns.gather = see
+    all_gather.gather = see
     loss = model(inputs).sum()
     loss.backward()
     return len(seen), abs(loss.item() - expected) < 1e-4
