@@ -147,7 +147,7 @@ def _run(words: list[str]) -> None:
 def _run_start_hook(archive: str) -> None:
     """Do what site.py does for a Python with this PYTHONPATH; in the ranks this returns."""
     later = itertools.takewhile(lambda name: name != LOOKER, reversed(sys.modules))  # each name is on a page to copy
-    for name in ["tests", *(name for name in later if name.partition(".")[0] in OURS)]:
+    for name in ["tests", "sitecustomize", *(name for name in later if name.partition(".")[0] in OURS)]:
         sys.modules.pop(name, None)  # a new interpreter would not have them
     if "ECHELON_SCALE" not in os.environ:
         sys.modules.pop(LOOKER, None)

@@ -34,6 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def hide(image: Image) -> None:
     """Leave the host's file tree, and hide in the new one what a container must not find."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(image.python)))  # while the link to it can be seen
     if _libc.unshare(CLONE_NEWNS):
         raise Fatal(f"container creation failed: {os.strerror(ctypes.get_errno())}; only root may do this")
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
@@ -43,7 +44,6 @@ def hide(image: Image) -> None:
         elif os.path.isdir(folder):
             _mount("tmpfs", folder, "tmpfs", 0)
     _overlay("/usr", USR)
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(image.python)))
     if prefix != "/usr":
         _overlay(prefix, (("lib/python3*/site-packages", OURS), ("bin", ("echelon",))))
     if image.site:
