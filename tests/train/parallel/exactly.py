@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tests.train.parallel import training
 from torch import nn
 from torch.nn import functional
@@ -127,6 +128,18 @@ def sums(small_bytes: int) -> list[str]:
         tree.add_across(numbers, run.world.processes)
         found.append(numbers.numpy().tobytes().hex())
     return found
+
+
+def sum_beside_own_message() -> tuple[list[float], list[float]]:
+    """Wait for a message that the other rank sends after a sum; return what came, and the sum."""
+    run = start.start(exact=NUM_SHARDS)
+    rank, other = dist.get_rank(), 1 - dist.get_rank()
+    theirs, numbers = torch.empty(3), torch.full((3,), 5.0)
+    coming: Any = dist.irecv(theirs, other)
+    tree.add_across(numbers, run.world.processes)
+    dist.send(torch.full((3,), float(rank)), other)
+    coming.wait()
+    return theirs.tolist(), numbers.tolist()
 
 
 def by_hand() -> list[float]:

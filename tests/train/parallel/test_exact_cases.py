@@ -54,6 +54,11 @@ def test_sums_over_ranks(num_ranks: int) -> None:
     assert halves == whole
 
 
+def test_sum_beside_a_message_of_the_script() -> None:
+    """What a script waits for is not taken from the sum, nor the sum's from it."""
+    assert ranks.run(2, exactly.sum_beside_own_message) == [([1.0] * 3, [10.0] * 3), ([0.0] * 3, [10.0] * 3)]
+
+
 def test_it_is_the_training_of_one_device() -> None:
     """Without dropout the losses are those of a training by hand, to rounding."""
     expected = ranks.run(1, exactly.by_hand)[0]

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
+from ..all_gather import TAG
 from ..world import World
 
 Tensors = Sequence[Optional[torch.Tensor]]
@@ -158,8 +159,8 @@ def _swap(mine: torch.Tensor, theirs: torch.Tensor, partner: int) -> None:
     """Send a tensor to another process and get one from it; either may be empty."""
     wishes = []
     if mine.numel():
-        wishes.append(dist.P2POp(dist.isend, mine.contiguous(), partner))
+        wishes.append(dist.P2POp(dist.isend, mine.contiguous(), partner, tag=TAG))
     if theirs.numel():
-        wishes.append(dist.P2POp(dist.irecv, theirs, partner))
+        wishes.append(dist.P2POp(dist.irecv, theirs, partner, tag=TAG))
     for work in dist.batch_isend_irecv(wishes) if wishes else ():
         work.wait()
