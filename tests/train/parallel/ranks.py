@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -155,10 +156,13 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
         os.sched_setaffinity(0, {cores[rank % len(cores)]})  # they meet sooner than where the kernel moves them
     os.chdir(folder)
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=num_ranks,
-            timeout=datetime.timedelta(seconds=SECONDS // 2),
-        )  # fmt: skip
+        try:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=num_ranks,
+                timeout=datetime.timedelta(seconds=SECONDS // 2),
+            )  # fmt: skip
+        finally:
+            open(f"{folder}/{rank}.begun", "xb").close()
         gloo.yield_cores()  # as where echelon makes the group
         result = (True, getattr(importlib.import_module(module), name)(*args))
     except BaseException:  # noqa: BLE001  (whatever it is, the test shows it)
@@ -166,6 +170,8 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
     with open(f"{folder}/{rank}.part", "wb") as file:
         pickle.dump(result, file)
     os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}")
+    while not all(os.path.exists(f"{folder}/{other}.begun") for other in range(num_ranks)):
+        time.sleep(0.01)  # gloo connects each rank with each: one that has left would be waited for
     os._exit(0)
 
 
