@@ -22,6 +22,8 @@ LISTED = "echelon run --help lists them; the script's own come after it"
 PROGRAM = "to start a program that is not Python write: echelon run -- {folder}/"
 
 # arguments, message, hint; {folder} is where one stands
+SCALES = "auto, off, data, fsdp, tensor, context, pipeline"
+
 OPTIONS = [
     ("-n 0 train.py", "-n 0: " + RANKS, "echelon run -n 2 …"),
     ("-n -1 train.py", "-n -1: " + RANKS, "echelon run -n 2 …"),
@@ -31,7 +33,8 @@ OPTIONS = [
     ("-n 99999999999 train.py", "-n 99999999999: " + RANKS, "echelon run -n 2 …"),
     ("-n '' train.py", "-n '': " + RANKS, "echelon run -n 2 …"),
     ("--nproc_per_node=0 train.py", "-n 0: " + RANKS, "echelon run -n 2 …"),
-    ("-n train.py", "no script was given", "echelon run -n 2 train.py"),
+    ("-n train.py", "-n train.py: " + RANKS, "echelon run -n 2 …"),
+    ("-n 2 --scale train.py", "--scale train.py: the choices are " + SCALES, "echelon run --scale auto …"),
     ("-n", "-n needs a value", "echelon run -n N …"),
     ("--nnodes 0 train.py", "--nnodes 0: " + NODES, "echelon run --nnodes 2 …"),
     ("--nnodes -1 train.py", "--nnodes -1: " + NODES, "echelon run --nnodes 2 …"),

@@ -66,7 +66,6 @@ def read_job(scanned: Scanned) -> Job:
     values = {key: found[-1] for key, found in scanned.values.items()}
     least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
     return Job(
-        command=_command(scanned),
         ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
         min_nodes=least,
         num_nodes=most,
@@ -87,6 +86,7 @@ def read_job(scanned: Scanned) -> Job:
         max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
+        command=_command(scanned),  # after the options: one that lacks its value has taken the script for it
     )  # fmt: skip
 
 
