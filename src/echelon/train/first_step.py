@@ -223,7 +223,7 @@ def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:
 
 
 def _name(parameter: nn.Parameter) -> str:
-    """Return a parameter's longest name among all modules: the outermost module's."""
+    """Return a parameter's name in the outermost module, which is the one of the most parts."""
     names = [
         "%s.%s" % (type(module).__name__, name)
         for module in modules.living()
@@ -231,7 +231,7 @@ def _name(parameter: nn.Parameter) -> str:
         for name, one in module.named_parameters()
         if one is parameter and "parameters_of_optimizers" not in name  # not our own wrapper
     ]
-    return max(names, key=len, default="a parameter of shape %s" % (tuple(parameter.shape),))
+    return max(names, key=lambda name: name.count("."), default="a parameter of shape %s" % (tuple(parameter.shape),))
 
 
 def _is_zero(gradient: Optional[torch.Tensor]) -> bool:

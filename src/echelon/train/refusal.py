@@ -9,7 +9,7 @@ from typing import Any, Optional, Tuple
 from .wishes import SPREAD
 
 _INSIDE = ("echelon", "_echelon", "torch")
-_OF_PARTS = ("sharding", "DTensor", "cpu mesh")
+_OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
 _WEIGHTS_ARE_PARTS = (
     "echelon: with --scale %s a weight is a DTensor, of which each rank holds a part, and the script does what PyTorch "
     "cannot do with one\n  way out: echelon run --scale data …, where every rank has all weights\n"

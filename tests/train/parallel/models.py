@@ -73,6 +73,40 @@ class Between(Gpt):
         return self.lm_head(self.ln_f(x))
 
 
+class Own(Gpt):
+    """Weights of the model's own, one before its blocks and one after them, and a module that is never called."""
+
+    def __init__(self, where: str = "") -> None:
+        super().__init__()
+        self.where = where
+        self.start, self.end = nn.Parameter(torch.randn(LENGTH, WIDTH) / 10), nn.Parameter(torch.linspace(1, 2, WIDTH))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        start = self.start[: tokens.size(1)]
+        x = self.wte(tokens) + start
+        told = {"told": x, "own": start.exp()}.get(self.where, 0)
+        for block in self.h:
+            x = block(x + self.end if self.where == "among" else x + told)
+        return self.lm_head(self.ln_f(x + start if self.where == "both" else x) * self.end)
+
+
+class Encoder(nn.Module):
+    """PyTorch's own layers, with attention that is no nn.Linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.start = nn.Embedding(NUM_CLASSES, WIDTH), nn.Parameter(torch.randn(LENGTH, WIDTH) / 10)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        for parameter in self.encoder.parameters():  # its layers are copies, and biases of zero hide what they do
+            nn.init.normal_(parameter, std=0.3)
+        self.head = nn.Linear(WIDTH, NUM_CLASSES)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.size(1), device=tokens.device)
+        return self.head(self.encoder(self.wte(tokens) + self.start[: tokens.size(1)], mask=mask, is_causal=True))
+
+
 class InPlace(Gpt):
     """What a block gave is changed before the next one gets it."""
 
@@ -200,7 +234,9 @@ def make(kind: str) -> nn.Module:
     torch.manual_seed(1)
     makers = {
         "gpt": Gpt, "llama": Llama, "llama-plan": lambda: Llama(has_plan=True), "cnn": Cnn, "between": Between,
-        "in-place": InPlace, "named": Named, "with-loss": WithLoss,
+        "in-place": InPlace, "named": Named, "with-loss": WithLoss, "encoder": Encoder, "own": Own,
+        "among": lambda: Own("among"), "both": lambda: Own("both"), "told": lambda: Own("told"),
+        "told-own": lambda: Own("own"),
     }  # fmt: skip
     return makers[kind]()
 

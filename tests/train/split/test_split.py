@@ -108,6 +108,27 @@ def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("scale", "num_ranks"), [*((scale, 2) for scale in WAYS), ("tensor", 4), ("pipeline", 4), ("data", 2)]
+)
+def test_layers_of_pytorch_and_weights_of_the_model_itself(tmp_path: Path, scale: str, num_ranks: int) -> None:
+    """Attention that is no nn.Linear, and what all stages of a pipeline use, have the numbers of one device; so have as
+    many tokens as samples, which are no mask."""
+    words = ["encoder.py", *WAYS.get(scale, STILL)]
+    expected = numbers(python(tmp_path, *words))
+    done = scaled(tmp_path, num_ranks, scale, *words)
+    assert "first step: equals that of one device" in done.stderr
+    assert numbers(done) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [scale for scale in WAYS if scale != "pipeline"])
+def test_attention_of_pytorch_in_all_its_forms(tmp_path: Path, scale: str) -> None:
+    """Also with masks, which are cut where they differ, and with dropout."""
+    expected = numbers(python(tmp_path, "attention.py"))
+    assert len(expected) == 24
+    assert numbers(scaled(tmp_path, 2, scale, "attention.py")) == pytest.approx(expected, rel=1e-4)
+
+
 def test_fully_shard_needs_a_later_version_on_a_cpu() -> None:
     """It would end in an AttributeError of PyTorch's own."""
     with pytest.raises(Refusal, match=r"PyTorch 2\.8\.0\+cpu cannot do that on a CPU yet\n  way out: PyTorch 2\.13"):

@@ -13,8 +13,9 @@ from torch import nn
 
 from . import attention
 from .axes import Axes
+from .dtensors import allow_plain_tensors
 from .strategy import StrategyError
-from .tensor_plans import allow_plain_tensors, divisor_of, refuse_dropout
+from .tensor_plans import divisor_of, refuse_dropout
 from .versions import unsent
 
 

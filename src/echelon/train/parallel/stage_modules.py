@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from . import batches, blocks
+from .seen import EVERYWHERE, Seen, Sides, needed_later, no_numbers, sides, users
 from .strategy import StrategyError
 
 PREFIX = blocks.STAGE
@@ -66,11 +67,32 @@ class _Done(Exception):
     """The last block of a stage has computed."""
 
 
-class _Before(nn.Module):
+class _StandIn(nn.Module):
+    """What stands for a module of another stage: it answers for it, and has no weights."""
+
+    def __init__(self, original: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        for module in original.modules():
+            for leaf in list(module._parameters):
+                _leave_out(module, leaf, device)
+        self.__dict__["_original"] = original  # not as a module of the stage
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "_original" not in self.__dict__:
+                raise
+            return getattr(self.__dict__["_original"], name)
+
+
+class _Before(_StandIn):
     """A block of a stage before: the last of them gives what was received."""
 
-    def __init__(self, ends: _Ends, *, is_tuple: bool, is_last: bool) -> None:
-        super().__init__()
+    def __init__(
+        self, original: nn.Module, device: torch.device, ends: _Ends, *, is_tuple: bool, is_last: bool
+    ) -> None:
+        super().__init__(original, device)
         self._ends, self._is_tuple, self._is_last = ends, is_tuple, is_last
 
     def forward(self, given: Any, *_args: Any, **_kwargs: Any) -> Any:
@@ -78,73 +100,29 @@ class _Before(nn.Module):
         return (output,) if self._is_tuple else output
 
 
-class _After(nn.Module):
+class _After(_StandIn):
     """The first block of the next stage."""
 
     def forward(self, *_args: Any, **_kwargs: Any) -> Any:
         raise _Done
 
 
-class _Elsewhere(nn.Module):
+class _Elsewhere(_StandIn):
     """A module outside of the blocks that is on another stage; its numbers are not used, its shape may be."""
 
-    def __init__(self, shape: Tuple[int, ...], dtype: torch.dtype) -> None:
-        super().__init__()
+    def __init__(self, original: nn.Module, device: torch.device, shape: Tuple[int, ...], dtype: torch.dtype) -> None:
+        super().__init__(original, device)
         self._shape, self._dtype = shape, dtype
 
     def forward(self, given: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
         shape = (given.size(0), *self._shape[1:]) if given.dim() > 1 else self._shape
-        return torch.zeros((), dtype=self._dtype, device=given.device).expand(shape)
+        return no_numbers(self._dtype, given.device).expand(shape)
 
 
-class Seen:
-    """What was seen of one forward(): which modules were called, in which order, and what they gave."""
-
-    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, named: Any) -> None:
-        self.calls: List[str] = []
-        self.outputs: Dict[str, Any] = {}
-        self.changed = ""
-        """A block whose output was changed in place before the next one got it."""
-        self._left: Any = None
-        inside = tuple(name + "." for name in found)
-        watched = {
-            name: one
-            for name, one in model.named_modules()
-            if name in found or (_has_own(one) and not name.startswith(inside))
-        }
-        self.outside = [name for name in watched if name not in found]
-        hooks = [one.register_forward_hook(self._note(name)) for name, one in watched.items()]
-        hooks += [one.register_forward_pre_hook(self._compare) for one in found.values()]
-        hooks += [one.register_forward_hook(self._leave(name)) for name, one in found.items()]
-        is_meta = any(one.is_meta for one in batches.tensors_of((args, named)))
-        try:
-            with torch.no_grad(), torch.random.fork_rng(enabled=not is_meta):
-                self.output = model(*args, **named)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _note(self, name: str) -> Any:
-        def note(_module: nn.Module, _args: Any, output: Any) -> None:
-            self.calls.append(name)
-            self.outputs[name] = output
-
-        return note
-
-    def _leave(self, name: str) -> Any:
-        def leave(_module: nn.Module, _args: Any, output: Any) -> None:
-            tensor = output[0] if isinstance(output, tuple) else output
-            self._left = (name, tensor, tensor._version)
-
-        return leave
-
-    def _compare(self, *_: Any) -> None:
-        if self._left is not None and self._left[1]._version != self._left[2]:
-            self.changed = self._left[0]
-
-
-def _has_own(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters(recurse=False))
+def _leave_out(module: nn.Module, leaf: str, device: torch.device) -> None:
+    """Let go of a weight that another stage uses; where it stands, its shape may be asked for."""
+    weight: Any = module._parameters.pop(leaf)
+    module.__dict__[leaf] = weight if weight is None else no_numbers(weight.dtype, device).expand(weight.shape)
 
 
 def split(
@@ -153,18 +131,33 @@ def split(
     begin: Sequence[str],
     sample: Any,
     mine: Sequence[int],
+    run_device: torch.device,
 ) -> Dict[int, nn.Module]:
     """Return stages by number; the model is used up."""
     device = next(model.parameters()).device
-    seen = Seen(model, found, *batches.arguments_of(batches.each(lambda one: one.to(device), sample)))
-    before, after = sides(model, seen, list(found))
+    args, named = batches.arguments_of(batches.each(lambda one: one.to(device), sample))
+    seen = Seen(model, found, args, named)
     order = list(found)
+    outside = sides(model, seen, order)
+    sides_of_weights = users(model, seen, outside.loose)
+    early = [name for name, side in sides_of_weights.items() if side < 0]
+    needed = needed_later(model, seen, outside.before, order[0], args, named, early)
+    if needed:
+        raise StrategyError(
+            "%s is used after the first block of %s too, and the stages there would not have it"
+            % (", ".join(needed), type(model).__name__),
+            hint=EVERYWHERE,
+        )
     bounds = [0, *(order.index(name) for name in begin), len(order)]
     whole = {number: model if number == mine[0] else _like(model) for number in mine}
     stages: Dict[int, nn.Module] = {}
     for number in mine:
         first, end = bounds[number], bounds[number + 1]
-        stages[number] = _stage(whole[number], seen, order, (first, end), before, after)
+        for name, side in sides_of_weights.items():
+            if first if side < 0 else end < len(order):
+                owner, _, leaf = name.rpartition(".")
+                _leave_out(whole[number].get_submodule(owner), leaf, run_device)
+        stages[number] = _stage(whole[number], seen, order, (first, end), outside, run_device)
     return stages
 
 
@@ -175,50 +168,20 @@ def _like(model: nn.Module) -> nn.Module:
 
 
 def _stage(
-    model: nn.Module, seen: Seen, order: List[str], bounds: Tuple[int, int], before: List[str], after: List[str]
+    model: nn.Module, seen: Seen, order: List[str], bounds: Tuple[int, int], outside: Sides, device: torch.device
 ) -> Stage:
     first, end = bounds
     ends = _Ends(order[end - 1] if end < len(order) else "")
     for place, name in enumerate(order):
-        is_tuple = isinstance(seen.outputs[name], tuple)
+        is_tuple, block = isinstance(seen.outputs[name], tuple), model.get_submodule(name)
         if place < first:
-            blocks.replace(model, name, _Before(ends, is_tuple=is_tuple, is_last=place == first - 1))
+            stand_in = _Before(block, device, ends, is_tuple=is_tuple, is_last=place == first - 1)
+            blocks.replace(model, name, stand_in)
         elif place >= end:
-            blocks.replace(model, name, _After())
-    for name in [*(before if first > 0 else ()), *(after if end < len(order) else ())]:
+            blocks.replace(model, name, _After(block, device))
+    for name in [*(outside.before if first > 0 else ()), *(outside.after if end < len(order) else ())]:
         output = seen.outputs[name]
         output = output[0] if isinstance(output, tuple) else output
-        blocks.replace(model, name, _Elsewhere(tuple(output.shape), output.dtype))
+        elsewhere = _Elsewhere(model.get_submodule(name), device, tuple(output.shape), output.dtype)
+        blocks.replace(model, name, elsewhere)
     return Stage(model, ends, is_first=first == 0)
-
-
-def sides(model: nn.Module, seen: Seen, order: List[str]) -> Tuple[List[str], List[str]]:
-    """Return which modules with weights are called before the blocks, and which after; refuse what is neither."""
-    kind = type(model).__name__
-    if [name for name in seen.calls if name in order] != order:
-        raise StrategyError(
-            "%s does not call its blocks once each and in their order, so that stages have no order" % kind,
-            hint="name blocks that it does: run.parallelize(model, strategy, blocks=[…])",
-        )
-    if seen.changed:
-        raise StrategyError(
-            "%s changes what its block %s gave, in place, and the next stage is to get it as it was"
-            % (kind, seen.changed),
-            hint="x = x + y in place of x += y, between the blocks",
-        )
-    first, last = seen.calls.index(order[0]), seen.calls.index(order[-1])
-    before, after = [], []
-    for name in seen.outside:
-        places = [place for place, called in enumerate(seen.calls) if called == name]
-        sides = {-1 if place < first else 1 if place > last else 0 for place in places}
-        if sides == {-1}:
-            before.append(name)
-        elif sides == {1}:
-            after.append(name)
-        else:
-            raise StrategyError(
-                "%s has weights in %s, which is %s: no stage would be the one that has it"
-                % (kind, name or "itself", "not called as a module" if not sides else "called among the blocks"),
-                hint="a module of its own for them, that is called before the first block or after the last",
-            )
-    return before, after

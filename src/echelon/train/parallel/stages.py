@@ -78,7 +78,8 @@ def split(
             % (", ".join(unknown), type(model).__name__, ", ".join(found)),
             hint="split=%r" % (tuple(list(found)[1 : axes.strategy.num_stages]),),
         )
-    return stage_modules.split(model, found, begin, sample, places(axes.strategy, axes.place("pipeline")))
+    mine = places(axes.strategy, axes.place("pipeline"))
+    return stage_modules.split(model, found, begin, sample, mine, axes.world.device)
 
 
 def own_blocks(part: nn.Module, found: Mapping[str, nn.Module]) -> Dict[str, nn.Module]:

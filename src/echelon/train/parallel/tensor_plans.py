@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 import torch
 from torch import nn
 
-from . import blocks, dropping
+from . import blocks, dropping, dtensors
 from .axes import Axes
 from .strategy import StrategyError
 from .versions import unsent
@@ -18,11 +18,15 @@ from .versions import unsent
 FIRST = {"q_proj", "k_proj", "v_proj", "wq", "wk", "wv", "query", "key", "value", "to_q", "to_k", "to_v", "q", "k", "v",
          "qkv", "c_attn", "in_proj", "qkv_proj", "query_key_value", "Wqkv"}  # fmt: skip
 LAST = {"o_proj", "wo", "out_proj", "to_out", "proj", "c_proj", "o", "out", "dense"}
-UP = {"up_proj", "gate_proj", "w1", "w3", "fc1", "c_fc", "up", "gate", "dense_h_to_4h", "lin1", "fc_in"}
-DOWN = {"down_proj", "w2", "fc2", "c_proj", "down", "dense_4h_to_h", "lin2", "fc_out"}
+UP = {"up_proj", "gate_proj", "w1", "w3", "fc1", "c_fc", "up", "gate", "dense_h_to_4h", "lin1", "linear1", "fc_in"}
+DOWN = {"down_proj", "w2", "fc2", "c_proj", "down", "dense_4h_to_h", "lin2", "linear2", "fc_out"}
 HEADS = ("n_head", "num_heads", "n_heads", "num_attention_heads", "heads", "n_kv_heads", "num_key_value_heads",
          "num_kv_heads", "n_kv_head")  # fmt: skip
 NORMS = (nn.LayerNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
+
+
+OF_ATTENTION = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+"""What nn.MultiheadAttention multiplies inputs by, without a module for it."""
 
 
 class Cut(NamedTuple):
@@ -30,6 +34,13 @@ class Cut(NamedTuple):
 
     first: Tuple[str, ...]
     last: Tuple[str, ...]
+
+    def called(self, module: nn.Module) -> List[nn.Module]:
+        """Return what is called between whole activations: the module, or its layers where it is more than they."""
+        holds_more = any(isinstance(one, nn.MultiheadAttention) and one is not module for one in module.modules())
+        if holds_more or isinstance(module, (nn.ModuleDict, nn.ModuleList)):  # these call nothing: their owner does
+            return [module.get_submodule(name) for name in (*self.first, *self.last)]
+        return [module]
 
 
 def apply(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, Any]) -> None:
@@ -127,8 +138,8 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
     for name in cuts:
         _refuse_heads(model.get_submodule(name), name, axes)
         refuse_dropout(model.get_submodule(name), name, axes)
-    allow_plain_tensors()
-    teach_attention()
+    dtensors.allow_plain_tensors()
+    dtensors.teach_attention()
     for name, cut in cuts.items():
         _cut(model.get_submodule(name), cut, axes)
     if axes.strategy.sequence_parallel:
@@ -139,7 +150,7 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
                 % ", ".join(lists),
                 hint="sequence_parallel=False",
             )
-        _cut_sequences(list(found.values()), set(cuts), model, axes)
+        _cut_sequences(list(found.values()), cuts, model, axes)
 
 
 def is_known(model: nn.Module) -> bool:
@@ -152,6 +163,9 @@ def _cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
     """Return the modules of a block whose layers are known; the innermost that holds both ends of a pair."""
     cuts = {}
     for name, module in block.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            cuts["%s.%s" % (prefix, name) if name else prefix] = Cut((), ("out_proj",))
+            continue
         linears = [child for child, one in module.named_children() if isinstance(one, nn.Linear)]
         path = "%s.%s" % (prefix, name) if name else prefix
         for first, last in ((FIRST, LAST), (UP, DOWN)):
@@ -208,13 +222,13 @@ def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
         place(module.get_submodule(name), mesh, {"weight": Shard(0), "bias": Shard(0)})
     for name in cut.last:
         place(module.get_submodule(name), mesh, {"weight": Shard(1), "bias": Replicate()})
-    for child in module.modules():  # such as a norm of queries and keys
-        place(child, mesh, {})
-    outside = Shard(1) if by_sequence else Replicate()
-    is_called = not isinstance(module, (nn.ModuleDict, nn.ModuleList))  # else its owner calls the layers
-    for begin in [module] if is_called else [module.get_submodule(name) for name in cut.first]:
+    outside, called = Shard(1) if by_sequence else Replicate(), cut.called(module)
+    for child in [child for one in called for child in one.modules()]:  # such as a norm of queries and keys
+        place(child, mesh, dict.fromkeys(OF_ATTENTION, Shard(0)))
+    is_whole = called == [module]
+    for begin in called if is_whole else called[: len(cut.first)]:
         begin.register_forward_pre_hook(_enters(mesh, outside), with_kwargs=True)
-    for end in [module] if is_called else [module.get_submodule(name) for name in cut.last]:
+    for end in called if is_whole else called[len(cut.first) :]:
         end.register_forward_hook(_leaves(outside))
 
 
@@ -235,13 +249,17 @@ def _enters(mesh: Any, outside: Any) -> Any:
 
     def enter(_module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        changed: Dict[int, Any] = {}  # what is given twice stays one: attention to oneself is told by that
 
         def change(value: Any) -> Any:
             if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
                 return value
             if value is not tensors[0] and not value.requires_grad:
                 return value
-            return DTensor.from_local(value, mesh, [outside], run_check=False).redistribute(placements=[Replicate()])
+            if id(value) not in changed:
+                cut = DTensor.from_local(value, mesh, [outside], run_check=False)
+                changed[id(value)] = cut.redistribute(placements=[Replicate()])
+            return changed[id(value)]
 
         return tuple(change(one) for one in args), {key: change(one) for key, one in kwargs.items()}
 
@@ -256,49 +274,29 @@ def _leaves(outside: Any) -> Any:
             return tuple(leave(module, (), one) for one in output)
         if not hasattr(output, "placements"):
             return output
-        return output.redistribute(placements=[outside]).to_local()
+        return _laid_like(output.redistribute(placements=[outside]).to_local(), output)
 
     return leave
 
 
-def allow_plain_tensors() -> None:
-    """Let PyTorch take plain tensors among DTensors for what they are here: the same on every rank."""
-    from torch.distributed.tensor import DTensor
-
-    DTensor._op_dispatcher._allow_implicit_replication = True  # as implicit_replication(), for backward too
-
-
-_taught: List[bool] = []
+def _laid_like(found: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return a tensor that lies in memory in the order of another's dims: dropout draws numbers in that order."""
+    order = sorted(range(like.dim()), key=like.stride, reverse=True)
+    return found.permute(order).contiguous().permute([order.index(dim) for dim in range(like.dim())])
 
 
-def teach_attention() -> None:
-    """Tell DTensor that attention on a CPU treats heads and samples by themselves, as it knows of CUDA's (2.13)."""
-    if _taught:
-        return
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.experimental import register_sharding
-
-    _taught.append(True)
-    aten = torch.ops.aten
-    kinds = [Replicate(), Shard(1), Shard(0)]
-
-    def forward(*args: Any, **_options: Any) -> Any:
-        return [([kind] * 2, [kind] * 3 + [None] * (len(args) - 3)) for kind in kinds]
-
-    def backward(*args: Any, **_options: Any) -> Any:
-        return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6)) for kind in kinds]
-
-    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu.default)(forward)
-    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(backward)
-
-
-def _cut_sequences(found: List[nn.Module], cuts: "set[str]", model: nn.Module, axes: Axes) -> None:
+def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Module, axes: Axes) -> None:
     """Cut sequences from the first block to the last: norms and sums between the cut layers compute their part."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
     mesh = axes.mesh("tensor")
-    inside = {id(one) for name in cuts for one in model.get_submodule(name).modules()}
+    inside = {
+        id(one)
+        for name, cut in cuts.items()
+        for called in cut.called(model.get_submodule(name))
+        for one in called.modules()
+    }
     for number, block in enumerate(found):
         for name, module in block.named_modules():
             if id(module) in inside or not any(True for _ in module.parameters(recurse=False)):

@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import nn
 
-from ..parallel import context, tensor_plans
+from ..parallel import context, dtensors
 from ..parallel.strategy import StrategyError
 from ..refusal import Refusal
 from ..view.tensors import map_tensors, tensors_of
@@ -28,7 +28,7 @@ class ContextSplit(Split):
                     hint="LayerNorm",
                 )
         context.apply(root, self.axes)
-        tensor_plans.teach_attention()
+        dtensors.teach_attention()
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module with tokens that are cut, and give what comes out whole to every rank."""

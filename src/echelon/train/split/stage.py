@@ -7,14 +7,14 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 import torch
 from torch import nn
 
-from ..parallel import stage_modules
+from ..parallel import seen
 from ..view.tensors import map_tensors, tensors_of
 
 SHARED = -1
 """In place of a stage's number: of a weight that several stages use."""
 
 
-class Layout(stage_modules.Seen):
+class Layout(seen.Seen):
     """What was seen of one call of a model, and where it is cut."""
 
     def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
@@ -22,11 +22,14 @@ class Layout(stage_modules.Seen):
         """Of each module outside of blocks, how many dims its output has in common with its input."""
         super().__init__(model, found, args, kwargs)
         self.order = list(found)
-        self.before, self.after = stage_modules.sides(model, self, self.order)
+        outside = seen.sides(model, self, self.order)
+        needed = seen.needed_later(model, self, outside.before, self.order[0], args, kwargs)
+        self.before, self.after = [name for name in outside.before if name not in needed], outside.after
+        self.everywhere = {*outside.loose, *needed}
+        """What has weights that every stage uses, or may use."""
         self.bounds: List[int] = []
         self.outputs = {name: map_tensors(one, _shape_of) for name, one in self.outputs.items()}
         self.output = map_tensors(self.output, _shape_of)
-        self._left = None
         torch.clear_autocast_cache()  # weights that were cast here know of no gradients
 
     def cut(self, begins: List[str]) -> None:
@@ -54,6 +57,8 @@ class Layout(stage_modules.Seen):
             block = next((at for at, one in enumerate(self.order) if name.startswith(one + ".")), -1)
             if block >= 0:
                 stage = max(at for at in range(last + 1) if self.bounds[at] <= block)
+            elif name.rpartition(".")[0] in self.everywhere:
+                stage = SHARED
             else:
                 stage = 0 if name.rpartition(".")[0] in self.before else last
             found[id(parameter)] = stage if found.get(id(parameter), stage) == stage else SHARED
@@ -117,7 +122,7 @@ class Stage:
         for name in elsewhere:
             output = next(iter(tensors_of(layout.outputs[name])))
             module = self._model.get_submodule(name)
-            like = torch.zeros((), dtype=output.dtype, device=next(module.parameters()).device)
+            like = seen.no_numbers(output.dtype, next(module.parameters()).device)
             stands = partial(_stand_in, like, tuple(output.shape), layout.leading.get(name, 0))
             found.append((module, stands))
         return found

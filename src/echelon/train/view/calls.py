@@ -6,6 +6,7 @@ any is computed by `rules`, like the script's own functions. Inside of a model e
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple
 
 import torch
@@ -79,8 +80,10 @@ class Calls:
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
             return original(module, *args, **kwargs)
+        first = _first_of(args, kwargs)
+        every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
-            return self._compute(original, module, [(args, kwargs)] * len(shared), [[one] for one in shared])
+            return self._compute(original, module, every, [[one] for one in shared])
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
@@ -125,8 +128,7 @@ class Calls:
         run = self._run
         if run.world.size == 1 or not run.begins_training():
             return None
-        tensors = [one for one in tensors_of(args, kwargs) if one.dim()]
-        first = tensors[0] if tensors else None
+        first = _first_of(args, kwargs)
         if first is None or isinstance(first, nn.Parameter) or not self._is_batch(first):
             return None
         run.begin_training()
@@ -147,6 +149,14 @@ class Calls:
 
 def _nothing() -> None:
     pass
+
+
+def _first_of(args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+    return next((one for one in tensors_of(args, kwargs) if one.dim()), None)
+
+
+def _exchanged(first: Optional[torch.Tensor], rows: Sharded, tensor: torch.Tensor) -> torch.Tensor:
+    return rows if tensor is first else tensor
 
 
 def _has_rows(view: View) -> bool:
@@ -180,7 +190,8 @@ def _enter(value: Any, rows: List[Sharded]) -> Any:
 
 def _dim_of_rows(tensor: torch.Tensor, num_rows: int) -> Optional[int]:
     """Return the dim of a plain tensor that is the batch: the first, or the second as in the state of an RNN."""
-    if tensor.dim() == 2 and tensor.size(0) == tensor.size(1):
+    is_square = tensor.dim() == 2 and tensor.size(0) == tensor.size(1)
+    if is_square and (tensor.is_floating_point() or tensor.dtype == torch.bool):
         return None  # a mask over positions, rather than samples
     if tensor.size(0) == num_rows:
         return 0

@@ -1,0 +1,66 @@
+"""What PyTorch's DTensors are taught, to compute what models are written in."""
+
+from typing import Any, List
+
+import torch
+from torch import nn
+
+
+def allow_plain_tensors() -> None:
+    """Let PyTorch take plain tensors among DTensors for what they are here: the same on every rank."""
+    from torch.distributed.tensor import DTensor
+
+    DTensor._op_dispatcher._allow_implicit_replication = True  # as implicit_replication(), for backward too
+    torch.backends.mha.set_fastpath_enabled(False)  # a whole layer in one operation, of which DTensor knows nothing
+
+
+_taught: List[bool] = []
+
+
+def teach_attention() -> None:
+    """Tell DTensor that attention on a CPU treats heads and samples by themselves, as it knows of CUDA's (2.13)."""
+    if _taught:
+        return
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    _taught.append(True)
+    _gather_projections()
+    aten = torch.ops.aten
+    kinds = [Replicate(), Shard(1), Shard(0)]
+
+    def forward(*args: Any, attn_mask: Any = None, **_options: Any) -> Any:
+        return [([kind] * 2, [kind] * 3 + [None] * (len(args) - 3) + of_mask(attn_mask, kind)) for kind in kinds]
+
+    def backward(*args: Any, attn_mask: Any = None, **_options: Any) -> Any:
+        return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6) + of_mask(attn_mask, kind)) for kind in kinds]
+
+    def of_mask(mask: Any, kind: Any) -> List[Any]:
+        """Return how a mask is cut where there is one: as the rest, but for dims in which it is the same."""
+        if mask is None:
+            return []
+        is_cut = kind.is_shard() and len(mask.shape) == 4 and mask.shape[kind.dim] > 1
+        return [kind if is_cut else Replicate()]
+
+    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu.default)(forward)
+    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(backward)
+
+
+def _gather_projections() -> None:
+    """Let nn.MultiheadAttention gather what its one matrix for queries, keys and values gives before it takes it apart:
+    DTensor has no view in which each third of a cut dim is one."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    functional: Any = nn.functional
+    original = functional._in_projection_packed
+
+    def project(q: Any, k: Any, v: Any, w: Any, b: Any = None) -> Any:
+        if not isinstance(w, DTensor) or w.placements == (Replicate(),):
+            return original(q, k, v, w, b)
+        if q is k and k is v:
+            whole = functional.linear(q, w, b).redistribute(placements=[Replicate()])
+            return [one.contiguous() for one in whole.chunk(3, dim=-1)]
+        w, b = (None if one is None else one.redistribute(placements=[Replicate()]) for one in (w, b))
+        return original(q, k, v, w, b)
+
+    functional._in_projection_packed = project

@@ -1,0 +1,204 @@
+"""What is seen of a model that computes once: in which order it calls its blocks, and what has weights besides them."""
+
+import math
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..view.tensors import map_tensors, tensors_of
+from .strategy import StrategyError
+
+EVERYWHERE = "a script for one device with echelon run --scale pipeline, where every stage has it; or pipeline=1"
+
+
+class Seen:
+    """What was seen of one forward(): which modules were called, in which order, and what they gave."""
+
+    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, named: Any) -> None:
+        self.calls: List[str] = []
+        self.outputs: Dict[str, Any] = {}
+        self.changed = ""
+        """A block whose output was changed in place before the next one got it."""
+        self._left: Any = None
+        inside = tuple(name + "." for name in found)
+        watched = {
+            name: one
+            for name, one in model.named_modules()
+            if name in found or (_has_own(one) and not name.startswith(inside))
+        }
+        self.outside = [name for name in watched if name not in found]
+        self._weights = {
+            "%s.%s" % (name, leaf) if name else leaf: one
+            for name in self.outside
+            for leaf, one in watched[name].named_parameters(recurse=False)
+        }
+        self.uses: Dict[str, Set[int]] = {name: set() for name in self._weights}
+        """Where each weight outside of the blocks is used: before them (-1), among them (0) or after them (1)."""
+        self._names = {_memory_of(one): name for name, one in self._weights.items()}
+        self._last, self._side = list(found)[-1], -1
+        hooks = [one.register_forward_hook(self._note(name)) for name, one in watched.items()]
+        hooks += [one.register_forward_pre_hook(self._compare) for one in found.values()]
+        hooks += [one.register_forward_hook(self._leave(name)) for name, one in found.items()]
+        try:
+            with _Operations(self._use):
+                self.output = _computed(model, args, named)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._left = None
+
+    def _note(self, name: str) -> Any:
+        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+            self.calls.append(name)
+            self.outputs[name] = output
+
+        return note
+
+    def _use(self, given: Any) -> None:
+        for tensor in tensors_of(given):
+            name = self._names.get(_memory_of(tensor)) if tensor.layout is torch.strided else None
+            if name is not None:
+                self.uses[name].add(self._side)
+
+    def _leave(self, name: str) -> Any:
+        def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            self._left = (name, tensor, tensor._version)
+            self._side = 1 if name == self._last else 0
+
+        return leave
+
+    def _compare(self, *_: Any) -> None:
+        self._side = 0
+        if self._left is not None and self._left[1]._version != self._left[2]:
+            self.changed = self._left[0]
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Shows what each operation is given."""
+
+    def __init__(self, see: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._see((args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """Return what a tensor has in common with its views."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _computed(
+    model: nn.Module, args: Any, named: Any, weights: Mapping[str, torch.Tensor] = MappingProxyType({})
+) -> Any:
+    """Return what a model gives, with some other weights, and leave random numbers as they were."""
+    is_meta = any(one.is_meta for one in tensors_of((args, named)))
+    with torch.no_grad(), torch.random.fork_rng(enabled=not is_meta):
+        return torch.func.functional_call(model, dict(weights), args, named) if weights else model(*args, **named)
+
+
+def _has_own(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+class Sides(NamedTuple):
+    """Modules with weights outside of the blocks, by name."""
+
+    before: List[str]
+    """Those that are called before the blocks."""
+    after: List[str]
+    loose: List[str]
+    """Those whose weights are used without a call that is theirs alone, as the model's own are."""
+
+
+def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
+    """Return which modules with weights are called before the blocks, and which after; refuse what is neither."""
+    kind = type(model).__name__
+    if [name for name in seen.calls if name in order] != order:
+        raise StrategyError(
+            "%s does not call its blocks once each and in their order, so that stages have no order" % kind,
+            hint="name blocks that it does: run.parallelize(model, strategy, blocks=[…])",
+        )
+    if seen.changed:
+        raise StrategyError(
+            "%s changes what its block %s gave, in place, and the next stage is to get it as it was"
+            % (kind, seen.changed),
+            hint="x = x + y in place of x += y, between the blocks",
+        )
+    first, last = seen.calls.index(order[0]), seen.calls.index(order[-1])
+    found = Sides([], [], [])
+    for name in seen.outside:
+        places = [place for place, called in enumerate(seen.calls) if called == name]
+        uses = {use for weight, where in seen.uses.items() if weight.rpartition(".")[0] == name for use in where}
+        if not places or any(not name or one.startswith(name + ".") for one in order):
+            found.loose.append(name)
+        elif all(place < first for place in places):
+            (found.before if uses <= {-1} else found.loose).append(name)
+        elif all(place > last for place in places):
+            (found.after if uses <= {1} else found.loose).append(name)
+        else:
+            raise StrategyError(
+                "%s has weights in %s, which is called among the blocks: no stage would be the one that has it"
+                % (kind, name),
+                hint="a module of its own for them, that is called before the first block or after the last",
+            )
+    return found
+
+
+def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
+    """Return of each loose weight whether it is used before the blocks (-1) or after them (1); refuse other uses."""
+    found = {}
+    for name, uses in seen.uses.items():
+        if name.rpartition(".")[0] not in loose:
+            continue
+        if len(uses) > 1 or 0 in uses:
+            raise StrategyError(
+                "%s uses its %s %s: no stage would be the one that has it"
+                % (type(model).__name__, name, "among the blocks" if 0 in uses else "before the blocks and after them"),
+                hint=EVERYWHERE,
+            )
+        found[name] = min(uses, default=-1)
+    return found
+
+
+def needed_later(
+    model: nn.Module, seen: Seen, before: Sequence[str], first: str, args: Any, named: Any, weights: Sequence[str] = ()
+) -> List[str]:
+    """Return which modules and weights before the blocks are used after the first block too, such as a time that all
+    blocks are told: where they give no numbers and that block gives what it gave, the model gives none either."""
+    if any(one.is_meta for one in tensors_of(args, named)):
+        return []
+    expected, own = tensors_of(seen.output), dict(model.named_parameters(remove_duplicate=False))
+
+    def is_needed(names: Sequence[str]) -> bool:
+        hooks = [model.get_submodule(name).register_forward_hook(_give_none) for name in names if name not in own]
+        hooks.append(model.get_submodule(first).register_forward_hook(lambda *_: seen.outputs[first]))
+        try:
+            output = _computed(model, args, named, {name: _none_like(own[name]) for name in names if name in own})
+        finally:
+            for hook in hooks:
+                hook.remove()
+        pairs = zip(tensors_of(output), expected)  # noqa: B905
+        return any(bool((one.isnan() & ~other.isnan()).any()) for one, other in pairs)
+
+    names = [*before, *weights]
+    return [name for name in names if is_needed([name])] if names and is_needed(names) else []
+
+
+def _give_none(_module: nn.Module, _args: Any, output: Any) -> Any:
+    return map_tensors(output, _none_like)
+
+
+def _none_like(tensor: torch.Tensor) -> torch.Tensor:
+    return no_numbers(tensor.dtype, tensor.device).expand(tensor.shape)
+
+
+def no_numbers(dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """Return what stands for a number that is on another stage: whatever is computed from it is seen to be none."""
+    return torch.full((), math.nan if dtype.is_floating_point else 0, dtype=dtype, device=device)
