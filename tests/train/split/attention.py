@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention in all its forms, with masks, and layers that attend to another sequence."""
+"""nn.MultiheadAttention in all its forms, with masks, layers that attend to another sequence, and attention by hand."""
 
 import torch
 import torch.nn.functional as F
@@ -30,19 +30,46 @@ class Block(nn.Module):
         return x + found + self.mlp(x)
 
 
+class InOne(nn.Module):
+    """Queries, keys and values from one matrix, and attention by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.drop, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Dropout(0.1), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        q, k, v = self.qkv(x).reshape(rows, length, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = self.drop((q @ k.transpose(-2, -1) / 2).softmax(-1))
+        return self.proj((weights @ v).transpose(1, 2).reshape(rows, length, WIDTH))
+
+
+class ByHand(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn, self.norm = InOne(), nn.LayerNorm(WIDTH)
+
+    def forward(self, x, *_):
+        return x + self.attn(self.norm(x))
+
+
 class Decoder(nn.TransformerDecoderLayer):
     def forward(self, x, other, padding):
         mask = nn.Transformer.generate_square_subsequent_mask(x.size(1))
         return super().forward(x, other, tgt_mask=mask, memory_key_padding_mask=padding)
 
 
+def make(form):
+    if form in FORMS:
+        return Block(form)
+    return ByHand() if form == "by hand" else Decoder(WIDTH, 4, 32, batch_first=True)
+
+
 class Net(nn.Module):
     def __init__(self, form):
         super().__init__()
         self.embedding, self.head = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.layers = nn.ModuleList(
-            Block(form) if form in FORMS else Decoder(WIDTH, 4, 32, batch_first=True) for _ in range(2)
-        )
+        self.layers = nn.ModuleList(make(form) for _ in range(2))
 
     def forward(self, x, other):
         x, padding = self.embedding(x), other == 0
@@ -52,7 +79,7 @@ class Net(nn.Module):
 
 
 torch.manual_seed(2)
-for form in (*FORMS, "decoder"):
+for form in (*FORMS, "by hand", "decoder"):
     model = Net(form)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _step in range(2):

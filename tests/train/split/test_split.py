@@ -121,11 +121,12 @@ def test_layers_of_pytorch_and_weights_of_the_model_itself(tmp_path: Path, scale
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("scale", [scale for scale in WAYS if scale != "pipeline"])
-def test_attention_of_pytorch_in_all_its_forms(tmp_path: Path, scale: str) -> None:
-    """Also with masks, which are cut where they differ, and with dropout."""
+@pytest.mark.skipif(versions.numbers() < (2, 13), reason="earlier versions refuse some of them: docs/strategies.md")
+@pytest.mark.parametrize("scale", ["tensor", "context"])
+def test_attention_in_many_forms(tmp_path: Path, scale: str) -> None:
+    """PyTorch's own, with masks, which are cut where they differ, and with dropout; and one matrix for three."""
     expected = numbers(python(tmp_path, "attention.py"))
-    assert len(expected) == 24
+    assert len(expected) == 28
     assert numbers(scaled(tmp_path, 2, scale, "attention.py")) == pytest.approx(expected, rel=1e-4)
 
 

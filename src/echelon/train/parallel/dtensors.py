@@ -22,6 +22,7 @@ def teach_attention() -> None:
     if _taught:
         return
     from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor._op_schema import OpSchema
     from torch.distributed.tensor.experimental import register_sharding
 
     _taught.append(True)
@@ -37,7 +38,7 @@ def teach_attention() -> None:
 
     def of_mask(mask: Any, kind: Any) -> List[Any]:
         """Return how a mask is cut where there is one: as the rest, but for dims in which it is the same."""
-        if mask is None:
+        if mask is None or not hasattr(OpSchema, "kwargs_strategy"):  # PyTorch 2.6 to 2.9 leave it as it is
             return []
         is_cut = kind.is_shard() and len(mask.shape) == 4 and mask.shape[kind.dim] > 1
         return [kind if is_cut else Replicate()]

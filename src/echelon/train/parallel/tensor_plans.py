@@ -15,8 +15,10 @@ from .axes import Axes
 from .strategy import StrategyError
 from .versions import unsent
 
-FIRST = {"q_proj", "k_proj", "v_proj", "wq", "wk", "wv", "query", "key", "value", "to_q", "to_k", "to_v", "q", "k", "v",
-         "qkv", "c_attn", "in_proj", "qkv_proj", "query_key_value", "Wqkv"}  # fmt: skip
+THREE = {"qkv", "c_attn", "in_proj", "qkv_proj", "Wqkv"}
+"""Matrices whose first rows are all of the queries, then the keys, then the values: no cut by heads is one of rows."""
+FIRST = {*THREE, "query_key_value", "q_proj", "k_proj", "v_proj", "wq", "wk", "wv", "query", "key", "value",
+         "to_q", "to_k", "to_v", "q", "k", "v"}  # fmt: skip
 LAST = {"o_proj", "wo", "out_proj", "to_out", "proj", "c_proj", "o", "out", "dense"}
 UP = {"up_proj", "gate_proj", "w1", "w3", "fc1", "c_fc", "up", "gate", "dense_h_to_4h", "lin1", "linear1", "fc_in"}
 DOWN = {"down_proj", "w2", "fc2", "c_proj", "down", "dense_4h_to_h", "lin2", "linear2", "fc_out"}
@@ -220,6 +222,8 @@ def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
     mesh, by_sequence = axes.mesh("tensor"), axes.strategy.sequence_parallel
     for name in cut.first:
         place(module.get_submodule(name), mesh, {"weight": Shard(0), "bias": Shard(0)})
+        if name in THREE:
+            module.get_submodule(name).register_forward_hook(_gathered)
     for name in cut.last:
         place(module.get_submodule(name), mesh, {"weight": Shard(1), "bias": Replicate()})
     outside, called = Shard(1) if by_sequence else Replicate(), cut.called(module)
@@ -264,6 +268,12 @@ def _enters(mesh: Any, outside: Any) -> Any:
         return tuple(change(one) for one in args), {key: change(one) for key, one in kwargs.items()}
 
     return enter
+
+
+def _gathered(_module: nn.Module, _args: Any, output: Any) -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return output.redistribute(placements=[Replicate()])
 
 
 def _leaves(outside: Any) -> Any:
