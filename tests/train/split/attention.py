@@ -48,9 +48,11 @@ class ByHand(nn.Module):
     def __init__(self):
         super().__init__()
         self.attn, self.norm = InOne(), nn.LayerNorm(WIDTH)
+        self.fc1, self.fc2 = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
 
     def forward(self, x, *_):
-        return x + self.attn(self.norm(x))
+        x = x + self.attn(self.norm(x))
+        return x + self.fc2(F.gelu(self.fc1(self.norm(x))))
 
 
 class Decoder(nn.TransformerDecoderLayer):

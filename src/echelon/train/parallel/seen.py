@@ -23,6 +23,7 @@ class Seen:
         self.changed = ""
         """A block whose output was changed in place before the next one got it."""
         self._left: Any = None
+        torch.backends.mha.set_fastpath_enabled(False)  # a layer may look into the weights of others for it
         inside = tuple(name + "." for name in found)
         watched = {
             name: one
@@ -174,16 +175,20 @@ def needed_later(
     blocks are told: where they give no numbers and that block gives what it gave, the model gives none either."""
     if any(one.is_meta for one in tensors_of(args, named)):
         return []
-    expected, own = tensors_of(seen.output), dict(model.named_parameters(remove_duplicate=False))
+    expected, block = tensors_of(seen.output), model.get_submodule(first)
+    own = dict(model.named_parameters(remove_duplicate=False))
 
     def is_needed(names: Sequence[str]) -> bool:
         hooks = [model.get_submodule(name).register_forward_hook(_give_none) for name in names if name not in own]
-        hooks.append(model.get_submodule(first).register_forward_hook(lambda *_: seen.outputs[first]))
+        forward = block.__dict__.get("forward")
+        block.__dict__["forward"] = lambda *_args, **_named: seen.outputs[first]
         try:
             output = _computed(model, args, named, {name: _none_like(own[name]) for name in names if name in own})
         finally:
             for hook in hooks:
                 hook.remove()
+            del block.__dict__["forward"]
+            block.__dict__.update({} if forward is None else {"forward": forward})
         pairs = zip(tensors_of(output), expected)  # noqa: B905
         return any(bool((one.isnan() & ~other.isnan()).any()) for one, other in pairs)
 

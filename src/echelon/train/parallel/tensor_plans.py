@@ -36,13 +36,12 @@ class Cut(NamedTuple):
 
     first: Tuple[str, ...]
     last: Tuple[str, ...]
+    by_layer: bool = False
+    """Whether activations are cut from its first layers to its last alone, for it holds more than they."""
 
     def called(self, module: nn.Module) -> List[nn.Module]:
-        """Return what is called between whole activations: the module, or its layers where it is more than they."""
-        holds_more = any(isinstance(one, nn.MultiheadAttention) and one is not module for one in module.modules())
-        if holds_more or isinstance(module, (nn.ModuleDict, nn.ModuleList)):  # these call nothing: their owner does
-            return [module.get_submodule(name) for name in (*self.first, *self.last)]
-        return [module]
+        """Return what is called between whole activations."""
+        return [module.get_submodule(name) for name in (*self.first, *self.last)] if self.by_layer else [module]
 
 
 def apply(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, Any]) -> None:
@@ -130,7 +129,7 @@ def _refuse_uneven(module: nn.Module, name: str, style: str, axes: Axes) -> None
 
 def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None:
     """Cut the attention and the MLP of every block that is known by the names of its layers."""
-    cuts = {name: cut for block in found for name, cut in _cuts_of(found[block], block).items()}
+    cuts = {name: cut for block in found for name, cut in cuts_of(found[block], block).items()}
     if not cuts:
         raise StrategyError(
             "no attention and no MLP is known in the blocks of %s, whose layers are %s"
@@ -158,26 +157,30 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
 def is_known(model: nn.Module) -> bool:
     """Say whether a model brings a plan, or has blocks for which one can be derived."""
     found = blocks.find(model)
-    return bool(getattr(model, "_tp_plan", None)) or any(_cuts_of(found[name], name) for name in found)
+    return bool(getattr(model, "_tp_plan", None)) or any(cuts_of(found[name], name) for name in found)
 
 
-def _cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
+def cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
     """Return the modules of a block whose layers are known; the innermost that holds both ends of a pair."""
     cuts = {}
     for name, module in block.named_modules():
-        if isinstance(module, nn.MultiheadAttention):
-            cuts["%s.%s" % (prefix, name) if name else prefix] = Cut((), ("out_proj",))
-            continue
-        linears = [child for child, one in module.named_children() if isinstance(one, nn.Linear)]
         path = "%s.%s" % (prefix, name) if name else prefix
+        if isinstance(module, nn.MultiheadAttention):
+            cuts[path] = Cut((), ("out_proj",))
+            continue
+        calls_nothing = isinstance(module, (nn.ModuleDict, nn.ModuleList))  # its owner calls the layers
+        linears = [child for child, one in module.named_children() if isinstance(one, nn.Linear)]
         for first, last in ((FIRST, LAST), (UP, DOWN)):
             begins = tuple(one for one in linears if one in first)
             ends = tuple(one for one in linears if one in last and one not in begins)
             if begins and ends:
-                cuts[path] = Cut(begins, ends)
+                cuts[path] = Cut(begins, ends, calls_nothing)
         if isinstance(module, nn.Sequential) and len(linears) == 2 and path not in cuts:
             cuts[path] = Cut((linears[0],), (linears[1],))
-    return cuts
+    return {
+        path: cut._replace(by_layer=cut.by_layer or any(other.startswith(path + ".") for other in cuts))
+        for path, cut in cuts.items()
+    }
 
 
 def _linears(block: nn.Module) -> List[str]:
@@ -229,10 +232,9 @@ def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
     outside, called = Shard(1) if by_sequence else Replicate(), cut.called(module)
     for child in [child for one in called for child in one.modules()]:  # such as a norm of queries and keys
         place(child, mesh, dict.fromkeys(OF_ATTENTION, Shard(0)))
-    is_whole = called == [module]
-    for begin in called if is_whole else called[: len(cut.first)]:
+    for begin in called[: len(cut.first)] if cut.by_layer else called:
         begin.register_forward_pre_hook(_enters(mesh, outside), with_kwargs=True)
-    for end in called if is_whole else called[len(cut.first) :]:
+    for end in called[len(cut.first) :] if cut.by_layer else called:
         end.register_forward_hook(_leaves(outside))
 
 
