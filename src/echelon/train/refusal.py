@@ -53,7 +53,11 @@ def tell_briefly(how: str = "data") -> None:
 
 def is_about_parts(error: BaseException) -> bool:
     """Say whether PyTorch could not do something with a tensor of which each rank holds a part."""
-    return any(word in str(error) for word in _OF_PARTS)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return where.startswith("torch.distributed.tensor") or any(word in str(error) for word in _OF_PARTS)
 
 
 def _is_inside(frame: FrameType) -> bool:

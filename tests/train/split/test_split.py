@@ -121,6 +121,14 @@ def test_layers_of_pytorch_and_weights_of_the_model_itself(tmp_path: Path, scale
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("scale", [scale for scale in WAYS if scale != "pipeline"])
+def test_losses_in_many_forms(tmp_path: Path, scale: str) -> None:
+    """A mean over what is to be learned is no mean of the ranks' means, which it is in PyTorch 2.13."""
+    expected = numbers(python(tmp_path, "losses.py"))
+    assert len(expected) == 12
+    assert numbers(scaled(tmp_path, 2, scale, "losses.py")) == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.skipif(versions.numbers() < (2, 13), reason="earlier versions refuse some of them: docs/strategies.md")
 @pytest.mark.parametrize("scale", ["tensor", "context"])
 def test_attention_in_many_forms(tmp_path: Path, scale: str) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from . import attention
 from .axes import Axes
-from .dtensors import allow_plain_tensors
+from .dtensors import allow_plain_tensors, teach_losses
 from .strategy import StrategyError
 from .tensor_plans import divisor_of, refuse_dropout
 from .versions import unsent
@@ -33,6 +33,7 @@ def apply(model: nn.Module, axes: Axes) -> None:
                 known[id(parameter)] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
             module.register_parameter(name, known[id(parameter)])
     allow_plain_tensors()
+    teach_losses()
     _hook_attention(model, mesh, axes.strategy.attention)
 
 

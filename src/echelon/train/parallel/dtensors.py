@@ -5,6 +5,9 @@ from typing import Any, List
 import torch
 from torch import nn
 
+MEAN, SUM = 1, 2
+"""Reductions of losses, as ATen numbers them."""
+
 
 def allow_plain_tensors() -> None:
     """Let PyTorch take plain tensors among DTensors for what they are here: the same on every rank."""
@@ -45,6 +48,27 @@ def teach_attention() -> None:
 
     register_sharding(aten._scaled_dot_product_flash_attention_for_cpu.default)(forward)
     register_sharding(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(backward)
+
+
+def teach_losses() -> None:
+    """Tell DTensor that the mean over what is to be learned is no mean of the ranks' means (2.13): one may have more of
+    it, as of labels that are shifted. Its gradients know."""
+    from torch.distributed.tensor import DTensor
+
+    handlers: Any = DTensor._op_dispatcher._custom_op_handlers
+
+    def forward(operation: Any, args: Any, kwargs: Any) -> Any:
+        scores, target, weight, reduction, ignored = args
+        handlers.pop(operation)  # as PyTorch does it
+        try:
+            if reduction != MEAN:
+                return operation(*args, **kwargs)
+            total, weights = operation(scores, target, weight, SUM, ignored)
+            return total / weights, weights
+        finally:
+            handlers[operation] = forward
+
+    handlers[torch.ops.aten.nll_loss_forward.default] = forward
 
 
 def _gather_projections() -> None:

@@ -126,7 +126,7 @@ class Split:
         """Call a module from outside of any other; what comes out is whole on every rank."""
         try:
             output = original(module, *args, **kwargs)
-        except (NotImplementedError, RuntimeError) as error:
+        except (NotImplementedError, RuntimeError, AssertionError, LookupError, ValueError) as error:
             if isinstance(error, Refusal) or not is_about_parts(error):
                 raise
             raise Refusal(
