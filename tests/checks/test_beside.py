@@ -22,6 +22,7 @@ from echelon.launch import lookouts
 from echelon.launch.crew import Member
 from echelon.launch.lookouts import Look, Lookouts, Seen
 from echelon.launch.run_directory import RunDirectory
+from echelon.node import sweep
 from echelon.node.lookout import Lookout
 from echelon.node.order import Order
 from echelon.node.seat import Seat
@@ -277,10 +278,10 @@ def test_a_lookout_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     child = Lookout(selector, lambda kind, **fields: told.append((kind, int(fields["survey"]))))
     seat = Seat(0, 0, "nid1", 0, 1, 1, 1, 0)
     order = cast(Order, SimpleNamespace(looks={}))
-    child.start(order, seat, dict(os.environ), str(archive), str(tmp_path))
+    child.prepare(order, seat, dict(os.environ), str(archive), str(tmp_path))
     deadline = time.monotonic() + 60
     while len(told) < 2 and time.monotonic() < deadline:
-        for key, _ in selector.select(1.0):
+        for key, _ in selector.select(child.advance() or 1.0):
             key.data()
     assert [kind for kind, _ in told] == ["survey"] * 2
     child.close()
@@ -293,6 +294,24 @@ def test_a_lookout_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     assert not selector.get_map()
 
 
+def test_ranks_that_end_do_not_take_the_lookout_with_them(tmp_path: Path) -> None:
+    """What a lookout has started is not taken for the ranks': what was killed seemed not to answer within 15 s."""
+    mark = f"{tmp_path}.0"
+    shell = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!; wait"],
+        env={**os.environ, sweep.MARK: mark}, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert shell.stdout is not None
+    inner = int(shell.stdout.readline())
+    try:
+        pids, sessions = frozenset({os.getpid()}), frozenset({shell.pid})
+        assert not {shell.pid, inner} & set(sweep.leftovers(mark, (), sweep.Spared(pids, sessions)))
+        assert {shell.pid, inner} <= set(sweep.leftovers(mark, (), sweep.Spared(pids)))
+    finally:
+        os.killpg(shell.pid, 9)
+        shell.communicate()
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -303,6 +322,6 @@ def is_alive(pid: int) -> bool:
 def test_nothing_is_started_where_nothing_is_asked() -> None:
     """Without a look there is no child, and none is named to the sweep that ends what a run leaves behind."""
     child = Lookout(selectors.DefaultSelector(), lambda *_words, **_fields: None)
-    child.start(cast(Order, SimpleNamespace(looks=None)), Seat(0, 0, "n", 0, 1, 1, 1, 0), {}, "x", "y")
-    assert child.pids == ()
+    child.prepare(cast(Order, SimpleNamespace(looks=None)), Seat(0, 0, "n", 0, 1, 1, 1, 0), {}, "x", "y")
+    assert (child.advance(), child.pids) == (None, ())
     child.close()

@@ -68,11 +68,11 @@ def test_a_part_that_blocks_costs_one_deadline() -> None:
     }
 
 
-def test_a_child_that_dies_is_a_part_that_did_not_answer() -> None:
-    """A part that takes its process with it is named, and the rest is read."""
+def test_a_child_that_dies_is_a_part_that_failed() -> None:
+    """A part that takes its process with it is named, with how it ended and no deadline; the rest is read."""
     found, silent = take.gather([Part("deadly", lambda: os.kill(os.getpid(), 9)), Part("last", lambda: 3)], seconds=5)
     assert found == {"last": 3}
-    assert list(silent) == ["deadly"]
+    assert silent == {"deadly": "failed: its reader ended with signal 9"}
 
 
 def test_no_child_is_left() -> None:

@@ -4,7 +4,7 @@ import os
 import selectors
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ..environment.errors import WrongEnvironmentError
 from . import children, guard, ports, report, sweep
@@ -65,7 +65,7 @@ class Agent:
         os.close(stdout)
         os.close(stderr)
         self.lookout = Lookout(self.selector, self._tell)
-        self.lookout.start(order, seat, environ, archive, run_directory)
+        self.lookout.prepare(order, seat, environ, archive, run_directory)
 
     def facts(self) -> Dict[str, Any]:
         """Return what the supervisor is told in the agent's hello."""
@@ -104,7 +104,8 @@ class Agent:
                 self.exit_code = 1
             return 0.0
         due = self.holdings.look() if self.holdings is not None and self.attempt is not None else None
-        return min(FLUSH_SECONDS if seconds is None else seconds for seconds in (wanted, due))
+        waits = (wanted, due, self.lookout.advance())
+        return min(FLUSH_SECONDS if seconds is None else seconds for seconds in waits)
 
     # What the supervisor says
 
@@ -218,10 +219,10 @@ class Agent:
         rank.output.flush()
         self._tell("exit", **report.of_exit(self.attempt, rank))
 
-    def _spared(self) -> Tuple[int, ...]:
-        """Return the processes that are ours: what descends from them and is not one of them is the ranks'."""
+    def _spared(self) -> sweep.Spared:
+        """Return what is ours: what descends from these processes and is not among them is the ranks'."""
         warm = (self.starter.warm.pid,) if self.starter.warm is not None else ()
-        return (os.getpid(), self.guard.pid, *self.lookout.pids, *warm)
+        return sweep.Spared(frozenset((os.getpid(), self.guard.pid, *warm)), frozenset(self.lookout.pids))
 
     # The warm process
 
@@ -337,7 +338,7 @@ class Agent:
             sweep.send(self.starter.warm.pid, signal.SIGKILL)
             self._reap_warm(self.starter.warm.pid)
         if self.attempt is not None:  # the supervisor gave the run up while ranks lived
-            sweep.kill_all(self.mark, set(self.attempt.sessions), set(self._spared()))
+            sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
         self.imports.close()
         try:
             if os.path.getsize(self.imports.path) == 0:

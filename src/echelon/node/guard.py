@@ -71,4 +71,5 @@ def _stand_guard(link: socket.socket) -> None:
     words = heard.decode().split()
     if "bye" not in words:
         mark = next((word[len("mark:") :] for word in words if word.startswith("mark:")), "none")
-        sweep.kill_all(mark, {int(word) for word in words if word.isdigit()}, {os.getpid()}, seconds=4.0)
+        sessions = {int(word) for word in words if word.isdigit()}
+        sweep.kill_all(mark, sessions, sweep.Spared(frozenset({os.getpid()})), seconds=4.0)

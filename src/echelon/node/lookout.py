@@ -5,13 +5,21 @@ import os
 import selectors
 import signal
 import sys
-from typing import Any, Callable, Dict, Tuple
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .order import Order
 from .seat import Seat
 from .spawn import CannotStart, spawn
 
+PATIENCE_SECONDS = 2.0  # the start has the cores to itself, and a run that is over by then needs no look
 _CHUNK = 1 << 16
+
+
+class _Program(NamedTuple):
+    argv: List[str]
+    environ: Dict[str, str]
+    due: float
 
 
 class Lookout:
@@ -20,19 +28,33 @@ class Lookout:
     def __init__(self, selector: selectors.BaseSelector, tell: Callable[..., None]) -> None:
         self._selector = selector
         self._tell = tell
+        self._waiting: Optional[_Program] = None
         self._pipe = -1
         self._unread = b""
-        self.pids: Tuple[int, ...] = ()  # of the child, where there is one
+        self.pids: Tuple[int, ...] = ()  # of the child, where there is one; its session has the same number
 
-    def start(self, order: Order, seat: Seat, environ: Dict[str, str], archive: str, run_directory: str) -> None:
-        """Begin, with the environment that the ranks will have."""
-        if order.looks is None or seat.first_local_rank:
-            return
+    def prepare(self, order: Order, seat: Seat, environ: Dict[str, str], archive: str, run_directory: str) -> None:
+        """Begin in a while, with the environment that the ranks will have."""
+        if order.looks is not None and not seat.first_local_rank:
+            argv = [sys.executable, "-I", "-S", archive, "lookout", run_directory, seat.node]
+            self._waiting = _Program(argv, environ, time.monotonic() + PATIENCE_SECONDS)
+
+    def advance(self) -> Optional[float]:
+        """Begin if it is time; return in how many seconds it will be, if ever."""
+        if self._waiting is None:
+            return None
+        rest = self._waiting.due - time.monotonic()
+        if rest > 0:
+            return rest
+        program, self._waiting = self._waiting, None
+        self._start(program)
+        return None
+
+    def _start(self, program: _Program) -> None:
         self._pipe, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_WRONLY)
-        argv = [sys.executable, "-I", "-S", archive, "lookout", run_directory, seat.node]
         try:
-            self.pids = (spawn(argv, environ, writing, nothing),)
+            self.pids = (spawn(program.argv, program.environ, writing, nothing),)
         except CannotStart:
             pass  # then the ranks cannot start either, and that is said
         finally:
@@ -63,6 +85,7 @@ class Lookout:
 
     def close(self) -> None:
         """End the child and what it has started: the session is its own."""
+        self._waiting = None
         self._silence()
         for pid in self.pids:
             try:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, Optional
+from typing import Callable, Dict, List, Optional
 
 from . import memory, sweep
 from .output import RankOutput
@@ -34,12 +34,12 @@ class Rank:
 class Attempt:
     """All ranks of this node in one attempt, until nothing of them is left."""
 
-    def __init__(self, number: int, mark: str, spare: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, number: int, mark: str, spared: Callable[[], sweep.Spared]) -> None:
         self.number = number
         self.oom_kills_before = memory.oom_kills()
         self.ranks: List[Rank] = []
         self._mark = mark
-        self._spare = spare
+        self._spared = spared
         self._kill_time: Optional[float] = None
         self._leftovers_told = False
         self.is_stopping = False
@@ -93,7 +93,7 @@ class Attempt:
                 sweep.send(rank.pid, signal.SIGKILL)
 
     def _end_leftovers(self, *, is_late: bool) -> Optional[float]:
-        left = sweep.leftovers(self._mark, set(self.sessions), set(self._spare()))
+        left = sweep.leftovers(self._mark, set(self.sessions), self._spared())
         if not left:
             self.is_over = True
             return None

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from typing import Collection, Dict, Iterable, List, NamedTuple, Set
+from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Set
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 MARK = "ECHELON_AGENT"  # in the environment of everything an agent starts, and of all that those start
@@ -14,6 +14,13 @@ def adopt_orphans() -> None:
     import ctypes  # 2 MB that an agent with a warm process does not need: the warm process adopts
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Spared(NamedTuple):
+    """What is left alone: processes, whose descendants are not, and whole sessions."""
+
+    pids: FrozenSet[int]
+    sessions: FrozenSet[int] = frozenset()
 
 
 class _Process(NamedTuple):
@@ -46,16 +53,17 @@ def _has_mark(pid: int, mark: bytes) -> bool:
         return False
 
 
-def leftovers(mark: str, sessions: Collection[int], spare: Collection[int]) -> List[int]:
+def leftovers(mark: str, sessions: Collection[int], spared: Spared) -> List[int]:
     """Return the living processes that bear the mark, belong to one of the sessions, or descend from a spared one."""
     wanted = ("%s=%s" % (MARK, mark)).encode()
     processes = _processes()
-    family = _descendants(processes, spare)
+    family = _descendants(processes, spared.pids)
     return [
         each.pid
         for each in processes
         if each.state not in "ZX"
-        and each.pid not in spare
+        and each.pid not in spared.pids
+        and each.session not in spared.sessions
         and (each.pid in family or each.session in sessions or _has_mark(each.pid, wanted))
     ]
 
@@ -73,11 +81,11 @@ def _descendants(processes: Iterable[_Process], roots: Collection[int]) -> Set[i
     return found
 
 
-def kill_all(mark: str, sessions: Collection[int], spare: Collection[int], *, seconds: float = 3.0) -> None:
+def kill_all(mark: str, sessions: Collection[int], spared: Spared, *, seconds: float = 3.0) -> None:
     """Kill leftovers again and again until there are none: a dying process may still be forking."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        pids = leftovers(mark, sessions, spare)
+        pids = leftovers(mark, sessions, spared)
         if not pids:
             return
         for pid in pids:

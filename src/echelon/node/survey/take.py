@@ -101,30 +101,32 @@ def gather(wanted: List[Part], *, seconds: float) -> Tuple[Dict[str, Any], Dict[
     silent: Dict[str, str] = {}
     rest = wanted
     while rest:
-        for name, answer in _in_child(rest, seconds):
+        answers, why_no_more = _in_child(rest, seconds)
+        for name, answer in answers:
             if "value" in answer:
                 found[name] = answer["value"]
             else:
                 silent[name] = answer["why"]
         missing = [part for part in rest if part.name not in found and part.name not in silent]
         if missing:  # the child has stopped at the first of these
-            silent[missing[0].name] = "did not answer within %g s" % seconds
+            silent[missing[0].name] = why_no_more
         rest = [part for part in missing[1:] if part.needs not in silent]
     return found, silent
 
 
-def _in_child(wanted: List[Part], seconds: float) -> List[Tuple[str, Dict[str, Any]]]:
-    """Read the parts in a child, one after the other; return what came before one took too long."""
+def _in_child(wanted: List[Part], seconds: float) -> Tuple[List[Tuple[str, Dict[str, Any]]], str]:
+    """Read the parts in a child, one after the other; return what came, and why no more did, should some be missing."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         _be_child(wanted, reading, writing)
     os.close(writing)
     answers: List[Tuple[str, Dict[str, Any]]] = []
+    data: Optional[bytes] = None
     unread = b""
     deadline = time.monotonic() + seconds
     try:
-        while (data := _read(reading, deadline)) is not None:
+        while data := _read(reading, deadline):
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 name, answer = json.loads(line)
@@ -133,21 +135,29 @@ def _in_child(wanted: List[Part], seconds: float) -> List[Tuple[str, Dict[str, A
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
-        _reap(child)
-    return answers
+        status = _reap(child)
+    return answers, "did not answer within %g s" % seconds if data is None else "failed: %s" % _ending(status)
 
 
 def _read(pipe: int, deadline: float) -> Optional[bytes]:
+    """Return what comes, nothing when the other end has closed, or None when it is too late."""
     ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-    return (os.read(pipe, _CHUNK) or None) if ready else None
+    return os.read(pipe, _CHUNK) if ready else None
 
 
-def _reap(child: int) -> None:
-    """Wait a moment for the child's end; one that hangs in the kernel cannot be waited for."""
+def _ending(status: int) -> str:
+    how = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "exit code %d" % os.WEXITSTATUS(status)
+    return "its reader ended with %s" % how
+
+
+def _reap(child: int) -> int:
+    """Wait a moment for the child's end and return its status; one that hangs in the kernel cannot be waited for."""
     for _ in range(500):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
         time.sleep(0.002)
+    return 0
 
 
 def _be_child(wanted: List[Part], reading: int, writing: int) -> None:
