@@ -52,13 +52,15 @@ def main(arguments: list[str]) -> int:
         _name_accepted(scanned, plan, line)
         for note in plan.notes:
             print(f"echelon: note: {note}", file=sys.stderr)
-        if "off" not in scanned.values.get("check", ()):
-            say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
     from echelon.host import Host
     from echelon.launch.start import start
 
+    def say_mistakes() -> None:
+        if plan.node_rank <= 0 and "off" not in scanned.values.get("check", ()):
+            say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
+
     host = Host()
-    return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host))
+    return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host), say_mistakes)
 
 
 def read_job(scanned: Scanned) -> Job:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -30,8 +31,11 @@ LOCAL_END_SECONDS = 3.0
 STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 
-def start(plan: Plan, host: Host, look: Look | None = None) -> int:
-    """Carry a plan out and return the exit code that a shell user expects; `look` is what is looked at meanwhile."""
+def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Carry a plan out and return the exit code that a shell user expects.
+
+    `look` is what is looked at on the nodes; `meanwhile` is called here while the agents start.
+    """
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
     began = time.monotonic()
@@ -61,6 +65,7 @@ def start(plan: Plan, host: Host, look: Look | None = None) -> int:
         agents.watch(supervisor.selector)
         exit_code = 1
         try:
+            meanwhile()
             outcome = supervisor.run()
             exit_code = outcome.exit_code if outcome is not None else 0
         finally:
