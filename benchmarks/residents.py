@@ -59,7 +59,7 @@ def _resident(pid: int, role: str) -> Resident:
 
 def _cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process and of the children that it has waited for."""
-    ended_children = _stat(pid)[11:13]  # cutime and cstime, counted from the state
+    ended_children = _stat(pid)[13:15]  # cutime and cstime, fields 16 and 17 of proc(5); the state is field 3
     return own_cpu_seconds(pid) + sum(int(ticks) for ticks in ended_children) / os.sysconf("SC_CLK_TCK")
 
 
