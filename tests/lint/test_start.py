@@ -128,3 +128,24 @@ def test_run_says_it_and_goes_on(folder: Path) -> None:
         [*command, "--check", "off", "train.py"], cwd=folder, capture_output=True, text=True, check=True
     )
     assert (done.stdout, "lint" in done.stderr) == ("ran\n", False)
+
+
+@pytest.mark.parametrize(
+    ("launch", "source", "is_looked_at"),
+    [
+        ("warm", "import os\n", False),
+        ("exec", "import os\n", False),
+        ("warm", "def main():\n    import torch\n", True),
+        ("exec", "import package\n", True),
+    ],
+)
+def test_without_packages_nobody_looks(folder: Path, launch: str, source: str, *, is_looked_at: bool) -> None:
+    """A script that has Python's own library alone starts without what looks for mistakes of training."""
+    (folder / "train.py").write_text(source)
+    code = (
+        "import sys; from echelon.cli import main; main()\n"
+        "print(sorted({name.split('.')[1] for name in sys.modules if name.startswith('echelon.lint.')}))"
+    )
+    command = [sys.executable, "-c", code, "run", "--launch", launch, "-n", "1", "train.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout == ("['lint']\n" if is_looked_at else "[]\n")

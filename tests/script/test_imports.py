@@ -70,6 +70,7 @@ def test_own_modules_are_followed_and_left_to_the_ranks(tmp_path: Path) -> None:
     assert found.local == ("model", "train", "pkg", "pkg.layers", "pkg.layers.attention", "pkg.extra")
     assert found.skipped == (("...outside", "a relative import that leaves its package"),)
     assert found.uses == {"numpy", "json", "math", "csv", "torch", "pdb"}
+    assert found.packages == ("numpy", "torch")
 
 
 def test_an_own_module_is_never_run(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
     from echelon.launch.start import start
 
     def say_mistakes() -> None:
-        if plan.node_rank <= 0 and "off" not in scanned.values.get("check", ()):
+        is_asked = plan.node_rank <= 0 and "off" not in scanned.values.get("check", ())
+        if is_asked and (plan.packages or plan.own):  # with Python's own library alone nothing is trained
             say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
 
     host = Host()

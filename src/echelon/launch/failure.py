@@ -7,7 +7,6 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from echelon.launch import device_memory
 from echelon.node.channel import Message
 
 NEVER = float("inf")
@@ -180,6 +179,8 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
     if with_tail:
         lines += ["  │ " + line for line in _last_words(failure.tail)]
     if failure.cause == OUT_OF_MEMORY:
+        from echelon.launch import device_memory  # few failures need it
+
         lines += ["  " + line for line in device_memory.explain(failure.tail, scale=scale)]
     return [*lines, f"  log: {failure.log}"]
 

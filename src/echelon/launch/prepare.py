@@ -22,7 +22,7 @@ from echelon.plan import Site, Surroundings, resolve
 from echelon.spec import Booking, Command, Job, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from echelon.script.find import Script
     from echelon.script.imports import Imports
@@ -37,12 +37,15 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
 
     host = host or Host()
     cwd = os.getcwd()
+    is_inside = allocation.is_inside(host.environ)
+    signals_reach_ranks = _beside(partial(signals.reach_ranks, host)) if is_inside else lambda: False
     folder, found_imports = _read_script(job, cwd)
     found = allocation.read(host.environ, partial(gres.ask, host))
     if job.launcher is not None:
         from echelon.launch.launchers.settle import settle
 
         job = settle(job, found, host)
+    ahead = found_imports if job.launch == "warm" else None
     decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
     asked_by_itself = ("auto",) if job.scale == "auto" else ()
     job = replace(job, scale=decision.how, scale_with=(*job.scale_with, *asked_by_itself))
@@ -53,10 +56,11 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
         allocation=found,
-        slurm_signals_ranks=found is not None and signals.reach_ranks(host),
-        preload=found_imports.preload if found_imports else (),
-        left_to_ranks=found_imports.skipped if found_imports else (),
+        slurm_signals_ranks=signals_reach_ranks(),
+        preload=ahead.preload if ahead else (),
+        left_to_ranks=ahead.skipped if ahead else (),
         own=tuple(dict.fromkeys(name.partition(".")[0] for name in found_imports.local)) if found_imports else (),
+        packages=found_imports.packages if found_imports else (),
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
@@ -66,14 +70,27 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         scale_why=decision.why,
     )
     plan = resolve(job, around)
-    if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
-        from echelon.launch.frameworks import horovod, ranks, traps
+    if found_imports is None or not (found_imports.packages or found_imports.local):
+        return plan  # what uses no framework cannot go wrong with one
+    from echelon.launch.frameworks import horovod, ranks, traps
 
-        notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
-        plan = replace(plan, notes=notes)
-        seen = {**host.environ, **dict(job.environ)}
-        plan = horovod.with_store(job, plan, lambda: found_imports or imports_of(job.command, cwd), seen)
-    return plan
+    notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
+    return horovod.with_store(job, replace(plan, notes=notes), found_imports, {**host.environ, **dict(job.environ)})
+
+
+def _beside(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """Begin to ask, and return what waits for the answer: Slurm may take longer than all else before the start."""
+    import threading
+
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+    thread.start()
+
+    def wait() -> bool:
+        thread.join()
+        return answers[0]
+
+    return wait
 
 
 def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
@@ -121,7 +138,7 @@ def refuse_bad_command(job: Job) -> None:
 
 
 def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
-    """Return what Python will put first on sys.path, and what the script imports, where that is of use."""
+    """Return what Python will put first on sys.path, and what the script imports, where it can be read."""
     command = job.command
     if command.kind == "program" or (job.container and command.kind == "module"):
         refuse_bad_command(job)
@@ -129,8 +146,6 @@ def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     from echelon.script import imports
 
     script = _script(command, cwd)
-    if job.launch != "warm":
-        return script.folder, None
     return script.folder, imports.read_imports(script)
 
 

@@ -36,6 +36,7 @@ class Surroundings:
     left_to_ranks: tuple[tuple[str, str], ...]
     """Imports that each rank makes for itself, with the reason."""
     own: tuple[str, ...]
+    packages: tuple[str, ...]
     folder: str
     run_id: str
     run_directory: str
@@ -66,6 +67,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         is_python=job.command.kind != "program",
         preload=around.preload,
         own=around.own,
+        packages=around.packages,
         folder=around.folder,
         where=where,
         job_id=around.allocation.job_id if around.allocation is not None else "",

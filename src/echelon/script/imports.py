@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import zipimport
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -39,6 +40,11 @@ class Imports:
     """Top-level packages that are imported anywhere in the script or its own modules, also in functions."""
     mentions: frozenset[str]
     """Dotted names below them that the sources mention, `torch.distributed.init_process_group` for one."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What of `uses` does not come with Python itself."""
+        return tuple(sorted(self.uses - sys.stdlib_module_names))
 
 
 def read_imports(script: Script) -> Imports:

@@ -27,12 +27,16 @@ class Allocation:
     """What the job asked for, and a plain srun would start on each node; 0: it did not say."""
 
 
+def is_inside(environ: Mapping[str, str]) -> bool:
+    """Say whether this process stands in an allocation, without a look at it."""
+    return bool(environ.get("SLURM_JOB_ID") and (environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")))
+
+
 def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[str, int]]) -> Allocation | None:
     """Return the allocation, or None outside of one; `devices_by_node` is asked for the job's devices."""
-    job_id = environ.get("SLURM_JOB_ID")
-    node_text = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
-    if not job_id or not node_text:
+    if not is_inside(environ):
         return None
+    job_id, node_text = environ["SLURM_JOB_ID"], environ.get("SLURM_JOB_NODELIST") or environ["SLURM_NODELIST"]
     if int(environ.get("SLURM_HET_SIZE", "1") or 1) > 1:
         raise UsageError(
             f"job {job_id} is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, "

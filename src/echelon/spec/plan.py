@@ -22,6 +22,8 @@ class Plan:
     preload: tuple[str, ...]
     own: tuple[str, ...]
     """Top-level modules that are the script's own, whatever else has their name."""
+    packages: tuple[str, ...]
+    """Top-level packages beside Python's own library that the script uses, as far as reading it can tell."""
     folder: str
     """What Python will put first on sys.path."""
     where: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,11 @@ STORE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 CONTROLLER = "HOROVOD_CONTROLLER"
 
 
-def with_store(job: Job, plan: Plan, read: Callable[[], Imports], environ: Mapping[str, str]) -> Plan:
+def with_store(job: Job, plan: Plan, imports: Imports, environ: Mapping[str, str]) -> Plan:
     """Return the plan, with a store for its ranks where the script has a use for one."""
     is_alone = plan.num_nodes * plan.ranks_per_node == 1
     by_mpi = job.launcher is not None and bool(job.launcher.mpi)
-    if is_alone or by_mpi or STORE in environ or not _is_imported(read()) or why_only_mpi(job, environ):
+    if is_alone or by_mpi or STORE in environ or not _is_imported(imports) or why_only_mpi(job, environ):
         return plan
     why = "the script imports it, and rank 0's agent serves what horovodrun would"
     return replace(
