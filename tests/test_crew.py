@@ -89,3 +89,17 @@ def test_wrong_secret_ends_soon(door: Door) -> None:
     with pytest.raises(ConnectError, match="the secret or the version differs"):
         connect([door.address], b"x" * 32, FACTS, seconds=60)
     assert time.monotonic() - began < 30
+
+
+def test_nobody_who_listens_is_not_waited_for() -> None:
+    """Where every address refuses the supervisor is gone; one that may still be found is given its time."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    began = time.monotonic()
+    with pytest.raises(ConnectError, match="refused"):
+        connect([address, address], SECRET, FACTS, seconds=60, refused_seconds=0.2)
+    assert time.monotonic() - began < 30  # of 60
+    began = time.monotonic()
+    with pytest.raises(ConnectError):
+        connect([address, ("no-such-name.invalid", 1)], SECRET, FACTS, seconds=1, refused_seconds=0.1)
+    assert time.monotonic() - began > 0.4  # of 1 s: pauses double up to 0.5 s, and the last is not begun

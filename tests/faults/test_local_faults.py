@@ -83,6 +83,17 @@ def test_killed_supervisor(tmp_path: Path, launch: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(TIMES))
+def test_killed_supervisor_before_its_agent_has_come(tmp_path: Path, number: int) -> None:
+    """An agent that was started and finds nobody who listens does not wait for one."""
+    run = start(tmp_path)
+    run.until(lambda: any("node.pyz agent" in one for one in run.left_behind(seconds=0)), "an agent was started")
+    time.sleep(random.Random(number).uniform(0, 0.05))
+    run.kill(run.process.pid)
+    run.finish()
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+@pytest.mark.parametrize("number", range(TIMES))
 def test_killed_supervisor_and_agent_at_once(tmp_path: Path, number: int) -> None:
     """The guard ends the ranks when there is nobody else to do it."""
     run = start(tmp_path)

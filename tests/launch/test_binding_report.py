@@ -19,7 +19,8 @@ MAP = ("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47")
 ORDER = Order(
     run_id="r", addresses=[], argv=["python", "train.py"], is_python=True, preload=[], own=[], folder="", launch="warm",
     visible="all", scale="off", scale_with=[], bind="auto", reserved=[], settings=[], ranks_per_node=8, environ={},
-    max_restarts=0, connect_seconds=1.0, is_private_directory=False, forwards_signals=True, secret=b"",
+    max_restarts=0, connect_seconds=1.0, refused_seconds=1.0, is_private_directory=False, forwards_signals=True,
+    secret=b"",
 )  # fmt: skip
 SEAT = Seat(
     agent_index=0, node_rank=0, node="n0", first_local_rank=0, num_ranks=8, local_world_size=8, num_cores=56,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echelon.node.connect import GONE_SECONDS
 from echelon.node.order import Order
 from echelon.spec import Plan
 
@@ -40,6 +41,7 @@ def order(
         environ=dict(plan.environ),
         max_restarts=plan.max_restarts,
         connect_seconds=MEET_SECONDS if plan.where == "meet" else CONNECT_SECONDS,
+        refused_seconds=MEET_SECONDS if plan.where == "meet" else GONE_SECONDS,
         is_private_directory=is_private,
         forwards_signals=not plan.slurm_signals_ranks,
         secret=secret,

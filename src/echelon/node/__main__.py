@@ -57,7 +57,11 @@ def _agent(run_directory: str, index: int) -> int:
     agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory)
     try:
         channel = connect(
-            instructions.addresses, instructions.secret, agent.facts(), seconds=instructions.connect_seconds
+            instructions.addresses,
+            instructions.secret,
+            agent.facts(),
+            seconds=instructions.connect_seconds,
+            refused_seconds=instructions.refused_seconds,
         )
     except ConnectError as error:
         sys.stderr.write("echelon: agent on %s: %s\n" % (place.node, error))

@@ -9,6 +9,7 @@ from .channel import Channel, Closed, Message, keep_alive, parse
 from .secret import nonce, proof, proves
 
 HANDSHAKE_SECONDS = 20.0
+GONE_SECONDS = 1.0  # a supervisor listens before it starts its agents
 MAX_STRANGE_ROUNDS = 3  # one is a backlog that overflowed, or a name that the resolver did not know for a moment
 
 
@@ -20,14 +21,25 @@ class Refused(ConnectError):
     """The supervisor was reached and does not want this agent."""
 
 
-def connect(addresses: Sequence[Tuple[str, int]], secret: bytes, facts: Dict[str, Any], *, seconds: float) -> Channel:
-    """Return an authenticated channel; try every address again until the time is over."""
-    deadline = time.monotonic() + seconds
+def connect(
+    addresses: Sequence[Tuple[str, int]],
+    secret: bytes,
+    facts: Dict[str, Any],
+    *,
+    seconds: float,
+    refused_seconds: float = GONE_SECONDS,
+) -> Channel:
+    """Return an authenticated channel; try every address again until the time is over.
+
+    After `refused_seconds` in which all of them have refused nobody listens there any more.
+    """
+    all_refuse_since = time.monotonic()
+    deadline = all_refuse_since + seconds
     problems: Dict[str, str] = {}
     pause = 0.01
     num_strange_rounds = 0
     while True:
-        is_strange = False
+        is_strange, num_refused = False, 0
         for host, port in addresses:
             try:
                 return _try(host, port, secret, facts, seconds=min(5.0, seconds))
@@ -38,8 +50,13 @@ def connect(addresses: Sequence[Tuple[str, int]], secret: bytes, facts: Dict[str
                 is_strange = True
             except OSError as error:
                 problems["%s:%d" % (host, port)] = str(error)
+                num_refused += isinstance(error, ConnectionRefusedError)
         num_strange_rounds += is_strange
-        if time.monotonic() + pause > deadline or num_strange_rounds == MAX_STRANGE_ROUNDS:
+        now = time.monotonic()
+        if num_refused < len(addresses):
+            all_refuse_since = now
+        is_late = now + pause > deadline or now - all_refuse_since > refused_seconds
+        if is_late or num_strange_rounds == MAX_STRANGE_ROUNDS:
             raise ConnectError("; ".join("%s: %s" % item for item in problems.items()))
         time.sleep(pause)
         pause = min(pause * 2, 0.5)

@@ -26,6 +26,7 @@ class Order(NamedTuple):
     environ: Dict[str, str]
     max_restarts: int
     connect_seconds: float
+    refused_seconds: float  # how long all addresses may refuse, before the supervisor counts as gone
     is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
     forwards_signals: bool  # whether a signal to the agent is to be passed on to the ranks
     secret: bytes
