@@ -59,6 +59,14 @@ def test_killed_agent(tmp_path: Path, launch: str, number: int) -> None:
     finish_badly(run, r"lost agent: the agent on \S+ is gone")
 
 
+def test_killed_agent_before_it_has_come(tmp_path: Path) -> None:
+    """The signal that has ended it is named, unless it came after all."""
+    run = start(tmp_path)
+    run.until(lambda: any("node.pyz agent" in one for one in run.left_behind(seconds=0)), "an agent was started")
+    run.kill(int(next(one for one in run.left_behind(seconds=0) if "node.pyz agent" in one).split()[0]))
+    finish_badly(run, r"the agent was killed by SIGKILL|lost agent: the agent on \S+ is gone")
+
+
 @pytest.mark.parametrize("number", range(TIMES))
 def test_killed_warm_process(tmp_path: Path, number: int) -> None:
     """The loss of the warm process, which alone can wait for the ranks, ends the run and is named."""

@@ -130,6 +130,11 @@ _SIGNAL_HINTS = {
 }
 
 
+def how(status: int) -> str:
+    """Say how a process ended, from its exit code, or minus the signal that killed it."""
+    return f"was killed by {_signal_name(-status)}" if status < 0 else f"{MADE_EXIT} {status}"
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

@@ -141,7 +141,7 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
     has_begun = supervisor.attempt.is_running
     what = os.path.basename(plan.step[0]) if plan.step else "the agent"
     if has_begun:
-        supervisor.lose_all(f"{what} ended with exit code {exit_code}" + (f": {_first_line(said)}" if said else ""))
+        supervisor.lose_all(f"{what} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))
         return
     supervisor.error = _start_error(plan, what, exit_code, said)
     supervisor.is_over = True
@@ -176,7 +176,7 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
         hint = f"this Slurm lists {mpi} and cannot load it; srun --mpi=list shows the others"
     elif mpi:
         hint = f"the same line without echelon shows whether {what} works here"
-    message = f"the agents could not be started: {what} ended with exit code {exit_code}\n{said}"
+    message = f"the agents could not be started: {what} {failure.how(exit_code)}\n{said}"
     return RunError(message.rstrip(), hint=hint)
 
 
