@@ -210,6 +210,61 @@ def test_signals_from_slurm_reach_every_rank_once(slurm: Cluster, tmp_path: Path
     assert going.left_behind(seconds=5) == []
 
 
+SAVES = """
+import os, signal, sys, time
+path = os.path.join(sys.argv[1], os.environ["RANK"])
+def save(*_):
+    with open(path, "a") as file:
+        file.write("saving ")
+    time.sleep(2.5)
+    with open(path, "a") as file:
+        file.write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open(path, "w").close()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("begin", ["exec ", ""])
+def test_cancelled_job_has_time_to_save(slurm: Cluster, tmp_path: Path, begin: str) -> None:
+    """Slurm's SIGTERM, which reaches supervisor and agents alike, is one signal: ranks get it once, and their time."""
+    (tmp_path / "saves.py").write_text(SAVES)
+    (tmp_path / "saved").mkdir()
+    line = f"{begin}{' '.join(ECHELON)} run -n 2 {tmp_path}/saves.py {tmp_path}/saved"
+    job = slurm.sbatch(f"#!/bin/bash\n{line}\n", "--nodes=2", cwd=tmp_path)
+    slurm.wait(lambda: len(list((tmp_path / "saved").iterdir())) == 4, "all ranks to be ready", timeout=60)
+    slurm.run("scancel", str(job))
+    slurm.wait_job(job)
+    assert [path.read_text() for path in (tmp_path / "saved").iterdir()] == ["saving saved"] * 4
+
+
+def test_one_task_of_a_step_stays_on_its_node(slurm: Cluster, tmp_path: Path) -> None:
+    """A job that is divided by `srun -n1` has a run in each part, with the part's own devices."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    each = f"srun -N1 -n1 --gpus-per-node=2 --exact {' '.join(ECHELON)} run {REPORT} {tmp_path}"
+    done = launch(slurm, tmp_path, "-N2 -n2 --gpus-per-node=2", "bash", "-c", f"{each}/one & {each}/two & wait")
+    assert done.returncode == 0, done.stderr
+    parts = [places(reports(tmp_path / name)) for name in ("one", "two")]
+    assert [[place[1:] for place in part] for part in parts] == [[("0", "0", "2", "2"), ("1", "0", "2", "2")]] * 2
+    assert {place[0] for part in parts for place in part} == {"nid005000", "nid005001"}
+    said = launch(slurm, tmp_path, "-N2", "srun", "-N1", "-n1", *ECHELON, "run", "--nnodes", "2", REPORT, str(tmp_path))
+    assert "2 nodes were asked for, but this Slurm step has one task, on nid00500" in said.stderr
+
+
+def test_heterogeneous_job(slurm: Cluster, tmp_path: Path) -> None:
+    """As a whole it is refused, also by salloc's shell, which has no SLURM_JOB_ID; the hint's line works."""
+    said = refused(slurm, tmp_path, "-N1 --gpus-per-node=2 : -N2 --gpus-per-node=2", REPORT, str(tmp_path))
+    assert "this is a heterogeneous job of 2 components" in said
+    line = "srun --het-group=1 --ntasks-per-node=1"
+    assert line.replace("=1 -", "=0 -") in said
+    done = launch(slurm, tmp_path, "-N1 --gpus-per-node=2 : -N2 --gpus-per-node=2", *line.split(), *ECHELON, "run",
+                  REPORT, str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(reports(tmp_path)) == 4
+
+
 def test_signal_before_the_time_limit(slurm: Cluster, tmp_path: Path) -> None:
     """sbatch --signal reaches the ranks of a batch job's run; Slurm sends it as much as 30 s earlier than asked for."""
     batch = f"#!/bin/bash\n{' '.join(ECHELON)} run -n 1 {SIGNALLED} {tmp_path}\n"

@@ -16,6 +16,7 @@ from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
+from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.signals import Signals
@@ -51,6 +52,7 @@ class Supervisor:
         )
         self.gathering = Gathering(plan, self.crew)
         self.signals = Signals(self.selector, self._receive_signal)
+        self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
@@ -61,6 +63,7 @@ class Supervisor:
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
         self.stop_signal = 0
         self.num_interrupts = 0
+        self.num_terminations = 0
         self.is_console_closed = False
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.escalation = NEVER
@@ -93,7 +96,7 @@ class Supervisor:
 
     def _next_deadline(self) -> float:
         nearest = min(self.timeout, self.gathering.deadline, self.escalation, self.symptom_deadline)
-        return min(nearest, self.answer_deadline, self.stragglers.deadline)
+        return min(nearest, self.answer_deadline, self.stragglers.deadline, self.relay.deadline)
 
     def _is_called(self) -> bool:
         return self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
@@ -231,6 +234,7 @@ class Supervisor:
     def _hear_signalled(self, member: Member, message: Message) -> None:
         number = message["number"]
         self.directory.event("signalled", node=member.seat.node, number=number)
+        self.relay.note(member, number)
         if number in (signal.SIGTERM, signal.SIGINT) and not self.stop_signal:
             self.stop_signal = number
             self.escalation = time.monotonic() + TERMINATE_SECONDS
@@ -293,9 +297,9 @@ class Supervisor:
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             self.crew.tell_all("signal", number=number)
             return
-        first = not self.stop_signal
         self.stop_signal = self.stop_signal or number
         self.num_interrupts += number == signal.SIGINT
+        self.num_terminations += number == signal.SIGTERM
         if not self.attempt.is_running:
             self._stop(0.0)
             self._end_attempt()
@@ -303,9 +307,9 @@ class Supervisor:
             self.console.say("stopping; Ctrl-C again kills at once")
             self.crew.tell_all("signal", number=number)
             self.escalation = time.monotonic() + INTERRUPT_SECONDS
-        elif number == signal.SIGTERM and first:
-            self.crew.tell_all("signal", number=number)
-            self.escalation = time.monotonic() + TERMINATE_SECONDS
+        elif self.stop_signal == number == signal.SIGTERM and self.num_terminations == 1:
+            self.relay.send(number)
+            self.escalation = min(self.escalation, time.monotonic() + TERMINATE_SECONDS)
         else:
             self._stop(0.0 if number == signal.SIGINT else FAILURE_GRACE_SECONDS)
 
@@ -325,6 +329,8 @@ class Supervisor:
         if now >= self.symptom_deadline:
             self.symptom_deadline = NEVER
             self._stop(FAILURE_GRACE_SECONDS)
+        if now >= self.relay.deadline:
+            self.relay.meet()
         if now >= self.escalation:
             self.escalation = NEVER
             self._stop(FAILURE_GRACE_SECONDS)

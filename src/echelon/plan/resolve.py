@@ -189,7 +189,7 @@ def _why_launch(job: Job) -> str:
 def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
     allocation = around.allocation
     if allocation is not None and allocation.is_task:
-        return _meet_in_step(job, allocation)
+        return _in_own_step(job, allocation) if allocation.num_tasks == 1 else _meet_in_step(job, allocation)
     if allocation is not None:
         return _in_allocation(job, allocation)
     if job.num_nodes > 1 and (job.min_nodes > 1 or job.rendezvous):
@@ -243,6 +243,18 @@ def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ..
     )
 
 
+def _in_own_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
+    """Stay on the node, with the devices and cores, of the step whose one task this is: others have the rest."""
+    if job.num_nodes > 1 and job.min_nodes > 1:
+        raise UsageError(
+            f"{job.num_nodes} nodes were asked for, but this Slurm step has one task, on {allocation.step_nodes[0]}",
+            hint=f"without srun: echelon run --nnodes {job.num_nodes} …   or "
+            f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
+        )
+    _refuse_tasks_outside_slurm(job)
+    return "here", allocation.step_nodes, "this is the one task of its Slurm step"
+
+
 def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
     """Join the other tasks of the step that started this very process: `srun torchrun …` is written so."""
     there = len(allocation.step_nodes)
@@ -285,7 +297,7 @@ def _devices_of_job(allocation: Allocation, num_nodes: int) -> int:
         raise UsageError(
             f"job {allocation.job_id} has different numbers of devices on its nodes ({listed}), "
             "and Slurm starts no step that sees them all",
-            hint="ask for a number per node: salloc --gpus-per-node=8 …   or use one node: echelon run --nnodes 1 …",
+            hint=f"ask for a number per node: salloc --gpus-per-node={max(counts)} …",
         )
     return counts[0] if counts else 0
 
@@ -331,7 +343,8 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
 def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
     if job.show and 0 < world_size <= max(job.show):
         raise UsageError(
-            f"--show {max(job.show)}: there are {world_size} ranks, 0 to {world_size - 1}",
+            f"--show {max(job.show)}: "
+            + (f"there are {world_size} ranks, 0 to {world_size - 1}" if world_size > 1 else "there is rank 0 alone"),
             hint=f"echelon run --show {world_size - 1} …   or --show all",
         )
 

@@ -18,7 +18,7 @@ class Allocation:
     devices: tuple[int, ...]
     """Devices of the job on each node; empty: Slurm does not say."""
     is_task: bool
-    """Whether this process itself is one task of a running step: then nodes are started by hand."""
+    """Whether this process itself is a task of a running step: of several they meet, one stays on its node."""
     num_tasks: int
     task_rank: int
     step_nodes: tuple[str, ...]
@@ -29,21 +29,22 @@ class Allocation:
 
 def is_inside(environ: Mapping[str, str]) -> bool:
     """Say whether this process stands in an allocation, without a look at it."""
-    return bool(environ.get("SLURM_JOB_ID") and (environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")))
+    has_nodes = bool(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST"))
+    return (bool(environ.get("SLURM_JOB_ID")) and has_nodes) or _num_components(environ) > 1
 
 
 def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[str, int]]) -> Allocation | None:
     """Return the allocation, or None outside of one; `devices_by_node` is asked for the job's devices."""
     if not is_inside(environ):
         return None
-    job_id, node_text = environ["SLURM_JOB_ID"], environ.get("SLURM_JOB_NODELIST") or environ["SLURM_NODELIST"]
-    if int(environ.get("SLURM_HET_SIZE", "1") or 1) > 1:
-        raise UsageError(
-            f"job {job_id} is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, "
-            "whose nodes differ in what they offer",
-            hint="start echelon in one component: srun --het-group=0 -N1 -n1 --overlap echelon run …",
-        )
     is_task = _is_task(environ)
+    if _num_components(environ) > 1 and not is_task:
+        raise UsageError(
+            f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, whose nodes differ in what they "
+            "offer",
+            hint="start echelon on each node of one component: srun --het-group=0 --ntasks-per-node=1 echelon run …",
+        )
+    job_id, node_text = environ["SLURM_JOB_ID"], environ.get("SLURM_JOB_NODELIST") or environ["SLURM_NODELIST"]
     nodes = hostlist.expand(node_text)
     devices = {} if is_task else devices_by_node(job_id)
     step_text = environ.get("SLURM_STEP_NODELIST", "") if is_task else ""
@@ -52,7 +53,7 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
         nodes=tuple(nodes),
         devices=tuple(devices[node] for node in nodes) if all(node in devices for node in nodes) else (),
         is_task=is_task,
-        num_tasks=int(environ.get("SLURM_NTASKS", "1")) if is_task else 1,
+        num_tasks=int(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS", "1")) if is_task else 1,
         task_rank=int(environ.get("SLURM_PROCID", "0")) if is_task else 0,
         step_nodes=tuple(hostlist.expand(step_text)),
         partition=environ.get("SLURM_JOB_PARTITION", ""),
@@ -67,7 +68,12 @@ def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
-    """Tell a task of a step of several from a batch script, a salloc shell or a single interactive task."""
+    """Tell a task of a step from a batch script and a salloc shell."""
     step = environ.get("SLURM_STEP_ID", "")
     is_ordinary_step = step.isdigit() and int(step) < 0xFFFFFFF0  # batch, extern and interactive are above
-    return is_ordinary_step and "SLURM_PROCID" in environ and int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    return is_ordinary_step and "SLURM_PROCID" in environ
+
+
+def _num_components(environ: Mapping[str, str]) -> int:
+    """Return how many jobs a heterogeneous one is made of; salloc's shell for one has no SLURM_JOB_ID."""
+    return int(environ.get("SLURM_HET_SIZE", "1") or 1)
