@@ -133,6 +133,26 @@ def test_lowest_of_ranks_that_fail_alike_is_named(shell: Shell, message: str, ra
     assert done.said.count("failed first") == 1
 
 
+@pytest.mark.parametrize("begun", ["", "\\r 80%|###  | 4/5", "name? "])
+def test_traceback_after_an_unfinished_line_is_one(shell: Shell, begun: str) -> None:
+    """A progress bar or a prompt before it does not hide that the script has failed."""
+    shell.script(f"import sys\nsys.stderr.write({begun!r})\nraise ValueError('wrong')\n".replace("\\\\", "\\"))
+    done = shell.run("-n", "1", "--show", "none", "train.py")
+    assert done.exit_code == 1
+    assert "failed first: error in the script\n  │ Traceback (most recent call last)" in done.said
+
+
+def test_rank_that_left_before_others_missed_it_is_named(shell: Shell) -> None:
+    """Where a connection is lost because a rank has ended with 0, the report says so."""
+    shell.script(
+        "import os, time\nif os.environ['RANK'] == '1':\n    os._exit(0)\ntime.sleep(1)\n"
+        "raise RuntimeError('Connection closed by peer [127.0.0.1]:1')\n"
+    )
+    done = shell.run("-n", "2", "train.py")
+    assert done.exit_code == 1
+    assert "connection to another rank lost: rank 1 had left before, with exit code 0" in done.said
+
+
 def test_rank_that_ends_well_does_not_end_the_others(shell: Shell) -> None:
     """Ranks may end at different times."""
     shell.script("import os, time\ntime.sleep(0.4 * int(os.environ['RANK']))\nprint('end', os.environ['RANK'])\n")

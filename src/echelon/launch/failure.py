@@ -52,7 +52,8 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed",
     ),
 )
-_TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)", re.MULTILINE)  # torch adds the rank
+# torch adds the rank, and a progress line may be unfinished before it
+_TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT})
 
 
@@ -196,7 +197,9 @@ def _last_words(tail: str, *, most: int = 30) -> list[str]:
     refusals = [n for n, line in enumerate(lines) if _REFUSAL.match(line)]
     if refusals:
         return lines[refusals[-1] :]
-    starts = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
+    starts = [n for n, line in enumerate(lines) if _TRACEBACK.search(line)]
     if not starts:
         return lines[-8:]
+    unfinished = _TRACEBACK.search(lines[starts[-1]])
+    lines[starts[-1]] = lines[starts[-1]][unfinished.start() if unfinished else 0 :]
     return [re.sub(r"^\[rank\d+\]: ?", "", line) for line in lines[starts[-1] :][-most:]]

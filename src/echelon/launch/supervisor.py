@@ -227,6 +227,8 @@ class Supervisor:
                     log=self.directory.file("logs", f"attempt-{attempt.number}", f"rank-{rank}.log"),
                 )
             )
+        elif message["status"] == 0:
+            attempt.ended_well[rank] = float(message["time"]) - member.clock_offset
         self.stragglers.note_exit(len(attempt.alive))
         if not attempt.alive:
             self._stop(FAILURE_GRACE_SECONDS * 2)
@@ -345,8 +347,7 @@ class Supervisor:
         if self.is_over:
             return
         self.answer_deadline = self.symptom_deadline = NEVER
-        failures = self.attempt.failures
-        reason = failure.first(failures) if failures else None
+        reason = self.attempt.first_failure()
         if self.stop_signal and (reason is not None or self.attempt.alive or not self.attempt.is_running):
             name = signal.Signals(self.stop_signal).name
             reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.stop_signal)
