@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -287,6 +288,19 @@ def test_run_directory_by_another_name_is_refused(folder: Shell, name: str) -> N
     name = name.format(name=folder.folder.name)
     _refuse(folder, ["--run-dir", name, "train.py"], message,
             "choose another: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
+
+
+def test_run_directory_on_a_full_disk_is_refused(shell: Shell) -> None:
+    """What cannot be written before the start is one error, not a traceback."""
+    shell.script("open('begun', 'w')\n")
+    line = [sys.executable, "-m", "echelon", "run", "-n", "1", "train.py"]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 64; exec "$@"', "bash", *line],  # node.pyz has more KiB than that
+        cwd=shell.folder, env=shell.environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert re.match(r"echelon: error: the run directory \S+ cannot be written: File too large\n  hint: ", done.stderr)
+    assert shell.files("begun") == []
 
 
 def test_run_directory_of_a_running_run_is_refused(shell: Shell) -> None:

@@ -35,10 +35,7 @@ class RunDirectory:
             os.chmod(path, 0o700)
             events = open(os.path.join(path, "events.jsonl"), "ab", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise UsageError(
-                f"the run directory {path} cannot be written: {error.strerror}",
-                hint="choose another: echelon run --run-dir DIRECTORY …",
-            ) from None
+            raise unwritable(path, error) from None
         try:
             fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,6 +83,14 @@ class RunDirectory:
 
     def close(self) -> None:
         self._events.close()
+
+
+def unwritable(path: str, error: OSError) -> UsageError:
+    """Return what is said of a run directory in which nothing can be written, or no more."""
+    return UsageError(
+        f"the run directory {path} cannot be written: {error.strerror}",
+        hint="choose another: echelon run --run-dir DIRECTORY …",
+    )
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
 from echelon.launch.lookouts import Load, Look, Lookouts
-from echelon.launch.run_directory import RunDirectory
+from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.supervisor import Supervisor
 from echelon.node import order as node_order
 from echelon.spec import Plan
@@ -42,12 +42,15 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
     supervisor: Supervisor | None = None
     try:
         archive = directory.file("node.pyz")
-        package.write(archive)
         secret = _secret(plan)
         hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
-        asked = look.asked if look is not None else None
-        node_order.write(orders.order(plan, addresses, secret, looks=asked), directory.path)
+        order = orders.order(plan, addresses, secret, looks=look.asked if look is not None else None)
+        try:
+            package.write(archive)
+            node_order.write(order, directory.path)
+        except OSError as error:  # a disk that is full, or a quota that is used up
+            raise unwritable(directory.path, error) from None
         console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
         if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
             console.say(f"not scaled: {plan.scale_why}")
@@ -205,19 +208,7 @@ def _report(
 ) -> None:
     console = supervisor.console
     exit_code = outcome.exit_code if outcome is not None else 0
-    if outcome is not None:
-        console.say_lines(["echelon: " + line if n == 0 else line for n, line in enumerate(_explain(plan, outcome))])
-    for node, why in supervisor.cold_nodes().items():
-        console.say(f"note: {node} started each rank by itself, not by fork: {why}")
-    if directory.problem:
-        console.say(f"warning: the run directory is incomplete: {directory.problem}")
     num_ranks = supervisor.num_ranks
-    ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
-    # mpirun puts its ranks where it likes, and not always on all nodes
-    num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
-    nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
-    logs = _shortest(directory.logs(supervisor.attempt.number))
-    console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
     fields = (
         {"cause": outcome.cause, "detail": outcome.detail, "rank": outcome.rank, "node": outcome.node}
         if outcome
@@ -230,6 +221,18 @@ def _report(
          **({"load": load} if load else {})},
     )  # fmt: skip
     directory.event("end", exit_code=exit_code, **fields)
+    if outcome is not None:
+        console.say_lines(["echelon: " + line if n == 0 else line for n, line in enumerate(_explain(plan, outcome))])
+    for node, why in supervisor.cold_nodes().items():
+        console.say(f"note: {node} started each rank by itself, not by fork: {why}")
+    if directory.problem:
+        console.say(f"warning: the run directory is incomplete: {directory.problem}")
+    ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
+    # mpirun puts its ranks where it likes, and not always on all nodes
+    num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
+    nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
+    logs = _shortest(directory.logs(supervisor.attempt.number))
+    console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
 
 
 def _explain(plan: Plan, outcome: Failure) -> list[str]:
