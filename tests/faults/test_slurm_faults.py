@@ -58,12 +58,18 @@ def pairs(cluster: Cluster) -> list[list[str]]:
 
 
 def strike_many(
-    folder: Path, cluster: Cluster, strike: Callable[[SlurmRun, int], None], wanted: str, *, has_code: bool = True
+    folder: Path,
+    cluster: Cluster,
+    strike: Callable[[SlurmRun, int], None],
+    wanted: str,
+    *,
+    has_code: bool = True,
+    times: int = TIMES,
 ) -> None:
     """Start runs in waves, let the fault strike each at a random moment, and check how each ends."""
     cluster.reset()
     number = 0
-    while number < TIMES:
+    while number < times:
         wave = [SlurmRun(folder / str(number + n), cluster, nodes) for n, nodes in enumerate(pairs(cluster))]
         for run in wave:
             run.until_working()
@@ -82,6 +88,12 @@ def strike_many(
 def test_cancelled_job(tmp_path: Path, wide: Cluster) -> None:
     """scancel is named as what it is."""
     strike_many(tmp_path, wide, lambda run, _: wide.run("scancel", run.job), "ended by Slurm: the job was cancelled")
+
+
+def test_cancelled_step(tmp_path: Path, wide: Cluster) -> None:
+    """A step that is cancelled by itself is not taken for the job, which goes on."""
+    cause = "ended by Slurm: the step was cancelled, and the job goes on"
+    strike_many(tmp_path, wide, lambda run, _: wide.run("scancel", f"{run.job}.0"), cause, times=4)
 
 
 def test_node_set_down(tmp_path: Path, wide: Cluster) -> None:

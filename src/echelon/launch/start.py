@@ -191,6 +191,8 @@ def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Ho
     """Ask Slurm why, when nodes or agents went away or a signal came that no person here has sent."""
     if outcome is None or plan.where != "slurm":
         return outcome
+    if outcome.cause == failure.INTERRUPTED and outcome.detail == signal.SIGINT.name:
+        return outcome  # a person's Ctrl-C, after which srun tells of its step what Slurm tells of a cancelled job
     by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
     if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
         return outcome

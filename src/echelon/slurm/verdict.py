@@ -22,7 +22,10 @@ class Verdict:
 
 def why_ended(said: str, host: Host) -> Verdict | None:
     """Return Slurm's reason: from what srun said, else from the job's state; None when there is none."""
-    return from_srun(said) or _from_state(host)
+    found = from_srun(said)
+    if found == CANCELLED and _is_running(host):
+        return Verdict(text="the step was cancelled, and the job goes on", is_node_failure=False)
+    return found or _from_state(host)
 
 
 # slurmstepd: error: *** STEP 7.0 ON nid005000 CANCELLED AT 2026-11-21T05:37:12 DUE TO TIME LIMIT ***
@@ -33,6 +36,10 @@ _DUE_TO = {
     "JOB REQUEUE": "the job was requeued",
     "": "the job was cancelled",
 }
+
+
+CANCELLED = Verdict(text=_DUE_TO[""], is_node_failure=False)
+"""What srun says alike of a job and of one step."""
 
 
 def from_srun(said: str) -> Verdict | None:
@@ -46,6 +53,14 @@ def from_srun(said: str) -> Verdict | None:
     reason = match.group(1) or ""
     text = _DUE_TO.get(reason, f"the job was cancelled due to {reason.lower()}")
     return Verdict(text=text, is_node_failure=reason == "NODE FAILURE")
+
+
+def _is_running(host: Host) -> bool:
+    command = ("scontrol", "--oneliner", "show", "job", host.environ.get("SLURM_JOB_ID", ""))
+    try:
+        return "JobState=RUNNING" in host.ask(command, timeout_seconds=ASK_SECONDS).stdout
+    except EchelonError:
+        return False
 
 
 def _from_state(host: Host) -> Verdict | None:
