@@ -38,6 +38,7 @@ NOT_ONE_DEVICE = "the first step is not that of one device"
 REFUSED: dict[str, str] = {
     "batch_sampler_of_one": "the script's batch has 1 sample, and there are 2 ranks to share it",
     "data_parallel": "the script uses nn.DataParallel",
+    "buffer_of_rows": NOT_ONE_DEVICE + ": the model changes its buffer Centred.mean with the samples that it gets",
     "full_graph": "Net fails on the rows that this rank has of its input (45 of 90)",
     "hidden_process_group": "the script distributes itself: it calls torch.distributed.init_process_group()",
     "mentions_ddp": "distributes itself: it mentions torch.nn.parallel.DistributedDataParallel",

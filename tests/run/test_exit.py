@@ -142,6 +142,17 @@ def test_traceback_after_an_unfinished_line_is_one(shell: Shell, begun: str) -> 
     assert "failed first: error in the script\n  │ Traceback (most recent call last)" in done.said
 
 
+def test_refusal_after_an_unfinished_line_is_one(shell: Shell) -> None:
+    """What a script has printed before it does not make wrong use a failure."""
+    shell.script(
+        "import torch\nprint('.', end='', flush=True)\nmodel = torch.nn.DataParallel(torch.nn.Linear(2, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(4, 2)).mean().backward()\noptimizer.step()\n"
+    )
+    done = shell.run("-n", "2", "train.py")
+    assert (done.exit_code, "the script cannot be scaled" in done.said) == (2, True), done.said
+
+
 def test_rank_that_left_before_others_missed_it_is_named(shell: Shell) -> None:
     """Where a connection is lost because a rank has ended with 0, the report says so."""
     shell.script(

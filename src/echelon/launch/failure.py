@@ -30,7 +30,8 @@ REFUSED_EXIT_CODE = 2  # as of wrong input on the command line
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
-_REFUSAL = re.compile(r"^echelon\.[A-Z]\w*: ", re.MULTILINE)  # as train.refusal.tell_briefly() writes each
+# as train.refusal.tell_briefly() writes each; a line of the script may be unfinished before it
+_REFUSAL = re.compile(r"echelon\.[A-Z]\w*: ")
 # The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
 _TEXTS: tuple[tuple[str, str], ...] = (
     (
@@ -194,12 +195,16 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
 def _last_words(tail: str, *, most: int = 30) -> list[str]:
     """Return the traceback if there is one, else the last few lines."""
     lines = [line.rstrip("\r") for line in tail.rstrip("\n").split("\n")] if tail.strip() else []
-    refusals = [n for n, line in enumerate(lines) if _REFUSAL.match(line)]
-    if refusals:
-        return lines[refusals[-1] :]
-    starts = [n for n, line in enumerate(lines) if _TRACEBACK.search(line)]
-    if not starts:
-        return lines[-8:]
-    unfinished = _TRACEBACK.search(lines[starts[-1]])
-    lines[starts[-1]] = lines[starts[-1]][unfinished.start() if unfinished else 0 :]
-    return [re.sub(r"^\[rank\d+\]: ?", "", line) for line in lines[starts[-1] :][-most:]]
+    refusal = _from_last(_REFUSAL, lines)
+    if refusal:
+        return refusal
+    traceback = _from_last(_TRACEBACK, lines)
+    return [re.sub(r"^\[rank\d+\]: ?", "", line) for line in traceback[-most:]] or lines[-8:]
+
+
+def _from_last(pattern: re.Pattern[str], lines: list[str]) -> list[str]:
+    """Return what follows from the last place of a pattern on, without what stands before it in its line."""
+    for number in range(len(lines) - 1, -1, -1):
+        if found := pattern.search(lines[number]):
+            return [lines[number][found.start() :], *lines[number + 1 :]]
+    return []

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 from functools import partial, wraps
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -48,6 +48,8 @@ class FirstStep:
         self.is_begun = False
         self.is_oracle = False
         self.syncs_batch_norm = False
+        self.compares_buffers = True
+        """Whether this rank has whole models, and with them all that they remember."""
         self.keeps_dropout = False
         """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
         self.is_half = False
@@ -109,6 +111,7 @@ class FirstStep:
         message = {
             "why_not": DRAWS if was_drawn else self._why_not(),
             "gradients": [None if one.grad is None else one.grad.detach().clone() for one in parameters],
+            "buffers": {key: one.detach().clone() for key, (_, one) in _buffers().items()},
         }
         content = io.BytesIO()
         torch.save(message, content)
@@ -136,6 +139,8 @@ class FirstStep:
         try:
             for place, theirs in enumerate(message["gradients"]):
                 worst = max(worst, _difference(parameters[place], gradients[place], theirs, is_half=self.is_half))
+            if self.compares_buffers:
+                _compare_buffers(message["buffers"], is_half=self.is_half)
         except Refusal as refusal:
             if not self._num_workers or refusal.factor:  # chance makes no multiples
                 raise
@@ -210,6 +215,45 @@ def _difference(
     if factor and float((ours - factor * theirs).norm()) <= 1e-2 * scale:
         raise _wrong(parameter, "it is %.4g times as large" % factor, factor)
     raise _wrong(parameter, "they differ by %.2g" % relative)
+
+
+_Buffers = Dict[str, Tuple[str, torch.Tensor]]
+
+
+def _buffers() -> _Buffers:
+    """Return the buffers of models by what is the same in a child that was forked, with their names.
+
+    BatchNorm has options of its own, and what has no parameters is computed with the whole batch.
+    """
+    found: _Buffers = {}
+    for module in modules.living():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            continue
+        for name, one in module.named_buffers(recurse=False):
+            if type(one) is torch.Tensor and one.layout == torch.strided and one.device.type != "meta":
+                found["%d.%s" % (id(module), name)] = ("%s.%s" % (type(module).__name__, name), one)
+    return found
+
+
+def _compare_buffers(theirs: Dict[str, torch.Tensor], *, is_half: bool) -> None:
+    """Refuse a model that has changed a buffer otherwise than with the whole batch: later steps depend on it."""
+    for key, (name, one) in _buffers().items():
+        other = theirs.get(key)
+        if other is None or other.dtype != one.dtype or other.numel() == 0:
+            continue
+        tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(one.dtype, 1e-3)
+        is_same = other.shape == one.shape
+        if is_same:
+            mine, whole = torch.view_as_real(one) if one.is_complex() else one, other
+            whole = torch.view_as_real(whole) if whole.is_complex() else whole
+            mine, whole = (part.detach().double().nan_to_num() for part in (mine, whole))
+            is_same = float((mine - whole).norm()) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
+        if not is_same:
+            raise Refusal(
+                "the first step is not that of one device: the model changes its buffer %s with the samples that it "
+                "gets, and each rank has its own" % name,
+                "change it outside of the model, where a batch is whole, or one rank: echelon run -n 1 …",
+            )
 
 
 def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:

@@ -59,6 +59,7 @@ class Run:
         self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
         self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
+        self.first_step.compares_buffers = not self.is_split
         self.calls = self._new_calls()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
