@@ -154,3 +154,34 @@ def test_wrong_input(tmp_path: Path, words: list[str], message: str, hint: str) 
     assert message in done.stderr
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+KEPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(6, 1)
+weights = tuple(model.parameters())
+optimizer = torch.optim.SGD(weights, lr=0.1)
+for step, x in enumerate(torch.randn(96, 6).split(16)):
+    loss = (model(x) - step).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(weights, max_norm=5.0)
+    by_one = nn.utils.clip_grad_norm_(parameters=weights[0], max_norm=4.0)
+    optimizer.step()
+    print(f"loss {loss.item():.5f} norm {norm.item():.5f} {by_one.item():.5f}")
+"""
+
+
+@pytest.mark.parametrize("scale", ["data", "fsdp"])
+def test_weights_that_a_script_has_kept_are_clipped(tmp_path: Path, scale: str) -> None:
+    """Clipping knows weights from before they were spread; in later steps alone it was left out without a word."""
+    (tmp_path / "kept.py").write_text(KEPT)
+    alone, spread = (
+        numbers(warm.run(words, cwd=tmp_path))
+        for words in (["kept.py"], ["-m", "echelon", "run", "-n", "2", "--scale", scale, "kept.py"])
+    )
+    assert len(alone) == 18
+    assert spread == pytest.approx(alone, rel=1e-4)

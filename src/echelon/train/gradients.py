@@ -219,6 +219,10 @@ class Gradients:
         """End a step; until then a closure (LBFGS) may have called backward() again and used what came of it."""
         self._is_in_step = False
 
+    def present(self, parameter: Any) -> Any:
+        """Return a weight as it is now, for who has kept it from before it was spread."""
+        return parameter if self._shards is None else self._shards.present(parameter)
+
     def shown(self) -> ContextManager[None]:
         """Let every rank have all that is trained for a while; here each has it, or its part of every tensor."""
         return nullcontext()

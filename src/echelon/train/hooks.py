@@ -121,9 +121,18 @@ def _hook_readers_of_gradients(run: Run) -> None:
 
         return reads
 
+    def clips(original: Callable[..., Any]) -> Callable[..., Any]:
+        read = wrapped(original)
+
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            return read([run.gradients.present(one) for one in given], *args, **kwargs)
+
+        return clip
+
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         is_norm = run.world.is_exact and name == "clip_grad_norm_"
-        function = wrapped(clip_by_whole_norm if is_norm else getattr(nn.utils, name))
+        function = clips(clip_by_whole_norm if is_norm else getattr(nn.utils, name))
         setattr(nn.utils, name, function)
         setattr(nn.utils.clip_grad, name, function)
     torch.amp.GradScaler.unscale_ = wrapped(torch.amp.GradScaler.unscale_)  # type: ignore[method-assign]
