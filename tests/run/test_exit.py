@@ -133,10 +133,10 @@ def test_lowest_of_ranks_that_fail_alike_is_named(shell: Shell, message: str, ra
     assert done.said.count("failed first") == 1
 
 
-@pytest.mark.parametrize("begun", ["", "\\r 80%|###  | 4/5", "name? "])
+@pytest.mark.parametrize("begun", ["", "\r 80%|###  | 4/5", "name? "])
 def test_traceback_after_an_unfinished_line_is_one(shell: Shell, begun: str) -> None:
     """A progress bar or a prompt before it does not hide that the script has failed."""
-    shell.script(f"import sys\nsys.stderr.write({begun!r})\nraise ValueError('wrong')\n".replace("\\\\", "\\"))
+    shell.script(f"import sys\nsys.stderr.write({begun!r})\nraise ValueError('wrong')\n")
     done = shell.run("-n", "1", "--show", "none", "train.py")
     assert done.exit_code == 1
     assert "failed first: error in the script\n  │ Traceback (most recent call last)" in done.said

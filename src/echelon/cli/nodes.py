@@ -240,7 +240,7 @@ def _source(bind: str) -> str:
 
 
 def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]:
-    """Judge what the nodes say while their ranks start; return all above a note, the worst first."""
+    """Judge what the nodes say beside their ranks; return all above a note, the worst first."""
     from echelon.checks.report import grouped
 
     allocation = _planned(plan, host)

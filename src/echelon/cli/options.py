@@ -49,7 +49,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later"),
     Option(names=("--compress",), value="HOW", help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]"),
     Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)"),
-    Option(names=("--check",), value="HOW", help="look at the nodes first: fast, full or off (default: fast, while the ranks start)"),
+    Option(names=("--check",), value="HOW", help="look at the nodes first: fast, full or off (default: fast, beside the ranks)"),
     Option(names=("--exclude-bad",), help="with --check: go on without the nodes on which an error is found"),
     Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
     Option(names=("--global-batch",), value="N", help="divide N samples: ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),

@@ -46,7 +46,7 @@ def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Hos
 
 
 def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | None:
-    """Return what is looked at while the ranks start, unless another look was asked for; None: nothing.
+    """Return what is looked at beside the ranks, unless another look was asked for; None: nothing.
 
     On one machine without devices nobody looks: nothing there is given by anybody, or paid for.
     """

@@ -221,7 +221,7 @@ class Gradients:
 
     def present(self, parameter: Any) -> Any:
         """Return a weight as it is now, for who has kept it from before it was spread."""
-        return parameter if self._shards is None else self._shards.present(parameter)
+        return parameter if self._shards is None else self._shards.former.present(parameter)
 
     def shown(self) -> ContextManager[None]:
         """Let every rank have all that is trained for a while; here each has it, or its part of every tensor."""

@@ -4,13 +4,13 @@ A model's weights become DTensors of which every rank keeps a part; what a scrip
 """
 
 import warnings
-import weakref
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence
 
 import torch
 from torch import nn
 
 from . import all_gather, modules, optimizer_kinds
+from .former import Former
 from .refusal import Refusal
 from .view.tensors import map_tensors, tensors_of
 from .wholes import each_whole, is_sharded, whole
@@ -24,12 +24,7 @@ class Shards:
         self._world = world
         self.roots: List[nn.Module] = []
         self._trained: Dict[int, bool] = {}
-        self._former: "Dict[int, Tuple[weakref.ref[nn.Parameter], nn.Parameter]]" = {}
-
-    def present(self, parameter: Any) -> Any:
-        """Return a weight as it is now, for who has kept it from before it was sharded."""
-        old, new = self._former.get(id(parameter), (None, parameter))
-        return new if old is not None and old() is parameter else parameter
+        self.former = Former()
 
     def refuse_thawed(self) -> None:
         """Refuse weights that were frozen or thawed since they were sharded, which fully_shard does not follow."""
@@ -68,7 +63,7 @@ class Shards:
         parts: Dict[int, nn.Parameter] = {}
         for root in roots:
             parts.update(_shard(root, mesh))
-        self._former.update({id(one): (weakref.ref(one), parts[id(one)]) for one in plain if id(one) in parts})
+        self.former.note((one, parts[id(one)]) for one in plain if id(one) in parts)
         for optimizer in optimizers:
             give_parts(optimizer, parts)
             self.refuse_optimizer(optimizer)  # also from within a closure, whose step has begun

@@ -1,14 +1,14 @@
 """What the ways to split a model have in common: which models are split, and that optimizers follow."""
 
 import re
-import weakref
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Mapping, Optional, Sequence
 
 import torch
 from torch import nn
 
 from .. import optimizer_kinds
+from ..former import Former
 from ..parallel import norms, versions
 from ..parallel.axes import Axes
 from ..parallel.strategy import Strategy, StrategyError
@@ -50,7 +50,7 @@ class Split:
         self.optimizers: Callable[[], List[Optional[torch.optim.Optimizer]]] = list
         """Return all optimizers in the order in which they were made, None for those that are gone."""
         self._axes: Any = None
-        self._former: Dict[int, Tuple[Any, nn.Parameter]] = {}
+        self._former = Former()
 
     @property
     def strategy(self) -> Strategy:
@@ -96,7 +96,7 @@ class Split:
             if optimizer is not None:
                 give_parts(optimizer, {key: new for key, (_, new) in changed.items()})
                 self.refuse_optimizer(optimizer)
-        self._former.update({key: (weakref.ref(old), new) for key, (old, new) in changed.items()})
+        self._former.note(changed.values())
 
     def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
         """Return which of some models can be split; the others are computed whole by every rank."""
@@ -147,8 +147,7 @@ class Split:
 
     def present(self, parameter: Any) -> Any:
         """Return a weight as it is now, for who has kept it from before it was split."""
-        old, new = self._former.get(id(parameter), (None, parameter))
-        return new if old is not None and old() is parameter else parameter
+        return self._former.present(parameter)
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
         """Say of each gradient whether other ranks have other parts of it, rather than the same."""
