@@ -13,8 +13,8 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod clean
 
-demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
-	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
+demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
+	@tools/demo $(BIN)
 
 test: $(VENV)/.test check  ## install what the tests need, Slurm included, and run everything
 	@tools/install-slurm
@@ -71,4 +71,4 @@ $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@touch $@
 
 clean:  ## remove what the two commands made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs demo
