@@ -11,7 +11,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod clean
+.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod pyz clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
@@ -70,5 +70,11 @@ $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' tensorboard safetensors tqdm
 	@touch $@
 
+pyz: echelon.pyz  ## one file that python3 starts on a login node, without an installation
+
+echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell find src -name '*.py' -o -name '*.toml')
+	@rm -rf $(VENV)/pyz && $(INSTALL) --no-deps --target $(VENV)/pyz tomli
+	@$(BIN)/python packaging/build_pyz.py $@ $(VENV)/pyz/tomli
+
 clean:  ## remove what the two commands made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs demo echelon.pyz
