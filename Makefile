@@ -11,7 +11,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod pyz clean
+.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod pyz docs clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
@@ -67,7 +67,8 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@$(INSTALL) 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' \
-	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' tensorboard safetensors tqdm
+	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' tensorboard safetensors tqdm \
+	  'sphinx>=8' furo myst-parser
 	@touch $@
 
 pyz: echelon.pyz  ## one file that python3 starts on a login node, without an installation
@@ -76,5 +77,8 @@ echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell
 	@rm -rf $(VENV)/pyz && $(INSTALL) --no-deps --target $(VENV)/pyz tomli
 	@$(BIN)/python packaging/build_pyz.py $@ $(VENV)/pyz/tomli
 
+docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
+	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs
+
 clean:  ## remove what the two commands made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs demo echelon.pyz
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs demo echelon.pyz build
