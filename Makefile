@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`.
+# Two commands on a fresh machine: `make demo` and `make test`; on one with a GPU also `make gpu PYTHON=…`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod pyz docs clean
+.PHONY: demo test check installed system-packages slurm benchmark gpu frameworks torches horovod pyz docs clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
@@ -33,6 +33,9 @@ slurm: $(VENV)/.test  ## a private Slurm cluster of four nodes to play with, unt
 benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun beside us
 	@tools/install-slurm
 	$(BIN)/python -m benchmarks.launch --write
+
+gpu:  ## show on this machine's GPUs what can be shown there, with the Python that PYTHON names; installs nothing
+	@PYTHONPATH=src:. $(PYTHON) -m benchmarks.gpu $(ROWS)
 
 frameworks: system-packages $(INSTALLED)  ## install the frameworks of the guides, 3 GB, and run an example of each
 	@tools/run-frameworks $(FRAMEWORKS)
