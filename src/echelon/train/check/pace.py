@@ -123,9 +123,9 @@ class Pace:
         """Say it where ranks are no faster."""
         num_ranks = self._run.world.size
         took = statistics.median(self._steps)
-        besides = [_besides(parts, num_ranks) for parts in self._phases]
-        alone = self._spot.whole + statistics.median(besides)
-        if not self._spot.whole or took <= LEAST_LOSS * alone:
+        alone = self._spot.whole + statistics.median(self._besides(parts) for parts in self._phases)
+        quick = sorted(self._steps)[len(self._steps) // 4]
+        if not self._spot.whole or took <= LEAST_LOSS * alone or quick <= alone:
             return
         own, exchange = _milliseconds(self._spot.own), _milliseconds(self._spot.exchange)
         reason = self._reason or "a rank computes its part in %s, and gradients are exchanged in %s" % (own, exchange)
@@ -133,6 +133,16 @@ class Pace:
             "note: a step of %d ranks takes %s, and one rank alone would take about %s: %s (way out: %s)"
             % (num_ranks, _milliseconds(took), _milliseconds(alone), reason, WAYS_OUT)
         )
+
+    def _besides(self, parts: Dict[str, Taken]) -> float:
+        """Return what one device would take for all but its model, at most: it has the rows of all ranks."""
+        nothing, num_ranks = Taken(0.0, 0.0), self._run.world.size
+        model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
+        passed = parts["all"].passed - model.passed - optimizer.passed
+        computed = parts["all"].computed - model.computed - optimizer.computed
+        is_cpu = self._run.world.device.type == "cpu"  # a device is waited for with a busy core
+        by_hooks = max(0.0, model.computed - self._spot.own) if is_cpu else 0.0  # a spot leaves the script's hooks out
+        return optimizer.passed + passed + (num_ranks - 1) * max(0.0, computed) + num_ranks * by_hooks
 
     def _now(self) -> Tuple[float, float]:
         if self._is_phased and self._run.world.device.type == "cuda":
@@ -143,15 +153,6 @@ class Pace:
         passed, computed = (one - other for one, other in zip(self._now(), began))  # noqa: B905
         before = self._parts.get(name, Taken(0.0, 0.0))
         self._parts[name] = Taken(before.passed + passed, before.computed + computed)
-
-
-def _besides(parts: Dict[str, Taken], num_ranks: int) -> float:
-    """Return what one device would take for all but its model, at most: it has all rows, and waits for nobody less."""
-    nothing = Taken(0.0, 0.0)
-    model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
-    passed = parts["all"].passed - model.passed - optimizer.passed
-    computed = parts["all"].computed - model.computed - optimizer.computed
-    return optimizer.passed + passed + (num_ranks - 1) * max(0.0, computed)
 
 
 def _place() -> Tuple[str, Tuple[int, ...]]:
