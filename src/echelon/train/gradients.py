@@ -82,12 +82,15 @@ class Gradients:
     def has_optimizers(self) -> bool:
         return any(known() is not None for known in self._optimizers)
 
+    def known_optimizers(self) -> List[torch.optim.Optimizer]:
+        """Return the optimizers that there are, in the order of all ranks."""
+        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+
     def parameters(self) -> List[nn.Parameter]:
         """Return what is trained, each once, in the order of the optimizers' groups."""
         found: Dict[int, nn.Parameter] = {}
-        for optimizer in [known() for known in self._optimizers]:
-            if optimizer is not None:
-                found.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
+        for optimizer in self.known_optimizers():
+            found.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
         return list(found.values())
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
@@ -103,6 +106,10 @@ class Gradients:
         """Return what each of the other optimizers trains that there are now."""
         others = [known() for place, known in enumerate(self._optimizers) if place not in places]
         return [self.parameters_of(optimizer) for optimizer in others if optimizer is not None]
+
+    def known_parameters(self) -> List[nn.Parameter]:
+        """Return what all ranks have met over, in the order of all ranks."""
+        return self._parameters
 
     def prepare(self) -> None:
         """Meet the other ranks over the parameters; they get rank 0's values when they are first seen."""
@@ -125,8 +132,7 @@ class Gradients:
         self._shards.refuse_thawed()
         self.prepare()
         if not all(is_sharded(one) for one in self._parameters):
-            optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
-            self._shards.apply(optimizers, self._parameters)
+            self._shards.apply(self.known_optimizers(), self._parameters)
             self._parameters = self.parameters()
 
     def _wrap(self, *, finds_unused: bool, are_equal: bool = False) -> None:

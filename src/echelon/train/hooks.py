@@ -110,7 +110,7 @@ def _hook_steps(run: Run) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: run.gradients.after_step(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: run.after_step(optimizer))
 
 
 def _hook_readers_of_gradients(run: Run) -> None:

@@ -14,6 +14,7 @@ from . import world as worlds
 from .batches import leave_workers, rows_of
 from .buckets import DEFAULT_MEGABYTES, Buckets
 from .check.first_step import FirstStep
+from .check.later import LaterSteps
 from .compression import ONE_BUCKET_MEGABYTES, described, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
@@ -62,6 +63,7 @@ class Run:
         self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
+        self.later = LaterSteps(self, is_wanted=wishes.checks_first_step and self.record is None)
         self.calls = self._new_calls()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
@@ -256,6 +258,12 @@ class Run:
         elif self.first_step.is_open:
             with self.gradients.shown():
                 self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
+        self.later.before_step(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice that an optimizer has stepped."""
+        self.gradients.after_step(optimizer)
+        self.later.after_step()
 
     def say(self, text: str) -> None:
         """Talk to the person: on standard error, which is shown for rank 0."""
@@ -290,6 +298,12 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
+        with self.later.pace.part("model"):
+            self._backward(loss, run_backward)
+        if self.record is not None and loss.numel() == 1:
+            self.record.loss = float(plain(loss).detach())
+
+    def _backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         if self.world.is_alone:
             run_backward(loss)
         elif self.is_split:
@@ -304,8 +318,6 @@ class Run:
                 self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
             self._refuse_unshared()
-        if self.record is not None and loss.numel() == 1:
-            self.record.loss = float(plain(loss).detach())
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""

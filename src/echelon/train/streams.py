@@ -112,11 +112,11 @@ class Streams:
                 )
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Leave all generators as they were before."""
+    def kept(self) -> Iterator[Callable[[], bool]]:
+        """Leave all generators as they were before; what is given says whether something was drawn."""
         state = _state()
         try:
-            yield
+            yield lambda: not _is_same(state, _state())
         finally:
             _set_state(state)
 
@@ -177,4 +177,6 @@ def _set_state(state: List[Any]) -> None:
 
 
 def _is_same(one: List[Any], other: List[Any]) -> bool:
-    return torch.equal(one[0][0], other[0][0]) and random_states.is_same(one[1], other[1])
+    (cpu, cuda), (other_cpu, other_cuda) = one[0], other[0]
+    is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
+    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(one[1], other[1])

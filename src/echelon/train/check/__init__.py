@@ -1,1 +1,1 @@
-"""Whether the ranks' training is that of one device: seen while they train."""
+"""Whether a training on several ranks is that of one device: the first step, and later ones."""

@@ -95,6 +95,12 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
         return func(*args)
 
 
+def has_rule(func: Any, kwargs: Kwargs) -> bool:
+    """Say whether a function may be computed with parts, and computes something."""
+    rule = _RULES.get(getattr(func, "__name__", ""))
+    return rule is not None and rule is not _own_metadata and "out" not in kwargs
+
+
 def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
