@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 from functools import partial, wraps
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch import nn
@@ -54,6 +54,8 @@ class FirstStep:
         """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
         self.is_half = False
         """Whether something was computed under autocast."""
+        self.guesses: Set[str] = set()
+        """What was drawn inside of models, where it is not certain for whose rows."""
 
     def keep_dropout_off(self) -> None:
         """Leave dropout off for the whole run, which is one that is compared step by step."""
@@ -142,9 +144,13 @@ class FirstStep:
             if self.compares_buffers:
                 _compare_buffers(message["buffers"], is_half=self.is_half)
         except Refusal as refusal:
-            if not self._num_workers or refusal.factor:  # chance makes no multiples
+            if not (self._num_workers or self.guesses) or refusal.factor:  # chance makes no multiples
                 raise
-            self._say("first step: not compared with one device: the loader's workers may draw random numbers")
+            refusal.withdraw()
+            workers = "the loader's workers may draw random numbers"
+            guess = "the model draws %s, and it is not seen for whose rows" % min(self.guesses, default="")
+            why = guess if self.guesses else workers
+            self._say("first step: not compared with one device: %s" % why)
             return
         self._say("first step: equals that of one device to %.0e (%.1f s)" % (worst, took))
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from . import elsewhere
 from . import world as worlds
 from .batches import leave_workers, rows_of
 from .buckets import DEFAULT_MEGABYTES, Buckets
@@ -22,6 +23,7 @@ from .local_sgd.meetings import Rule
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal
+from .rng import Draws
 from .streams import Streams
 from .view import rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
@@ -57,13 +59,13 @@ class Run:
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
-        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
+        self.draws = self._new_draws()
         self.calls = self._new_calls()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
-        self.batches_per_step = world.size if wishes.keeps_batch else 1
+        self.batches_per_step = (wishes.num_batches or world.size) if wishes.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
@@ -90,6 +92,12 @@ class Run:
             buckets=Buckets(self.world, megabytes=megabytes, say=self.say if self.is_main else _nothing),
             compression=wishes.compress,
         )
+
+    def _new_draws(self) -> Draws:
+        wishes, world = self.wishes, self.world
+        is_on = world.size > 1 and not (world.is_exact or wishes.steps_alone or self.is_split)
+        say = self.say if self.is_main else _nothing
+        return Draws(world, self.streams, say, is_on=is_on, takes_all=wishes.draws_all)
 
     def _new_calls(self) -> Calls:
         if not self.is_split:
@@ -188,8 +196,8 @@ class Run:
 
     def _tell(self) -> None:
         """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
-        if self.world.together is not None:
-            self.streams.follow(self.world.processes)
+        if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
+            self.streams.follow(self.world.processes)  # a script may seed with the time
         if self.is_main and not self.world.is_alone:
             self.say(self._headline())
 
@@ -209,8 +217,12 @@ class Run:
         """Send an oracle ahead, which is this process as one device."""
         if self.record is not None:
             self.first_step.keep_dropout_off()
-        elif self.first_step.is_due and not self.world.is_alone and self.first_step.begin():
-            self._become_oracle()
+        elif self.first_step.is_due and not self.world.is_alone:
+            as_one = self.gradients.draws_as_one or self.draws.is_on
+            self.first_step.keeps_dropout = self.world.is_exact or as_one
+            self.draws.is_compared = True
+            if self.first_step.begin():
+                self._become_oracle()
 
     def _become_oracle(self) -> None:
         """Go on as one device that has whole batches, up to the first step."""
@@ -221,6 +233,7 @@ class Run:
         if not self.gradients.draws_as_one:
             self.streams.become_alone()
         self.gradients.become_alone()
+        self.draws.become_alone()
         self.files.is_closed = True
 
     def stand_aside(self) -> None:
@@ -230,17 +243,24 @@ class Run:
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
         self.gradients.become_alone()
+        self.draws.become_alone()
         self.files.is_closed = False
         self.first_step.is_due = False
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
+        if not self.is_at_home and not self.world.is_alone:
+            elsewhere.meet(self._pid)
+            return
         self.gradients.before_step(optimizer)
+        self.draws.compare()
         if self.record is not None:
             with self.gradients.shown():
                 self.record.before_step(optimizer, self.gradients.parameters())
         elif self.gradients.num_steps == 1 and self.first_step.is_begun:
             with self.gradients.shown():
+                self.first_step.guesses = self.draws.guesses
+                self.draws.is_compared = False
                 self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
 
     def say(self, text: str) -> None:
@@ -266,6 +286,10 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
+        if not self.is_at_home and not self.world.is_alone:
+            elsewhere.meet(self._pid)
+            run_backward(loss)
+            return
         if self.world.is_alone:
             run_backward(loss)
         elif self.is_split:

@@ -6,7 +6,7 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
-from . import hooks, wishes
+from . import elsewhere, hooks, unseeded, wishes
 from . import world as worlds
 from .exact import number
 from .files import sharing
@@ -61,6 +61,10 @@ def start_hooked() -> None:
     _run = Run(world, is_hooked=True, wishes=asked)
     hooks.install(_run)
     sharing.install(_run)
+    if world.processes.size > 1:
+        seed = worlds.seed_of_run(os.environ)
+        unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
+        elsewhere.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
 
 
 def _make_repeatable(world: worlds.World) -> None:
