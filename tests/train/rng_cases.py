@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from echelon.train import draws
+from echelon.train import draws, rng
 from echelon.train.rng import Draws
 from echelon.train.streams import Streams
 from echelon.train.view import exchange
@@ -135,6 +135,11 @@ def main() -> None:
             is_same &= torch.allclose(mine[1][:many], gradient[first : first + many], rtol=1e-4, atol=1e-6)
             if not (is_same and torch.equal(mine[2], generator)):
                 wrong.append(f"{name} of {rows} on rank {rank}: {is_same}")
+    rng.MOST_NUMBERS = 20
+    with state.of([lead]):
+        F.dropout(own, 0.5)
+    if state.is_on:
+        wrong.append("a batch that is too large is drawn whole")
     print("\n".join(wrong) or f"{len(expected)} cases are those of one device")
     sys.exit(bool(wrong))
 

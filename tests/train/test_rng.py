@@ -87,6 +87,15 @@ class Model(nn.Module):
         x = torch.distributions.Gamma(rate, 1.0).rsample() + torch.distributions.Poisson(rate).sample()
         return self.last(x)
 """
+BY_SAMPLE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 1)
+    def forward(self, x):
+        kept = torch.tensor([[float(random.random() < 0.5)] for _ in x])
+        return self.last(kept * self.first(x.mean(1)))
+"""
 COMPILED = """
 class Model(nn.Module):
     def __init__(self):
@@ -138,9 +147,10 @@ def test_what_costs_more(tmp_path: Path) -> None:
         (SELECTS, "models, which draw other numbers on some ranks, for samples that they select", ""),
         (COSTLY, "_standard_gamma(), which --same-random draws as one device does", "not compared"),
         (COMPILED, "models, for torch.compile has compiled what draws them", "equals that of one device"),
+        (BY_SAMPLE, "", "not compared with one device: the model draws with Python's random or numpy"),
         (GUESSED, "", "not compared with one device: the model draws a tensor of shape (3, 6)"),
     ],
-    ids=["kernel", "selects", "costs more", "compiled", "guessed"],
+    ids=["kernel", "selects", "costs more", "compiled", "by sample", "guessed"],
 )
 def test_what_draws_otherwise_is_named(tmp_path: Path, model: str, what: str, first_step: str) -> None:
     """Where a rank draws for itself a line says what for, once, and the training goes on."""

@@ -12,9 +12,12 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTup
 import torch
 import torch.distributed as dist
 
+from . import random_states
 from .streams import Streams
 from .world import World
 
+MOST_NUMBERS = 500_000_000
+"""That a rank draws for others at once; a gigabyte, in 16 bits."""
 EVERY_STEP, EACH_OF = 16, 16  # how long states are compared in every step, and later in each of so many
 
 
@@ -82,9 +85,12 @@ class Draws:
         """Compute a model for rows that this rank has of a batch; None: for no rank's rows."""
         before = (self._leads, self.is_inside)
         self._leads, self.is_inside = leads, True
+        kept = random_states.keep() if self.is_compared and leads else None
         try:
             if self.is_on:
                 yield
+                if kept is not None and not random_states.is_same(kept, random_states.keep()):
+                    self.guesses.add("with Python's random or numpy")
             else:
                 with self._streams.in_own():
                     yield
@@ -131,6 +137,10 @@ class Draws:
         is_certain = len(places) == 1 and (is_sure or places[0].is_whole_of(self.leads or ()))
         if self.leads and not is_certain and max(shape, default=0) > 1:
             self.guesses.add("a tensor of shape %s" % (tuple(shape),))
+        if places and math.prod(places[0].whole(shape)) > MOST_NUMBERS:
+            self.guesses.add("a tensor of shape %s" % (tuple(shape),))
+            self.stop("models, for a batch has more than %d million numbers in one place" % (MOST_NUMBERS // 10**6))
+            return None
         return places[0] if places else None
 
     def like_whole(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
