@@ -31,8 +31,9 @@ WE_MEET = "echelon finds the nodes by itself"
 _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("-n", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
-    Option(names=("--nnodes",), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: go on with MIN"),
+    Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
+    Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: go on with MIN"),
+    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
     Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
@@ -59,6 +60,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--run-dir",), value="DIR", help="the directory of this run (default: a new one in echelon-runs/)"),
     Option(names=("--show",), value="RANKS", help="whose output is live here: 0 (default), 0,3, 4-7, all or none"),
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
+    Option(names=("--time",), value="TIME", help="the same as Slurm writes it: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
     Option(names=("--dry-run",), help="print what would run and stop"),
     Option(names=("--json",), help="with --dry-run: as JSON"),
@@ -144,7 +146,8 @@ def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
 
 def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     starts = [known for known in by_name if known.startswith(name) and name.startswith("--")]
-    if len(starts) == 1:
+    is_foreign = name.startswith("--") and _is_foreign(name)
+    if len({by_name[known].key for known in starts}) == 1 and not is_foreign:
         return by_name[starts[0]]  # argparse, and so torchrun, lets people shorten
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
@@ -152,6 +155,15 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     if not near and command != "run" and any(name in option.names for option in OPTIONS):
         hint = f"{name} is an option of echelon run; {lists}"
     raise UsageError(f"there is no option {name}", hint=hint)
+
+
+def _is_foreign(name: str) -> bool:
+    """Say whether Slurm or torchrun has an option of exactly this name: then it is no abbreviation of ours."""
+    from echelon.lint.batch import names
+    from echelon.lint.toml import words
+
+    theirs = names() | frozenset(words()["slurm"]["steps"]["options"])
+    return name[2:] in theirs or any(name in option.names for option in OPTIONS)
 
 
 def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:

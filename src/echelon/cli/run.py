@@ -72,6 +72,7 @@ def read_job(scanned: Scanned) -> Job:
         ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
         min_nodes=least,
         num_nodes=most,
+        cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
         scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
@@ -85,7 +86,7 @@ def read_job(scanned: Scanned) -> Job:
         run_directory=_run_directory(values),
         name=values.get("rdzv_id", "none"),
         show=_show(values),
-        timeout_seconds=_duration(values.get("timeout", "0")),
+        timeout_seconds=_limit(values),
         max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
@@ -246,6 +247,17 @@ def _duration(text: str) -> float:
             hint="echelon run --timeout 90m …",
         )
     return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _limit(values: dict[str, str]) -> float:
+    """Return the seconds after which a run ends: --timeout counts seconds, and --time minutes, as Slurm does."""
+    if "time" not in values:
+        return _duration(values.get("timeout", "0"))
+    if "timeout" in values:
+        raise UsageError("--time and --timeout both limit the run", hint=f"leave --timeout {values['timeout']} out")
+    from echelon.units import minutes
+
+    return minutes(values["time"]) * 60.0
 
 
 def _run_directory(values: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from echelon.cli import options as run_options
 from echelon.cli.launcher import with_launcher
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
-from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, today
+from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
 from echelon.cli.talk import say
 from echelon.errors import UsageError
@@ -40,7 +40,7 @@ SUBMITTING: tuple[Option, ...] = (
 # What would contradict the resources, or belongs to the start inside of the job.
 _NOT_FROM_RUN = frozenset(
     {"nnodes", "nproc_per_node", "share_devices", "dry_run", "json", "help", "global_batch", "run_dir", "node_rank",
-     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank"}
+     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank", "time", "cpus_per_task"}
 )  # fmt: skip
 # What a plain script can keep of `echelon run`: where it stands, it says the same in its own words.
 _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})
@@ -67,6 +67,8 @@ def main(arguments: list[str]) -> int:
     script = submit.prepare(wish, host)
     _refuse_booking(script.booking, wish)
     say_worst(wish.job.command)
+    for note in script.booking.notes:
+        say(f"note: {note}")
     if "dry_run" in values:
         print(script.text, end="")
         if "plain" not in values:
@@ -107,6 +109,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         job=job,
         request=read_request(values, host.environ),
         machine=machine,
+        successor=successor(machine, host),
         run_words=_run_words(scanned),
         made_by=made_by,
         job_name=values.get("job_name", ""),
