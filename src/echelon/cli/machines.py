@@ -6,7 +6,9 @@ import difflib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from echelon.errors import EchelonError, UsageError
@@ -124,10 +126,20 @@ def _print_json(machine: Machine) -> None:
 
 def _learn(values: dict[str, str]) -> int:
     from echelon.host import Host
+
+    out, learned = learn_here(Host(), values)
+    if "json" in values and out != "-":
+        _print_json(replace(learned.machine, path=os.path.abspath(out)))
+    elif out != "-":
+        print(out)
+    return 0
+
+
+def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> tuple[str, Learned]:
+    """Describe this cluster in a file, as the options of `learn` say, and tell of it; return the file's name."""
     from echelon.machines import files, load
     from echelon.machines.learn import learn
 
-    host = Host()
     learned = learn(host, name=values.get("name", ""))
     name = _checked_name(learned.machine.name)
     below = load.load_shipped().get(name)
@@ -141,11 +153,7 @@ def _learn(values: dict[str, str]) -> int:
     text = _text(learned, is_overlay=below is not None)
     _write(out, text)
     _tell(learned, out, below)
-    if "json" in values and out != "-":
-        _print_json(replace(learned.machine, path=os.path.abspath(out)))
-    elif out != "-":
-        print(out)
-    return 0
+    return out, learned
 
 
 def _checked_name(name: str) -> str:
@@ -170,7 +178,7 @@ def _with_known_names(learned: Learned, below: Machine) -> Learned:
     return replace(learned, machine=replace(learned.machine, node_types=kinds, partitions=partitions))
 
 
-def _probed(host: Host, learned: Learned, values: dict[str, str], folder: str) -> Learned:
+def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str) -> Learned:
     """Add the nearest cores of each device to the kind of node of one partition."""
     from datetime import datetime, timezone
 

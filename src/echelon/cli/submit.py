@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +22,8 @@ from echelon.errors import UsageError
 if TYPE_CHECKING:
     from echelon.host import Host
     from echelon.launch.launchers import Line
-    from echelon.launch.submit import Wish
+    from echelon.launch.submit import Script, Wish
+    from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
 
 SUBMITTING: tuple[Option, ...] = (
@@ -30,6 +32,7 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--min-nodes",), value="N", help="go on with so few, where nodes fail (default: end)"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
     Option(names=("--follow",), help="show rank 0's output as it is written, and wait"),
+    Option(names=("--learn",), help="where this cluster is not known: learn it from its Slurm first"),
     Option(names=("--test",), help="ask Slurm when it would start; nothing is submitted"),
     Option(names=("--plain",), help="a script that needs no echelon when it runs, as the guides show"),
     Option(names=("--layout",), value="HOW", help="of a plain script: torchrun (one a node) or tasks (one a rank)"),
@@ -74,6 +77,16 @@ def main(arguments: list[str]) -> int:
         if "plain" not in values:
             say(f"note: submitting makes the folder of its output: mkdir -p {shlex.quote(script.run_directory)}")
         return 0
+    return _hand_over(script, values, host)
+
+
+def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
+    """Give the script to Slurm, and wait for its end where that was asked for; return the exit code."""
+    from echelon.launch import submit
+    from echelon.slurm import queue
+
+    if "after" in values:
+        queue.refuse_bad_predecessor(host, values["after"])
     for name in submit.overruling(host):
         say(f"note: {name} would overrule the script, and is not passed on")
     submit.write(script)
@@ -87,7 +100,9 @@ def main(arguments: list[str]) -> int:
         say(f"job {number}: {script.headline} · {script.run_directory}")
     if "wait" not in values and "follow" not in values:
         return 0
-    return submit.follow(number, script, host, shows=sys.stdout.buffer if "follow" in values else None)
+    from echelon.launch.following import follow
+
+    return follow(number, script.run_directory, host, say, shows=sys.stdout.buffer if "follow" in values else None)
 
 
 def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> Wish:
@@ -104,7 +119,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         values = {**values, **_sizes(values, job, line)}
         if is_plain:
             _refuse_what_only_a_launcher_sets(line)
-    machine, _ = read_machine(values, host)
+    machine = _machine(values, host)
     return Wish(
         job=job,
         request=read_request(values, host.environ),
@@ -119,6 +134,31 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         today=today(),
         is_dry=is_plain and "dry_run" in values,
     )
+
+
+def _machine(values: Mapping[str, str], host: Host) -> Machine:
+    """Return the machine to submit on; one that nobody has described is learned, if that is wanted."""
+    try:
+        return read_machine(values, host)[0]
+    except UsageError as error:
+        if "machine" in values or shutil.which("scontrol") is None:
+            raise
+        if "learn" not in values and not _wants_to_learn():
+            raise UsageError(error.message, hint="echelon submit --learn …   asks this cluster's Slurm first") from None
+    from echelon.cli.machines import learn_here
+
+    learn_here(host)
+    return read_machine(values, host)[0]
+
+
+def _wants_to_learn() -> bool:
+    """Ask a person; where nobody sits at a terminal, the answer is no."""
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        return False
+    sys.stderr.write("echelon: this cluster is not known. Learn it from its Slurm now, and go on? [Y/n] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    return answer.strip().lower() in ("", "y", "yes") and bool(answer)
 
 
 def _refuse_booking(booking: Booking, wish: Wish) -> None:

@@ -10,16 +10,16 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from echelon.errors import EchelonError, RunError, UsageError
+from echelon.errors import UsageError
 from echelon.host import Finished, Host
 from echelon.launch import scaling
 from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
-from echelon.slurm import batch, plain, queue
+from echelon.slurm import batch, plain
 from echelon.spec import Booking, Container, Job, Request
 from echelon.units import amount, slurm_time
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from echelon.machines.machine import Machine
 
 SUBMIT_SECONDS = 60.0
-POLL_SECONDS = (0.2, 10.0)
 OUTPUT = "slurm.out"
 PLAIN_OUTPUT = "%x-%j.out"  # of a script that is only read, and perhaps submitted by hand
 
@@ -235,42 +234,3 @@ def _refused(script: Script, said: str) -> UsageError:
     return UsageError(
         f"Slurm refuses the job: {text}", hint=f"the script is {script.path}; echelon plan --why … explains its lines"
     )
-
-
-def follow(number: str, script: Script, host: Host, *, shows: IO[bytes] | None) -> int:
-    """Wait for the end of a job, showing its output as it comes; return its exit code."""
-    path = os.path.join(script.run_directory, OUTPUT)
-    seen = 0
-    pause, patience = POLL_SECONDS
-    while True:
-        state = _state(number, host)
-        seen += _show_from(path, seen, shows)
-        if state is not None and state.is_over:
-            time.sleep(POLL_SECONDS[0])  # the last words may still be on their way through the file system
-            _show_from(path, seen, shows)
-            return state.exit_code
-        time.sleep(pause)
-        pause = min(pause * 1.5, patience if seen == 0 or shows is None else 1.0)
-
-
-def _state(number: str, host: Host) -> queue.State | None:
-    try:
-        return queue.state(host, number)
-    except EchelonError as error:
-        if "not known" in error.message:
-            raise RunError(f"job {number} has left Slurm's memory; how it ended is in its run directory") from None
-        return None  # a controller that is busy for a moment
-
-
-def _show_from(path: str, start: int, shows: IO[bytes] | None) -> int:
-    if shows is None:
-        return 0
-    try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            data = file.read()
-    except OSError:
-        return 0  # the job has not begun
-    shows.write(data)
-    shows.flush()
-    return len(data)
