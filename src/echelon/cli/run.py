@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli import exchange_options
+from echelon.cli.behind import refuse_unread
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> int:
         job = with_line(job, line)
     from echelon.launch.prepare import prepare
 
+    refuse_unread(job.command)
     plan = prepare(job)
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
@@ -141,12 +143,21 @@ def _key(option: str) -> str:
 def _command(scanned: Scanned) -> Command:
     if scanned.is_program and "module" in scanned.values:
         raise UsageError("-m names a module, and -- a program: one of them is wanted", hint="echelon run -m MODULE …")
-    is_program = scanned.is_program or "no_python" in scanned.values
+    is_program = (scanned.is_program and not _is_script(scanned)) or "no_python" in scanned.values
     if not scanned.rest:
         raise UsageError("no script was given", hint="echelon run -n 2 train.py")
     target, *arguments = scanned.rest
     kind = "program" if is_program else "module" if "module" in scanned.values else "script"
     return Command(kind=kind, target=target, arguments=tuple(arguments))
+
+
+def _is_script(scanned: Scanned) -> bool:
+    """Say whether what stands after -- is a script after all: torchrun's line may have -- before its script."""
+    target = scanned.rest[0] if scanned.rest else ""
+    if not target.endswith(".py") or not os.path.isfile(target):
+        return False
+    of_torchrun = {option.key for option in OPTIONS if option.no_meaning}
+    return not os.access(target, os.X_OK) or not of_torchrun.isdisjoint(scanned.values)
 
 
 def _whole(name: str, text: str, *, least: int) -> int:

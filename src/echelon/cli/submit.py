@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
+from echelon.cli.behind import refuse_unread
 from echelon.cli.launcher import with_launcher
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
@@ -69,6 +70,7 @@ def main(arguments: list[str]) -> int:
     wish = _wish(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
     script = submit.prepare(wish, host)
     _refuse_booking(script.booking, wish)
+    refuse_unread(wish.job.command)
     say_worst(wish.job.command)
     for note in script.booking.notes:
         say(f"note: {note}")
