@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
+from echelon.cli.talk import print_help, print_table
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
     """Show the machines, or one, or learn one."""
     names, values = _scan(arguments)
     if "help" in values:
-        print(HELP, end="")
+        print_help(HELP)
         return 0
     if len(names) > 1:
         raise UsageError(f"one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}")
@@ -101,7 +102,7 @@ def _show_all(values: dict[str, str]) -> int:
         return 0
     from echelon.machines.page import table
 
-    print(table(machines), end="")
+    print_table(table(machines))
     return 0
 
 
@@ -114,7 +115,7 @@ def _show_one(name: str, values: dict[str, str]) -> int:
         return 0
     from echelon.machines.page import page
 
-    print(page(machine), end="")
+    print_table(page(machine))
     return 0
 
 

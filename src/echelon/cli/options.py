@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
+from echelon.host import terminal
+
+LEFT = 31
+"""The column of a help where what an option means begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,19 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--numa-binding",), value="HOW", no_meaning="see --bind"),
     Option(names=("--signals-to-handle",), value="NAMES", no_meaning="TERM, INT, USR1 and USR2 always reach the ranks"),
     Option(names=("--shutdown-timeout",), value="S", no_meaning="see the grace periods in docs/run.md"),
+)  # fmt: skip
+
+
+# the options of a help in the order in which people need them; what stands in none comes last
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "run_dir", "dry_run", "help")),
+    ("how a script for one device is scaled", (
+        "no_check", "exact", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
+        "outer_lr", "outer_momentum", "async", "compress", "bucket_mb")),
+    ("limits and restarts", ("timeout", "time", "max_restarts", "check", "exclude_bad")),
+    ("where ranks run", (
+        "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
+    ("what is started", ("module", "no_python", "json")),
 )  # fmt: skip
 
 
@@ -181,9 +198,12 @@ def help_text() -> str:
     """Return the help: what has a meaning first, then what is accepted for torchrun's sake."""
     lines = ["usage: echelon run [options] SCRIPT [args…]", "       echelon run [options] -m MODULE [args…]",
              "       echelon run [options] -- PROGRAM [args…]",
-             "       echelon run [options] -- torchrun …, accelerate launch …, deepspeed …, mpirun …, srun …", "",
-             "Start a script on every device of this machine, or of the Slurm allocation one stands in.", "", "options:"]  # fmt: skip
-    lines += rows(OPTIONS)
+             "       echelon run [options] -- torchrun … (or accelerate, deepspeed, mpirun, srun)", "",
+             "Start a script on every device of this machine, or of the Slurm allocation one", "stands in."]  # fmt: skip
+    grouped = {key for _, keys in GROUPS for key in keys}
+    others = tuple(option.key for option in OPTIONS if option.key not in grouped)
+    for title, keys in (*GROUPS, ("as in torchrun", others)):
+        lines += ["", f"{title}:", *rows([option for key in keys for option in OPTIONS if option.key == key])]
     accepted = ", ".join(option.names[-1] for option in OPTIONS if option.no_meaning)
     lines += ["", "accepted so that torchrun's command lines work verbatim, without meaning here:"]
     lines += _wrapped(accepted)
@@ -192,16 +212,27 @@ def help_text() -> str:
 
 
 def rows(options: Sequence[Option]) -> list[str]:
-    """Return the lines of a help for the options that have a meaning."""
+    """Return the lines of a help for the options that have a meaning, as wide as the terminal."""
+    import textwrap
+
     lines = []
+    width = max(terminal.columns() - 1, LEFT + 20)
     for option in options:
         if not option.no_meaning:
-            left = ", ".join(option.names) + (f" {option.value}" if option.value else "")
-            lines.append(f"  {left:<28} {option.help}" if len(left) < 28 else f"  {left}\n{'':31}{option.help}")
+            left = "  " + ", ".join(option.names) + (f" {option.value}" if option.value else "")
+            first = f"{left:<{LEFT - 2}}  "
+            if len(first) > LEFT:
+                lines.append(left)
+                first = " " * LEFT
+            lines += textwrap.wrap(
+                option.help, width, initial_indent=first, subsequent_indent=" " * LEFT, break_on_hyphens=False
+            )
     return lines
 
 
 def _wrapped(text: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return textwrap.wrap(
+        text, max(terminal.columns() - 1, 40), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from echelon.cli import fits
 from echelon.cli.options import Option, rows, scan
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
-from echelon.cli.talk import say
+from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
 from echelon.spec import Booking
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="plan")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if scanned.rest:
         raise UsageError(
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
         say(f"note: {note}")
     print_booking(booking, how, with_reasons="why" in values)
     for name in against if "why" in values else ():
-        print(f"not {name}: {against[name]}")
+        print_table(f"not {name}: {against[name]}")
     if fit is not None:
         fit.print()
     return 0
@@ -101,14 +101,14 @@ def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
     for reason in reasons:
         why = how if reason.what == "machine" and not with_reasons else reason.why
         line = f"{reason.what:<{what}}  {reason.value:<{value}}"
-        print(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
+        print_table(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
     if booking.batch_per_rank:
         print(f"{'batch per rank':<{what}}  {booking.batch_per_rank}")
     if not with_reasons:
         return
     print("\nenvironment of each rank (your own value of a name always wins):")
     for variable in booking.variables:
-        print(f"  {variable.name}={variable.value}\n      {variable.why}")
+        print_table(f"  {variable.name}={variable.value}\n      {variable.why}")
 
 
 def help_text() -> str:

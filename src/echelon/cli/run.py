@@ -14,6 +14,7 @@ from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
 from echelon.cli.preflight import checked, look
+from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
     """Run a job, or with --dry-run print the plan."""
     scanned = scan(arguments)
     if "help" in scanned.values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if "json" in scanned.values and "dry_run" not in scanned.values:
         raise UsageError(

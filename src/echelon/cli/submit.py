@@ -17,7 +17,7 @@ from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
-from echelon.cli.talk import say
+from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="submit")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if "time" not in values:
         raise UsageError("how long may it take? Slurm ends a job at its time limit", hint="--time 2h")

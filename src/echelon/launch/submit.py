@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from echelon.errors import UsageError
 from echelon.host import Finished, Host
 from echelon.launch import scaling
-from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command, refuse_traps
-from echelon.launch.run_directory import new_path
+from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
+from echelon.launch.run_directory import RUNS, new_path
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
