@@ -11,7 +11,7 @@ from typing import Any
 from echelon.cli.exchange_options import SPLITS
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, rows, scan
-from echelon.cli.talk import say
+from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="prove")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if scanned.is_program or not scanned.rest:
         raise UsageError("no script was given", hint="echelon prove -n 4 train.py")

@@ -17,7 +17,7 @@ from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch import copies, scaling
-from echelon.launch.run_directory import new_path
+from echelon.launch.run_directory import RUNS, new_path
 from echelon.plan import Site, Surroundings, resolve
 from echelon.spec import Booking, Command, Job, Plan
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from echelon.script.find import Script
     from echelon.script.imports import Imports
 
-RUNS = "echelon-runs"
 RUNTIMES = ("singularity", "apptainer")
 
 

@@ -208,7 +208,7 @@ class _Prover:
 def _without_logs(report: str) -> str:
     """Return the report of a failed run without where its logs are: they are removed with all else."""
     lines = report.rstrip().splitlines()
-    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · logs in ", line))
+    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · run ", line))
 
 
 def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
