@@ -7,7 +7,7 @@ methods the model was called, how often, or how many models there are. DDP overl
 import inspect
 import weakref
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, Optional
+from typing import Any, Callable, Collection, ContextManager, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -88,13 +88,24 @@ class Gradients:
 
     def parameters(self) -> List[nn.Parameter]:
         """Return what is trained, each once, in the order of the optimizers' groups."""
-        found = {}
+        found: Dict[int, nn.Parameter] = {}
         for optimizer in self.known_optimizers():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.requires_grad:
-                        found[id(parameter)] = parameter
+            found.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
         return list(found.values())
+
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+        """Return what one optimizer trains."""
+        return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+
+    def place_of(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return an optimizer's place in the order in which all ranks made them."""
+        self.add(optimizer)
+        return next(place for place, known in enumerate(self._optimizers) if known() is optimizer)
+
+    def all_but(self, places: Collection[int]) -> List[List[nn.Parameter]]:
+        """Return what each of the other optimizers trains that there are now."""
+        others = [known() for place, known in enumerate(self._optimizers) if place not in places]
+        return [self.parameters_of(optimizer) for optimizer in others if optimizer is not None]
 
     def known_parameters(self) -> List[nn.Parameter]:
         """Return what all ranks have met over, in the order of all ranks."""

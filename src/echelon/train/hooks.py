@@ -258,6 +258,8 @@ def _hook_own_distribution(run: Run) -> None:
     original = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if not _is_ours():
+            run.first_step.leave("the script distributes itself")
         if not _is_ours() and not run.world.is_alone:
             if run.wishes.is_auto and not run.has_begun:
                 run.stand_aside()

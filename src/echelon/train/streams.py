@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import device as devices
 from . import random_states
 from .refusal import Refusal
 from .world import World
@@ -154,8 +155,7 @@ def seed_again(seed: int) -> None:
     """Seed the generators that are in use; torch.manual_seed notes a traceback for each device that is not, in 3 ms."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
+    devices.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
@@ -166,15 +166,13 @@ def _state() -> List[Any]:
 
 
 def _torch_state() -> List[Any]:
-    is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return [torch.get_rng_state(), torch.cuda.get_rng_state() if is_on_gpu else None]
+    return [torch.get_rng_state(), devices.random_state()]
 
 
 def _set_state(state: List[Any]) -> None:
-    (cpu, cuda), others = state
+    (cpu, of_device), others = state
     torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda)
+    devices.set_random_state(of_device)
     random_states.put(others)
 
 
