@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from echelon.lint.command import Command
+from echelon.lint.command import Command, Word
 from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import DEVICE_OPTIONS, Job
@@ -28,18 +28,19 @@ def folder_of_output(job: Job) -> Iterator[Hit]:
         folder = os.path.dirname(option.value) if option else ""
         if option is None or not folder or "%" in folder:
             continue
-        for command in job.commands:
-            made = [word.text.rstrip("/").removeprefix("./") for word in command.argv[1:]]
-            if command.program == "mkdir" and folder.rstrip("/").removeprefix("./") in made:
-                message = (
-                    f"{folder} is made by the job (line {command.argv[0].line}), and the log is opened before that"
-                )
-                submit = words()["slurm"]["submit"]
-                yield hit(option, message, f"mkdir -p {folder} && {submit} {os.path.basename(job.path)}")
-                break
-        else:
-            continue
-        return
+        path = folder.rstrip("/").removeprefix("./")
+        maker = next((command for command in job.commands if _makes(command, path)), None)
+        if maker is not None:
+            message = f"{folder} is made by the job (line {maker.argv[0].line}), and the log is opened before that"
+            submit = words()["slurm"]["submit"]
+            yield hit(option, message, f"mkdir -p {folder} && {submit} {os.path.basename(job.path)}")
+            return
+
+
+def _makes(command: Command, path: str) -> bool:
+    made = [word.text.rstrip("/").removeprefix("./") for word in command.argv[1:]]
+    is_below = any(each.startswith(f"{path}/") for each in made)
+    return command.program == "mkdir" and (path in made or (is_below and "-p" in made))
 
 
 def one_core_each(job: Job) -> Iterator[Hit]:
@@ -125,7 +126,8 @@ def _is_behind(job: Job, command: Command) -> bool:
 def overwritten(job: Job) -> Iterator[Hit]:
     """--requeue, and a log that the second run begins anew."""
     option = job.option("requeue")
-    if option is not None and job.option("open-mode") is None and not job.value("output").startswith("/dev/null"):
+    is_kept = job.value("open-mode").startswith("a")
+    if option is not None and not is_kept and not job.value("output").startswith("/dev/null"):
         message = "a job that is queued again empties its log: what the first run said is lost"
         yield hit(option, message, "--open-mode=append")
 
@@ -157,10 +159,10 @@ def no_device_asked(job: Job) -> Iterator[Hit]:
     if any(step.option(*DEVICE_OPTIONS, "G") for step in job.started("srun")) or job.is_heterogeneous:
         return
     for start in job.started("python", "python3", *LAUNCHERS):
-        wanted = next((word for word in start.words if WANTS_DEVICE.search(word.text)), None)
-        wanted = wanted if wanted is not None and "device" in _before(start.words, wanted) + wanted.text else None
         program = next((each for each in job.programs if job.runs(start, each)), None)
         line = program.needs_device if program else 0
+        wanted = next((word for word in start.words if _wants(start.words, word)), None)
+        wanted = wanted or next((word for word in _signs(job)), None)
         if wanted is not None or line:
             why = wanted.text if wanted else f"{program.path}, line {line}," if program else ""
             message = f"no device is asked for, and {why} wants one"
@@ -168,9 +170,26 @@ def no_device_asked(job: Job) -> Iterator[Hit]:
             return
 
 
-def _before(argv: tuple[object, ...], word: object) -> str:
+def _wants(argv: tuple[Word, ...], word: Word) -> bool:
+    """Tell whether an argument asks for a device: --device cuda, --accelerator=gpu, --nproc-per-node=gpu."""
     at = argv.index(word)
-    return str(getattr(argv[at - 1], "text", "")) if at else ""
+    before = argv[at - 1].text if at else ""
+    is_about = re.search("device|accel|nproc", before + word.text) is not None
+    return is_about and WANTS_DEVICE.search(word.text) is not None
+
+
+def _signs(job: Job) -> Iterator[Word]:
+    """Yield what else in a script is of use with a device alone."""
+    for command in job.commands:
+        if command.program in ("module", "ml") and not any(word.text == "unload" for word in command.argv):
+            yield from (word for word in command.argv if re.match(r"(?:cuda|cudnn|nvhpc)\b", word.text.lower()))
+        elif command.program == "nvidia-smi":
+            yield command.argv[0]
+    for start in job.started("singularity", "apptainer"):
+        yield from (word for word in start.words if word.text == "--nv")
+    variable = job.last("CUDA_VISIBLE_DEVICES")
+    if variable is not None and re.fullmatch(r"\d(?:,\d+)*", variable.value):
+        yield variable.word
 
 
 RULES = (

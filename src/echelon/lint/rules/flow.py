@@ -133,7 +133,9 @@ def module_after_environment(job: Job) -> Iterator[Hit]:
     activated = None
     for command in job.commands:
         argv = [word.text for word in command.argv]
-        is_source = command.program in ("source", ".") and re.search(r"bin/activate$", argv[-1] if argv else "")
+        script = "".join(argv[1:2]) if command.program in ("source", ".") else ""
+        is_source = re.search(r"(?:^|bin/)activate$", script) is not None
+        is_source = is_source or (command.program in ("conda", "mamba") and argv[1:2] == ["activate"])
         if is_source and command.outer is None:
             activated = command
         if command.program == "deactivate":

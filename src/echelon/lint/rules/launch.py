@@ -244,7 +244,9 @@ def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[
             and place is not None
         ):
             message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, and the job has {there}"
-            yield hit(place, message, f"Trainer({name}={there}, …)")
+            found = hit(place, message, f"Trainer({name}={there}, …)")
+            is_idle = name == "devices" and given < there
+            yield replace(found, severity="warning") if is_idle else found
 
 
 def horovod(job: Job) -> Iterator[Hit]:

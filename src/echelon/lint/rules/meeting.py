@@ -186,6 +186,8 @@ def read_too_early(job: Job) -> Iterator[Hit]:
             found = mine.search(word.live)
             if found and _matters(word):
                 message = f"${found[1]} is read before srun: it is 0 for all {num_tasks} tasks"
+                if re.search(r"(?i)(?:node|machine)[_-]rank", word.text) and _meets_by_itself(job):
+                    continue
                 placed = hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
                 yield placed if _is_needed(job, command, word) else replace(placed, severity="warning")
     for document in job.script.documents:
@@ -195,6 +197,12 @@ def read_too_early(job: Job) -> Iterator[Hit]:
             column = found.start() - document.text.rfind("\n", 0, found.start())
             message = f"${found[1]} is read while the file is written: it is 0 for all {num_tasks} tasks"
             yield Hit(line=line, column=column, width=len(found.group()), message=message, repair=f"\\${found[1]}")
+
+
+def _meets_by_itself(job: Job) -> bool:
+    """Tell whether every launcher of the job numbers its nodes by itself, so that no number is read."""
+    backends = [start.option("rdzv-backend") for start in job.started("torchrun", "accelerate")]
+    return bool(backends) and all(given is not None and given[1] != "static" for given in backends)
 
 
 def _is_needed(job: Job, command: Command, word: Word) -> bool:

@@ -27,19 +27,18 @@ def no_device(program: Program) -> Iterator[Hit]:
         return
     if any("VISIBLE_DEVICES" in text for text in program.texts):
         return
+    bare = _first_bare(program)
+    if bare is None and "DistributedDataParallel" not in program.words:
+        return  # what the ranks compute on stands in another file
     for call in program.called("init_process_group"):
-        is_chosen = isinstance(
-            keyword(call, "backend") or (call.args[0] if call.args else None), (ast.Name, ast.Attribute)
-        )
-        if (_uses_nccl(call) or (is_chosen and _first_bare(program) and not _chooses(program))) and (
-            call.args or call.keywords or "cuda" in program.text
-        ):
-            bare = _first_bare(program)
+        backend = keyword(call, "backend") or (call.args[0] if call.args else None)
+        is_open = isinstance(backend, (ast.Name, ast.Attribute)) and bare is not None and not _chooses(program)
+        is_given = call.args or call.keywords or "cuda" in program.text
+        if is_given and (_uses_nccl(call) or is_open):
             message = "no device is chosen: what does not name one, such as barrier, is on device 0 in every rank"
             if bare is not None:
                 message = f"no device is chosen: {ast.unparse(bare)} in line {bare.lineno} is device 0 in every rank"
-            repair = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-            yield program.hit(call, message, repair)
+            yield program.hit(call, message, 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))')
             return
 
 
@@ -49,12 +48,16 @@ def _chooses(program: Program) -> bool:
     return any("cuda:" in text for text in texts) or any(len(call.args) > 1 for call in program.called("device"))
 
 
-def _first_bare(program: Program) -> ast.Call | None:
-    """Return the first call that means the current device: .cuda(), .to("cuda"), torch.device("cuda")."""
-    for call in program.called("cuda", "to", "device"):
-        first = constant(call.args[0]) if call.args else None
-        if first == "cuda" or (tail(call.func) == "cuda" and not call.args and not call.keywords):
-            return call
+def _first_bare(program: Program) -> ast.expr | None:
+    """Return the first place that means the current device: .cuda(), .to("cuda"), device = "cuda"."""
+    for node in program.nodes:
+        if isinstance(node, ast.Call) and tail(node.func) == "cuda" and not node.args and not node.keywords:
+            return node
+        if isinstance(node, ast.Constant) and node.value == "cuda":
+            parent = program.parents.get(node)
+            is_used = isinstance(parent, ast.Call) and tail(parent.func) in ("to", "device")
+            if is_used or isinstance(parent, (ast.Assign, ast.IfExp)):
+                return parent if isinstance(parent, ast.expr) else node
     return None
 
 

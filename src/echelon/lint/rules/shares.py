@@ -86,9 +86,7 @@ def little_memory(job: Job) -> Iterator[Hit]:
 def all_memory(job: Job) -> Iterator[Hit]:
     """--mem=0, the memory of the whole node, where the node is shared."""
     option = job.option("mem")
-    if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.has_whole_nodes:
-        return
-    if job.machine is None and job.takes_all_devices:
+    if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.takes_all_devices:
         return
     each = job.kind.memory_bytes_per_device if job.kind else None
     repair = (

@@ -98,11 +98,18 @@ def _trains_together(loop: ast.AST) -> bool:
 def past_the_wrapper(program: Program) -> Iterator[Hit]:
     """model.module(x) in training, past what averages gradients."""
     models = _wrapped(program)
+    bare = {f"{model}.module" for model in models}
+    bare |= {
+        ast.unparse(target)
+        for node in program.nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) in bare
+        for target in node.targets
+    }
     for _, call in program.calls if models else ():
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr == "forward":
             func = func.value
-        is_module = isinstance(func, ast.Attribute) and func.attr == "module" and ast.unparse(func.value) in models
+        is_module = ast.unparse(func) in bare
         if not is_module or _is_without_gradients(program, call):
             continue
         loop = next((each for each in program.around(call) if isinstance(each, LOOPS)), None)
@@ -113,7 +120,7 @@ def past_the_wrapper(program: Program) -> Iterator[Hit]:
             message = (
                 f"{name}(…) goes past DistributedDataParallel: gradients are averaged for calls of the wrapper alone"
             )
-            yield program.hit(call, message, f"{name.partition('.module')[0]}(…)")
+            yield program.hit(call, message, f"{next(iter(models))}(…)")
             return
 
 
