@@ -179,10 +179,9 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
 
 def _is_foreign(name: str) -> bool:
     """Say whether Slurm or torchrun has an option of exactly this name: then it is no abbreviation of ours."""
-    from echelon.lint.batch import names
-    from echelon.lint.toml import words
+    from echelon.lint.batch import names, names_of_steps
 
-    theirs = names() | frozenset(words()["slurm"]["steps"]["options"])
+    theirs = names() | names_of_steps()
     return name[2:] in theirs or any(name in option.names for option in OPTIONS)
 
 
