@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import torch
 
+from . import device as devices
 from .files.imports import Hooks
 from .rng import Draws, Place
 from .view import exchange
@@ -52,7 +53,7 @@ def _noise(
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Return by what each element is multiplied, and what is added to it, by the formulas of PyTorch's Dropout.cpp."""
     whole = draws.like_whole(like, place)
-    if like.device.type != "cpu" and original.__name__ == "dropout":
+    if devices.is_accelerator(like.device) and original.__name__ == "dropout":
         return place.cut(original(whole.fill_(1.0), p, True)), None  # a kernel that draws in an order of its own
     kept = place.cut(_ORIGINALS["bernoulli_"](whole, 1 - p))
     if not is_alpha:
@@ -215,7 +216,7 @@ def _attention(draws: Draws, original: Function) -> Function:
         **options: Any,
     ) -> Any:  # fmt: skip
         is_random = bool(dropout_p) and draws.is_inside and type(query) is torch.Tensor
-        if is_random and query.device.type != "cpu":
+        if is_random and devices.is_accelerator(query.device):
             dropout_p = 0.0 if draws.is_compared else dropout_p
             with draws.otherwise("dropout that is a part of scaled_dot_product_attention on a GPU"):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)

@@ -136,8 +136,7 @@ class Streams:
         dist.broadcast_object_list(states, 0)
         if world.rank:
             torch.set_rng_state(states[0])
-            if states[1] is not None:
-                torch.cuda.set_rng_state(states[1])
+            devices.set_random_state(states[1])
             random_states.put_portable(states[2])
 
     def digest(self) -> int:

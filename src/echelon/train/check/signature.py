@@ -62,7 +62,7 @@ def is_plain(tensor: Any) -> bool:
         or tensor.is_nested
         or tensor.is_quantized
         or tensor.layout != torch.strided
-        or tensor.device.type == "meta"
+        or tensor.is_meta
         or not tensor.numel()
     )
 

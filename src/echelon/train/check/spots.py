@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import device as devices
 from .. import world as worlds
 from ..refusal import Refusal
 from ..view import calls, exchange
@@ -274,8 +275,7 @@ class _Call:
             run.calls.has_rows, run.calls.fraction = before
 
     def _wait(self) -> None:
-        if self._run.world.device.type == "cuda":
-            torch.cuda.synchronize(self._run.world.device)
+        devices.synchronize(self._run.world.device)
 
 
 def _of_outputs(difference: Difference, name: str) -> str:
