@@ -5,6 +5,7 @@ optimizer step; so what is compared with is the user's own code, not a model of 
 """
 
 import io
+import math
 import os
 import random
 import select
@@ -13,7 +14,7 @@ import struct
 import sys
 import time
 from functools import partial, wraps
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import nn
@@ -24,6 +25,11 @@ from .refusal import Refusal
 from .wholes import each_whole
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+MOST = 1e-2  # of a gradient: BatchNorm with a rank's own statistics makes more
+SHARE = 0.25  # of what one sample counts: one that is missing, or counts twice, makes a difference of four times that
+NUM_ROUNDINGS = (
+    64  # of the whole model's gradient: what cancels, such as that of a bias before BatchNorm, is left of these
+)
 NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
@@ -97,7 +103,7 @@ class FirstStep:
         """Remember that samples come from worker processes, of which it is not seen whether they draw."""
         self._num_workers = max(self._num_workers, num_workers)
 
-    def before_step(self, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
+    def before_step(self, parameters: List[nn.Parameter], *, was_drawn: bool, num_samples: int = 0) -> None:
         """Report the gradients in the oracle, which ends here; compare them on rank 0."""
         self._switch_dropout_on()
         if self.is_oracle:
@@ -105,7 +111,7 @@ class FirstStep:
         found = each_whole(one.grad for one in parameters if one.grad is not None)
         gradients = [None if one.grad is None else next(found) for one in parameters]
         if self._pid:
-            self._compare(parameters, gradients)
+            self._compare(parameters, gradients, num_samples)
 
     def _report(self, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
         message = {
@@ -125,7 +131,9 @@ class FirstStep:
             return "BatchNorm takes each rank's own statistics"
         return ""
 
-    def _compare(self, parameters: List[nn.Parameter], gradients: List[Optional[torch.Tensor]]) -> None:
+    def _compare(
+        self, parameters: List[nn.Parameter], gradients: List[Optional[torch.Tensor]], num_samples: int
+    ) -> None:
         content = self._hear()
         took = time.monotonic() - self._began
         if not content:
@@ -137,8 +145,10 @@ class FirstStep:
             return
         worst = 0.0
         try:
+            norm = norm_of(message["gradients"])
             for place, theirs in enumerate(message["gradients"]):
-                worst = max(worst, _difference(parameters[place], gradients[place], theirs, is_half=self.is_half))
+                bound = bound_of(parameters[place].dtype, num_samples, norm, is_half=self.is_half)
+                worst = max(worst, difference(parameters[place], gradients[place], theirs, bound))
             if self.compares_buffers:
                 _compare_buffers(message["buffers"], is_half=self.is_half)
         except Refusal as refusal:
@@ -194,8 +204,37 @@ def _attention_without_dropout(attention: Any) -> Any:
     return compute
 
 
-def _difference(
-    parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], *, is_half: bool
+class Bound(NamedTuple):
+    """How much a gradient may differ from that of one device."""
+
+    relative: float
+    """Of its own norm."""
+    absolute: float
+    """Of what is rounding in the gradient of the whole model."""
+    norm: float
+    """Of the gradient of the whole model."""
+
+
+def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
+    """Return the norm of a whole model's gradient."""
+    return math.sqrt(sum(float(one.double().norm()) ** 2 for one in gradients if one is not None))
+
+
+def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool) -> Bound:
+    """Return the bound for a gradient: well below what a single sample counts, and above what rounding makes.
+
+    Where a gradient is a small difference of large numbers, as of a discriminator that cannot tell yet, rounding is a
+    larger part of it; then only what a mistake makes at the least can tell the two apart.
+    """
+    relative = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(dtype, 1e-3)
+    smallest = min(MOST, SHARE / num_samples) if num_samples and dtype == torch.float32 else 0.0
+    relative = max(relative, smallest)
+    epsilon = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    return Bound(relative, min(NUM_ROUNDINGS * epsilon, relative / 100) * norm, norm)
+
+
+def difference(
+    parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], bound: Bound
 ) -> float:
     """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
     if ours is None or theirs is None:
@@ -204,13 +243,12 @@ def _difference(
         return 0.0
     ours, theirs = ours.detach().double(), theirs.double()
     scale = float(theirs.norm())
-    difference = float((ours - theirs).norm())
-    relative = difference / scale if scale else float(difference > 0.0)
-    tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(parameter.dtype, 1e-3)
-    if relative <= tolerance:
+    distance = float((ours - theirs).norm())
+    relative = distance / scale if scale else float(distance > 0.0)
+    if relative <= bound.relative:
         return relative
-    if difference < NEGLIGIBLE:
-        return 0.0
+    if distance < max(NEGLIGIBLE, bound.absolute):
+        return distance / bound.norm if bound.norm else 0.0
     factor = float((ours * theirs).sum()) / scale**2 if scale else 0.0
     if factor and float((ours - factor * theirs).norm()) <= 1e-2 * scale:
         raise _wrong(parameter, "it is %.4g times as large" % factor, factor)

@@ -23,7 +23,7 @@ from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal
 from .streams import Streams
-from .view import rules  # noqa: F401  (it says what views do)
+from .view import aliases, rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
 from .view.pieces import Pieces
 from .view.signs import Signs
@@ -241,7 +241,11 @@ class Run:
                 self.record.before_step(optimizer, self.gradients.parameters())
         elif self.gradients.num_steps == 1 and self.first_step.is_begun:
             with self.gradients.shown():
-                self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
+                self.first_step.before_step(
+                    self.gradients.parameters(),
+                    was_drawn=self.streams.was_drawn,
+                    num_samples=self.calls.num_samples,
+                )
 
     def say(self, text: str) -> None:
         """Talk to the person: on standard error, which is shown for rank 0."""
@@ -266,6 +270,7 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
+        aliases.settle()
         if self.world.is_alone:
             run_backward(loss)
         elif self.is_split:

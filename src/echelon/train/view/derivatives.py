@@ -8,7 +8,7 @@ from ..refusal import Refusal
 from . import exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
-from .tensors import Partial, Sharded, View, own_part
+from .tensors import Partial, Sharded, View, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -34,7 +34,7 @@ def install_functions() -> None:
     original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(one, View) for one in args):
+        if any(isinstance(one, View) for one in tensors_of(args)):
             return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
         return original(cls, *args, **kwargs)
 
