@@ -8,11 +8,12 @@ import inspect
 import weakref
 from contextlib import nullcontext
 from typing import Any, Callable, Collection, ContextManager, Dict, List, Optional
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 from .buckets import DEFAULT_MEGABYTES, Buckets
 from .compression import compress
@@ -24,7 +25,7 @@ from .wholes import is_sharded
 from .witnesses import Witnesses, multiply_all
 from .world import World
 
-_MAY_LEAVE_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
+_LEAVES_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
 
 
 class _Trained(nn.Module):
@@ -135,19 +136,21 @@ class Gradients:
             self._shards.apply(self.known_optimizers(), self._parameters)
             self._parameters = self.parameters()
 
-    def _wrap(self, *, finds_unused: bool, are_equal: bool = False) -> None:
+    def _wrap(self, *, finds_unused: bool) -> None:
+        """Let DDP have all weights, which are equal: to write to them would spoil graphs that are pending."""
         self._ddp = None  # its hooks go with it
         self._finds_unused = finds_unused
         dense = [one for one in self._parameters if id(one) not in self._sparse]
         if dense:
             self._buckets.begin(dense)
-            more: Dict[str, Any] = {"init_sync": False} if are_equal and _MAY_LEAVE_OUT_SYNC else {}
-            self._ddp = DistributedDataParallel(
-                _Trained(dense),
-                find_unused_parameters=finds_unused,
-                bucket_cap_mb=self._buckets.limit,
-                **more,
-            )
+            more: Dict[str, Any] = {"init_sync": False} if _LEAVES_OUT_SYNC else {}
+            with nullcontext() if _LEAVES_OUT_SYNC else mock.patch.object(distributed, "_sync_module_states"):
+                self._ddp = DistributedDataParallel(
+                    _Trained(dense),
+                    find_unused_parameters=finds_unused,
+                    bucket_cap_mb=self._buckets.limit,
+                    **more,
+                )
             compress(self._ddp, self._compression)
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
@@ -170,7 +173,7 @@ class Gradients:
             self.is_local = False
             self._after_sync()
             if self._buckets.are_others_due():
-                self._wrap(finds_unused=self._finds_unused, are_equal=True)
+                self._wrap(finds_unused=self._finds_unused)
 
     def may_be_multiplied(self, loss: torch.Tensor) -> bool:
         """Say whether the gradients of this loss may be multiplied by a factor when they are there."""

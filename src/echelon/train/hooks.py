@@ -1,7 +1,7 @@
 """The automatic form: PyTorch's own entry points call a Run, so that a script for one device needs no change."""
 
 from functools import wraps
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import torch
 from torch import nn
@@ -67,14 +67,45 @@ def _hook_for_split(run: Run) -> None:
 
 
 def _hook_backward(run: Run) -> None:
-    original = torch.Tensor.backward
+    """Let loss.backward() and torch.autograd.backward() be those of the whole batch; one may call the other."""
+    original, engine = torch.Tensor.backward, torch.autograd.backward
+    within: List[bool] = []
+
+    def enter(loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        within.append(True)
+        try:
+            run.backward(loss, run_backward)
+        finally:
+            within.pop()
 
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if within or run.calls.is_inside:
+            original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+            return
         if args or kwargs.keys() - {"retain_graph"}:
             run.gradients.witnesses.note()
-        run.backward(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
+        enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
+
+    def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        if within or run.calls.is_inside or not run.has_begun or run.world.is_alone:
+            engine(tensors, grad_tensors, *args, **kwargs)
+            return
+        run.gradients.witnesses.note()
+        enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
+    torch.autograd.backward = backward_of_several
+
+
+def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
+    """Return one loss that has the gradients of several tensors, each with its weights."""
+    several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    given = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
+    terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, given)]  # noqa: B905
+    loss = terms[0]
+    for term in terms[1:]:
+        loss = loss + term
+    return loss
 
 
 def _hook_calls(run: Run) -> None:

@@ -28,7 +28,7 @@ from .proof import record
 from .refusal import Refusal
 from .rng import Draws
 from .streams import Streams
-from .view import rules  # noqa: F401  (it says what views do)
+from .view import aliases, rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
 from .view.pieces import Pieces
 from .view.signs import Signs
@@ -280,6 +280,7 @@ class Run:
         elif self.first_step.is_open:
             with self.gradients.shown():
                 self.first_step.guesses = self.draws.guesses
+                self.first_step.num_samples = self.calls.num_samples
                 self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
             self.draws.is_compared = self.first_step.is_open
         self.later.before_step(optimizer)
@@ -332,6 +333,7 @@ class Run:
             self.record.loss = float(plain(loss).detach())
 
     def _backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        aliases.settle()
         if self.world.is_alone:
             run_backward(loss)
         elif self.is_split:

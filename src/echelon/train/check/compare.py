@@ -1,8 +1,9 @@
 """What is compared of a step with that of one device, and within which bounds."""
 
+import math
 import os
 import weakref
-from typing import Dict, Iterable, Optional, Sequence, Tuple
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -12,18 +13,46 @@ from ..proof.factors import meaning
 from ..refusal import Refusal
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+MOST = 1e-2  # of a gradient: BatchNorm with a rank's own statistics makes more
+SHARE = 0.25  # of what one sample counts: one that is missing, or counts twice, makes a difference of four times that
+NUM_ROUNDINGS = 64
+"""Of the whole model's gradient: what cancels, such as that of a bias before BatchNorm, is left of these."""
 NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
 LATER = 10.0
 """How much more may differ where other optimizers have stepped before: Adam makes steps of what is rounding."""
 
 
+class Bound(NamedTuple):
+    """How much a gradient may differ from that of one device."""
+
+    relative: float
+    """Of its own norm."""
+    absolute: float
+    """Of what is rounding in the gradient of the whole model."""
+    norm: float
+    """Of the gradient of the whole model."""
+
+
+def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
+    """Return the norm of a whole model's gradient."""
+    return math.sqrt(sum(float(one.double().norm()) ** 2 for one in gradients if one is not None))
+
+
+def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool, slack: float = 1.0) -> Bound:
+    """Return the bound for a gradient: well below what a single sample counts, and above what rounding makes.
+
+    Where a gradient is a small difference of large numbers, as of a discriminator that cannot tell yet, rounding is a
+    larger part of it; then only what a mistake makes at the least can tell the two apart.
+    """
+    relative = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(dtype, 1e-3)
+    smallest = min(MOST, SHARE / num_samples) if num_samples and dtype == torch.float32 else 0.0
+    relative = max(relative * slack, smallest)
+    epsilon = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    return Bound(relative, min(NUM_ROUNDINGS * epsilon, relative / 100) * norm, norm)
+
+
 def difference(
-    parameter: nn.Parameter,
-    ours: Optional[torch.Tensor],
-    theirs: Optional[torch.Tensor],
-    *,
-    is_half: bool,
-    slack: float = 1.0,
+    parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], bound: Bound
 ) -> float:
     """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
     if ours is None or theirs is None:
@@ -32,13 +61,12 @@ def difference(
         return 0.0
     ours, theirs = ours.detach().cpu().double(), theirs.double()  # some devices have no float64
     scale = float(theirs.norm())
-    difference = float((ours - theirs).norm())
-    relative = difference / scale if scale else float(difference > 0.0)
-    tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(parameter.dtype, 1e-3)
-    if relative <= tolerance * slack:
+    distance = float((ours - theirs).norm())
+    relative = distance / scale if scale else float(distance > 0.0)
+    if relative <= bound.relative:
         return relative
-    if difference < NEGLIGIBLE:
-        return 0.0
+    if distance < max(NEGLIGIBLE, bound.absolute):
+        return distance / bound.norm if bound.norm else 0.0
     factor = float((ours * theirs).sum()) / scale**2 if scale else 0.0
     if factor and float((ours - factor * theirs).norm()) <= 1e-2 * scale:
         raise _wrong(parameter, "it is %.4g times as large" % factor, factor)

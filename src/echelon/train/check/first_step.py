@@ -64,6 +64,8 @@ class FirstStep:
         """Whether this rank has whole models, and with them all that they remember."""
         self.keeps_dropout = False
         """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
+        self.num_samples = 0
+        """The most that all ranks had together in one call of a model."""
         self.guesses: Set[str] = set()
         """The draws inside of models where it is not certain for which rows they are."""
         self.is_half = False
@@ -188,11 +190,10 @@ class FirstStep:
 
     def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:
         slack = 1.0 if self._num_steps == 1 else compare.LATER
+        norm = compare.norm_of(report["gradients"])
         for place, theirs in enumerate(report["gradients"]):
-            difference = compare.difference(
-                parameters[place], gradients[place], theirs, is_half=self.is_half, slack=slack
-            )
-            self._worst = max(self._worst, difference)
+            bound = compare.bound_of(parameters[place].dtype, self.num_samples, norm, is_half=self.is_half, slack=slack)
+            self._worst = max(self._worst, compare.difference(parameters[place], gradients[place], theirs, bound))
         if self.compares_buffers:
             ours = compare.buffers(parameters, self._known)
             compare.compare_buffers(ours, report["buffers"], is_half=self.is_half)

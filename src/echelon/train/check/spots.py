@@ -17,7 +17,8 @@ from torch import nn
 from .. import device as devices
 from .. import world as worlds
 from ..refusal import Refusal
-from ..view import calls, exchange
+from ..view import calls, exchange, numbers
+from ..view.entry import Entries
 from ..view.pieces import Pieces
 from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
 from . import lines, rule_spots
@@ -130,6 +131,8 @@ class _Call:
         if not self._agree(is_fine=parts is not None) or parts is None:
             return self._left_out()
         views = calls.leave([part for part, _ in parts], leads)
+        if not self._run.world.is_exact:
+            views = numbers.as_known(views, parts[0][0], self._module, leads[0][0])
         if not self._agree(is_fine=_fits(views)):
             return self._left_out()
         values = plain(views)
@@ -164,7 +167,7 @@ class _Call:
         try:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
                 run.calls.note_rows(rows[0])
-                entered = calls.enter(map_tensors((args, kwargs), _detached), rows)
+                entered = Entries(self._module, rows[0]).enter(*map_tensors((args, kwargs), _detached))
                 results.append(self._compute(map_tensors(entered, _fresh)))
         except Exception:  # noqa: BLE001  (the script's own call raises it again)
             return None

@@ -14,8 +14,9 @@ from torch import nn
 
 from .. import batches
 from ..refusal import Refusal
-from . import exchange, pieces
-from .tensors import Partial, Sharded, View, entered, map_tensors, own_part, tensors_of
+from . import aliases, exchange, numbers, pieces
+from .entry import Entries
+from .tensors import Partial, Sharded, View, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -39,6 +40,8 @@ class Calls:
         """How much of the batch that is computed this rank has."""
         self.num_shared = 0
         """Calls in which every rank had rows of its own."""
+        self.num_samples = 0
+        """The most that all ranks had together in one of them."""
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -71,6 +74,7 @@ class Calls:
                 return original(module, *args, **kwargs)
         if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
+        aliases.settle()
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
         if any(_has_rows(one) for one in views):
             every = pieces.apart((args, kwargs), self._run.world.hosted)
@@ -83,7 +87,7 @@ class Calls:
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
-            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared])
+            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first)
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
@@ -99,11 +103,13 @@ class Calls:
     def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:
         """Compute a model with plain PyTorch, and with random numbers, such as dropout, for these rows."""
         self.is_inside = True
+        View.inside_of = leads[0] if leads else None
         try:
             with self._unhooked(), self._run.draws.of(leads):
                 yield
         finally:
             self.is_inside = False
+            View.inside_of = None
 
     @contextmanager
     def once_more(self) -> Iterator[None]:
@@ -121,10 +127,12 @@ class Calls:
         self.has_rows = self.fraction > 0
 
     def _compute(
-        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
-    ) -> Any:
+        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]],
+        first: Optional[torch.Tensor] = None,
+    ) -> Any:  # fmt: skip
         """Compute this rank's rows, or those of each shard by itself."""
         self.num_shared += 1
+        self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._run.gradients.shard()  # weights that are trained from now on
         self._run.later.at_call(original, module, given, every, leads)
         outputs = []
@@ -132,9 +140,25 @@ class Calls:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
                 self.note_rows(rows[0])
                 of_shard(rows[0].world.rank)
+                entries = Entries(module, rows[0], first)
+                own_args, own_kwargs = entries.enter(args, kwargs)
                 with self._inside(rows):
-                    outputs.append(original(module, *enter(args, rows), **enter(kwargs, rows)))
-        return leave(outputs, leads)
+                    outputs.append(original(module, *own_args, **own_kwargs))
+                entries.leave()
+        result = leave(outputs, leads)
+        if self._run.world.is_exact:
+            return result
+
+        def compute(twin: nn.Module, first: int, count: int) -> Any:
+            own = entries.some((own_args, own_kwargs), first, count)
+            with self._run.streams.kept(), self._inside(None):
+                return original(twin, *own[0], **own[1])
+
+        return numbers.of_all(result, outputs[0], numbers.Call(module, rows[0], compute, self._say))
+
+    def _say(self, text: str) -> None:
+        if self._run.is_main:
+            self._run.say(text)
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
         """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
@@ -152,7 +176,10 @@ class Calls:
         if size < run.world.size or run.world.size == 1:
             return None
         rows = batches.rows_of(size, run.world.size)
-        return [Sharded(own_part(first, one.rank, rows), one, rows) for one in run.world.shards()]
+        return [
+            Sharded(own_part(exchange.enter(first, one), one.rank, rows).clone(), one, rows)
+            for one in run.world.shards()
+        ]
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
         sizes = self._run.batch_sizes()
@@ -186,44 +213,6 @@ def _rows_among(value: Any) -> List[Sharded]:
 def has_parameters(module: nn.Module) -> bool:
     """Say whether a module is a model, rather than a loss or an augmentation."""
     return next(module.parameters(), None) is not None
-
-
-def enter(value: Any, rows: List[Sharded]) -> Any:
-    """Return the arguments as this rank's part of the model gets them."""
-    lead = rows[0]
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, Sharded):
-            return tensor.local
-        tensor = entered(tensor, lead.world)
-        if isinstance(tensor, nn.Parameter) or not tensor.dim():
-            return tensor
-        dim = _dim_of_rows(tensor, sum(lead.rows))
-        return tensor if dim is None else own_part(tensor, lead.world.rank, lead.rows, dim)
-
-    return _cut_lists(map_tensors(value, change), lead)
-
-
-def _dim_of_rows(tensor: torch.Tensor, num_rows: int) -> Optional[int]:
-    """Return the dim of a plain tensor that is the batch: the first, or the second as in the state of an RNN."""
-    is_square = tensor.dim() == 2 and tensor.size(0) == tensor.size(1)
-    if is_square and (tensor.is_floating_point() or tensor.dtype == torch.bool):
-        return None  # a mask over positions, rather than samples
-    if tensor.size(0) == num_rows:
-        return 0
-    return 1 if tensor.dim() > 2 and tensor.size(1) == num_rows else None
-
-
-def _cut_lists(value: Any, lead: Sharded) -> Any:
-    """Cut lists of strings and the like, one entry for each sample."""
-    if isinstance(value, (list, tuple)) and len(value) == sum(lead.rows) and not tensors_of(value):
-        first = sum(lead.rows[: lead.world.rank])
-        return value[first : first + max(1, lead.rows[lead.world.rank])]
-    if type(value) in (list, tuple):
-        return type(value)(_cut_lists(one, lead) for one in value)
-    if type(value) is dict:
-        return {key: _cut_lists(one, lead) for key, one in value.items()}
-    return value
 
 
 def leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
