@@ -18,7 +18,7 @@ from .. import modules
 from ..refusal import Refusal
 from ..wholes import each_whole
 from . import compare, dropouts
-from .oracle import NO_STEP, Oracle
+from .oracle import NO_STEP, TOO_LARGE, Oracle
 
 if TYPE_CHECKING:
     from ..gradients import Gradients
@@ -75,6 +75,11 @@ class FirstStep:
     def is_oracle(self) -> bool:
         """Whether this process is the oracle."""
         return self._oracle.is_here
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether one device could not hold the model with the whole batch; rank 0 alone knows."""
+        return self._oracle.why_not == TOO_LARGE
 
     def keep_dropout_off(self) -> None:
         """Leave dropout off for the whole run, which is one that is compared step by step."""

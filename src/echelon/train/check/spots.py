@@ -81,10 +81,17 @@ class Spots:
         if is_spot_now:
             self._rules.end()
             self._tell(step)
-        if is_spot(step + 1, self._run.world.size) and not self._run.wishes.steps_alone:
+        is_next = is_spot(step + 1, self._run.world.size) and not self._run.wishes.steps_alone
+        if is_next and self._one_device_has_room():
             self._step, self._num_calls, self._difference, self._times = step + 1, 0, "", Times()
             self._rules.begin()
         return is_spot_now
+
+    def _one_device_has_room(self) -> bool:
+        """Say whether rank 0 can compute a whole batch, as far as its oracle has found out; all ranks must call."""
+        flag = torch.tensor(float(not self._run.first_step.is_too_large), device=self._run.world.device)
+        dist.broadcast(flag, 0)
+        return bool(flag)
 
     def _tell(self, step: int) -> None:
         found = [self._difference or self._rules.difference]

@@ -152,6 +152,7 @@ class Calls:
         def compute(twin: nn.Module, first: int, count: int) -> Any:
             own = entries.some((own_args, own_kwargs), first, count)
             with self._run.streams.kept(), self._inside(None):
+                View.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
         return numbers.of_all(result, outputs[0], numbers.Call(module, rows[0], compute, self._say))
