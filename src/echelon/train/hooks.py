@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, shards, wholes
+from . import alone, batch_norm, shards, tracing, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
@@ -35,6 +35,7 @@ def install(run: Run) -> None:
         _hook_loaders(run)
         _hook_optimizers(run)
         _hook_modes(run)
+        tracing.install(run, lambda module: _share_buffers(module, run) if _is_trained(module, run) else None)
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
@@ -80,7 +81,7 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if run.calls.is_idle:
+        if run.calls.is_idle or alone.is_alone():
             return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
@@ -192,6 +193,8 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
+        if run.calls.is_idle or alone.is_alone():
+            return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
             run.gradients.settle(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):

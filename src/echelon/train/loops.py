@@ -212,6 +212,9 @@ class Loop:
             rows = batches.rows_of(size, run.world.size)
         else:
             rows = self._sampler.rows.popleft()
+            size = batches.length_of(batch) if self._sampler.is_whole and run.world.size > 1 else 0
+            if size and size < sum(rows) and not run.world.is_exact:
+                rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:

@@ -23,6 +23,7 @@ from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .refusal import Refusal
 from .streams import Streams
+from .unshared import refusal
 from .view import rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
 from .view.pieces import Pieces
@@ -241,7 +242,10 @@ class Run:
                 self.record.before_step(optimizer, self.gradients.parameters())
         elif self.gradients.num_steps == 1 and self.first_step.is_begun:
             with self.gradients.shown():
-                self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
+                try:
+                    self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
+                except Refusal as error:
+                    raise self.calls.doubt or error from error
 
     def say(self, text: str) -> None:
         """Talk to the person: on standard error, which is shown for rank 0."""
@@ -270,7 +274,7 @@ class Run:
             run_backward(loss)
         elif self.is_split:
             self.gradients.backward(loss, run_backward)
-        elif self.calls.num_shared:
+        elif self.calls.num_shared or self.calls.num_counted or isinstance(loss, View):
             self.gradients.prepare()
             if self.world.is_exact:
                 self._backward_of_shards(loss, run_backward)
@@ -279,7 +283,8 @@ class Run:
             else:
                 self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
-            self._refuse_unshared()
+            has_optimizers = self.gradients.has_optimizers
+            raise refusal(loss, self.calls.unshared, self.world.size, has_optimizers=has_optimizers)
         if self.record is not None and loss.numel() == 1:
             self.record.loss = float(plain(loss).detach())
 
@@ -307,14 +312,6 @@ class Run:
                 "a loss that is one number: loss.mean().backward()",
             )
         loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
-
-    def _refuse_unshared(self) -> None:
-        raise Refusal(
-            "backward() was called, and no model has computed a part of a batch before: "
-            "every rank would train on the same samples",
-            "call a torch.nn.Module with batches, and step with a torch.optim optimizer, "
-            "or start one rank: echelon run -n 1 …",
-        )
 
 
 def _nothing(_text: str) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple
 import torch
 from torch import nn
 
-from .. import batches
+from .. import batches, tracing
 from ..refusal import Refusal
-from . import exchange, pieces
+from ..unshared import Unshared
+from . import exchange, graphs, pieces
 from .tensors import Partial, Sharded, View, entered, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ class Calls:
         """How much of the batch that is computed this rank has."""
         self.num_shared = 0
         """Calls in which every rank had rows of its own."""
+        self.num_counted = 0
+        """Calls in which every rank had the whole, for something counts what one device computes."""
+        self.unshared: Optional[Unshared] = None
+        """The last call in which the ranks could not share what a model was given."""
+        self.doubt: Optional[Refusal] = None
+        """Why rows that were shared may be no samples: it holds if the model fails, or its gradients differ."""
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -72,14 +79,22 @@ class Calls:
         if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
-        if any(_has_rows(one) for one in views):
+        if any(_has_rows(one) for one in views) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
             return self._compute(original, module, every, [_rows_among(one) for one in every])
         if views:
             args, kwargs = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
+        if tracing.is_counting():
+            self.num_counted += 1
+            return original(module, *args, **kwargs)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
-            return original(module, *args, **kwargs)
+            first = _first_of(args, kwargs)
+            shape = None if first is None else tuple(first.shape)
+            result = original(module, *args, **kwargs)
+            self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
+            return result
+        self.doubt = self.doubt or graphs.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
@@ -89,6 +104,8 @@ class Calls:
                 raise
             with self._inside():
                 original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+            if self.doubt is not None:
+                raise self.doubt from error
             raise Refusal(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),

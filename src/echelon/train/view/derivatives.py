@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 import torch
 
 from ..refusal import Refusal
-from . import exchange, pieces
+from . import below, exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
 from .tensors import Partial, Sharded, View, own_part
@@ -27,6 +27,7 @@ def install(run: "Run") -> None:
 
     torch.autograd.grad = grad
     install_functions()
+    below.install()
 
 
 def install_functions() -> None:
