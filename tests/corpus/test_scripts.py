@@ -37,6 +37,7 @@ NOT_FSDP: dict[str, str] = {
 NOT_ONE_DEVICE = "the first step is not that of one device"
 REFUSED: dict[str, str] = {
     "batch_sampler_of_one": "the script's batch has 1 sample, and there are 2 ranks to share it",
+    "caught_on_a_rank": "Strict raised ValueError: an outlier on rank 1, for the samples that this rank has",
     "data_parallel": "the script uses nn.DataParallel",
     "buffer_of_rows": NOT_ONE_DEVICE + ": the model changes its buffer Centred.mean with the samples that it gets",
     "full_graph": "Net was called with one graph: 90 nodes, a tensor of shape (90, 5)",
@@ -51,7 +52,8 @@ REFUSED: dict[str, str] = {
     "sparse_graph": "GCN was called with one graph: 40 nodes",
     "weights_in_functions": "no model was: forward() was called by itself, or functions were called with the weights",
     "reads_rank": "distributes itself: it reads RANK",
-    "time_first": NOT_ONE_DEVICE,
+    "time_first": "whose samples stand in dim 1: LSTM has batch_first=False",
+    "word_language_model": "RNNModel was called with a tensor of shape (7, 8), whose samples stand in dim 1",
     "two_devices": "the model has parts on several devices: cpu, meta",
     "uses_accelerate": "distributes itself: it imports accelerate",
     "uses_lightning": "distributes itself: it imports lightning",

@@ -23,6 +23,7 @@ def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     _hook_backward(run)
     run.gradients.witnesses.install()
+    run.late_hooks.install()
     _hook_calls(run)
     derivatives.install(run)
     if isinstance(run.gradients, OwnGradients):

@@ -179,6 +179,7 @@ class Loop:
 
     def __next__(self) -> Any:
         is_whole = self._sampler is None or self._sampler.is_whole
+        self.run.raised.refuse_if_caught()
         self.run.enter(self)
         if self._sampler is not None:
             self._sampler.draw_ahead()

@@ -16,11 +16,13 @@ from .exact.keys import Keys
 from .files.sharing import Files
 from .first_step import FirstStep
 from .gradients import Gradients
+from .late_hooks import LateHooks
 from .local_sgd.gradients import OwnGradients
 from .local_sgd.headline import headline
 from .local_sgd.meetings import Rule
 from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
+from .raised import Raised
 from .refusal import Refusal
 from .streams import Streams
 from .unshared import refusal
@@ -62,6 +64,8 @@ class Run:
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
         self.calls = self._new_calls()
+        self.raised = Raised(world)
+        self.late_hooks = LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
         self.batches_per_step = world.size if wishes.keeps_batch else 1
@@ -270,6 +274,13 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
+        self.raised.refuse_if_caught()
+        with self.late_hooks.around_backward(self.gradients):
+            self._backward(loss, run_backward)
+        if self.record is not None and loss.numel() == 1:
+            self.record.loss = float(plain(loss).detach())
+
+    def _backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         if self.world.is_alone:
             run_backward(loss)
         elif self.is_split:
@@ -285,8 +296,6 @@ class Run:
         else:
             has_optimizers = self.gradients.has_optimizers
             raise refusal(loss, self.calls.unshared, self.world.size, has_optimizers=has_optimizers)
-        if self.record is not None and loss.numel() == 1:
-            self.record.loss = float(plain(loss).detach())
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""

@@ -15,7 +15,7 @@ from torch import nn
 from .. import batches, tracing
 from ..refusal import Refusal
 from ..unshared import Unshared
-from . import exchange, graphs, pieces
+from . import doubts, exchange, pieces
 from .tensors import Partial, Sharded, View, entered, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Calls:
             result = original(module, *args, **kwargs)
             self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
             return result
-        self.doubt = self.doubt or graphs.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
+        self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
@@ -124,6 +124,7 @@ class Calls:
 
     def _compute(self, original: Any, module: nn.Module, every: List[Any], leads: List[List[Sharded]]) -> Any:
         """Compute this rank's rows, or those of each shard by itself."""
+        self._run.raised.refuse_if_caught()
         self.num_shared += 1
         self._run.gradients.shard()  # weights that are trained from now on
         outputs = []
@@ -133,7 +134,7 @@ class Calls:
                 self.fraction = rows[0].rows[rank] / sum(rows[0].rows)
                 self.has_rows = self.fraction > 0
                 of_shard(rank)
-                with self._inside():
+                with self._inside(), self._run.raised.noted(self.num_shared, module):
                     outputs.append(original(module, *_enter(args, rows), **_enter(kwargs, rows)))
         return _leave(outputs, leads)
 
