@@ -37,7 +37,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
     Option(names=("--scale",), value="HOW", help="data, fsdp, tensor, context or pipeline: train a script for one device on all; off; auto: as the script is"),
-    Option(names=("--no-check",), help="scaled: do not compare the first step with one device"),
+    Option(names=("--no-check",), help="scaled: do not compare the first step, and later ones, with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too"),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device"),
     Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks"),

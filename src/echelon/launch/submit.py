@@ -13,7 +13,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.host import Finished, Host
+from echelon.host import Finished, Host, ourselves
 from echelon.launch import scaling
 from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
@@ -105,7 +105,7 @@ def prepare(wish: Wish, host: Host) -> Script:
         if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
             sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
         body = batch.supervised(
-            [sys.executable, "-m", "echelon", "run", *sizes, *wish.run_words],
+            [*ourselves.command(), "run", *sizes, *wish.run_words],
             run_directory,
             [("ECHELON_MACHINE", wish.machine.name)],
             container.modules if container else (),

@@ -26,7 +26,7 @@ def prepare(scale: str) -> None:
         from .split import gradients, hooks  # noqa: F401
 
 
-def begin(scale: str) -> None:
+def begin(scale: str, *, was_forked: bool) -> None:
     """Scale the script that follows, as `scale` says; "observe": only record what it does by itself."""
     is_exact = wishes.read(os.environ).num_shards > 0
     if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ and not is_exact:
@@ -44,4 +44,4 @@ def begin(scale: str) -> None:
     if scale == OBSERVE:
         observe.begin(os.environ)
     else:
-        start.start_hooked()
+        start.start_hooked(was_forked=was_forked)

@@ -7,7 +7,7 @@ methods the model was called, how often, or how many models there are. DDP overl
 import inspect
 import weakref
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
+from typing import Any, Callable, Collection, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -83,15 +83,34 @@ class Gradients:
     def has_optimizers(self) -> bool:
         return any(known() is not None for known in self._optimizers)
 
+    def known_optimizers(self) -> List[torch.optim.Optimizer]:
+        """Return the optimizers that there are, in the order of all ranks."""
+        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+
     def parameters(self) -> List[nn.Parameter]:
         """Return what is trained, each once, in the order of the optimizers' groups."""
-        found = {}
-        for optimizer in [known() for known in self._optimizers]:
-            for group in optimizer.param_groups if optimizer is not None else ():
-                for parameter in group["params"]:
-                    if parameter.requires_grad:
-                        found[id(parameter)] = parameter
+        found: Dict[int, nn.Parameter] = {}
+        for optimizer in self.known_optimizers():
+            found.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
         return list(found.values())
+
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+        """Return what one optimizer trains."""
+        return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+
+    def place_of(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return an optimizer's place in the order in which all ranks made them."""
+        self.add(optimizer)
+        return next(place for place, known in enumerate(self._optimizers) if known() is optimizer)
+
+    def all_but(self, places: Collection[int]) -> List[List[nn.Parameter]]:
+        """Return what each of the other optimizers trains that there are now."""
+        others = [known() for place, known in enumerate(self._optimizers) if place not in places]
+        return [self.parameters_of(optimizer) for optimizer in others if optimizer is not None]
+
+    def known_parameters(self) -> List[nn.Parameter]:
+        """Return what all ranks have met over, in the order of all ranks."""
+        return self._parameters
 
     def prepare(self) -> None:
         """Meet the other ranks over the parameters; they get rank 0's values when they are first seen."""
@@ -114,8 +133,7 @@ class Gradients:
         self._shards.refuse_thawed()
         self.prepare()
         if not all(is_sharded(one) for one in self._parameters):
-            optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
-            self._shards.apply(optimizers, self._parameters)
+            self._shards.apply(self.known_optimizers(), self._parameters)
             self._parameters = self.parameters()
 
     def _wrap(self, *, finds_unused: bool) -> None:

@@ -112,7 +112,7 @@ def _hook_steps(run: Run) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: run.gradients.after_step(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: run.after_step(optimizer))
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
@@ -262,6 +262,8 @@ def _hook_own_distribution(run: Run) -> None:
     original = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if not _is_ours():
+            run.first_step.leave("the script distributes itself")
         if not _is_ours() and not run.world.is_alone:
             if run.wishes.is_auto and not run.has_begun:
                 run.stand_aside()

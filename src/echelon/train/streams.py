@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import device as devices
 from . import random_states
 from .refusal import Refusal
 from .world import World
@@ -111,11 +112,11 @@ class Streams:
                 )
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Leave all generators as they were before."""
+    def kept(self) -> Iterator[Callable[[], bool]]:
+        """Leave all generators as they were before; what is given says whether something was drawn."""
         state = _state()
         try:
-            yield
+            yield lambda: not _is_same(state, _state())
         finally:
             _set_state(state)
 
@@ -154,8 +155,7 @@ def seed_again(seed: int) -> None:
     """Seed the generators that are in use; torch.manual_seed notes a traceback for each device that is not, in 3 ms."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
+    devices.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
@@ -166,17 +166,17 @@ def _state() -> List[Any]:
 
 
 def _torch_state() -> List[Any]:
-    is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return [torch.get_rng_state(), torch.cuda.get_rng_state() if is_on_gpu else None]
+    return [torch.get_rng_state(), devices.random_state()]
 
 
 def _set_state(state: List[Any]) -> None:
-    (cpu, cuda), others = state
+    (cpu, of_device), others = state
     torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda)
+    devices.set_random_state(of_device)
     random_states.put(others)
 
 
 def _is_same(one: List[Any], other: List[Any]) -> bool:
-    return torch.equal(one[0][0], other[0][0]) and random_states.is_same(one[1], other[1])
+    (cpu, cuda), (other_cpu, other_cuda) = one[0], other[0]
+    is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
+    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(one[1], other[1])

@@ -81,7 +81,7 @@ class Calls:
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
         if any(_has_rows(one) for one in views) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
-            return self._compute(original, module, every, [_rows_among(one) for one in every])
+            return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
         if views:
             args, kwargs = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
         if tracing.is_counting():
@@ -98,7 +98,7 @@ class Calls:
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
-            return self._compute(original, module, every, [[one] for one in shared])
+            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared])
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
@@ -122,21 +122,37 @@ class Calls:
         finally:
             self.is_inside = False
 
-    def _compute(self, original: Any, module: nn.Module, every: List[Any], leads: List[List[Sharded]]) -> Any:
+    @contextmanager
+    def once_more(self) -> Iterator[None]:
+        """Compute a model with plain PyTorch, and with the random numbers that are at hand."""
+        was_inside, self.is_inside = self.is_inside, True
+        try:
+            with self._unhooked():
+                yield
+        finally:
+            self.is_inside = was_inside
+
+    def note_rows(self, lead: Sharded) -> None:
+        """Note how much of a batch this rank has, or a shard, which is computed now."""
+        self.fraction = lead.rows[lead.world.rank] / sum(lead.rows)
+        self.has_rows = self.fraction > 0
+
+    def _compute(
+        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+    ) -> Any:
         """Compute this rank's rows, or those of each shard by itself."""
         self._run.raised.refuse_if_caught()
         self.num_shared += 1
         self._run.gradients.shard()  # weights that are trained from now on
+        self._run.later.at_call(original, module, given, every, leads)
         outputs = []
-        with self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
+        with self._run.later.pace.part("model"), self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
-                rank = rows[0].world.rank
-                self.fraction = rows[0].rows[rank] / sum(rows[0].rows)
-                self.has_rows = self.fraction > 0
-                of_shard(rank)
+                self.note_rows(rows[0])
+                of_shard(rows[0].world.rank)
                 with self._inside(), self._run.raised.noted(self.num_shared, module):
-                    outputs.append(original(module, *_enter(args, rows), **_enter(kwargs, rows)))
-        return _leave(outputs, leads)
+                    outputs.append(original(module, *enter(args, rows), **enter(kwargs, rows)))
+        return leave(outputs, leads)
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
         """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
@@ -190,7 +206,7 @@ def has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _enter(value: Any, rows: List[Sharded]) -> Any:
+def enter(value: Any, rows: List[Sharded]) -> Any:
     """Return the arguments as this rank's part of the model gets them."""
     lead = rows[0]
 
@@ -228,13 +244,13 @@ def _cut_lists(value: Any, lead: Sharded) -> Any:
     return value
 
 
-def _leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
+def leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
     """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
 
     Where ranks have as many rows each, what a dim counts is seen from this rank's shapes; else from those of all, for
     ranks must not come to different views.
     """
-    tensors = [_distinct(output) for output in outputs]
+    tensors = [distinct(output) for output in outputs]
     world = leads[0][0].world
     are_even = all(len(set(lead.rows)) == 1 for lead in leads[0])
     every = [[tuple(one.shape)] * world.size for one in tensors[0]] if are_even else exchange.shapes(tensors, world)
@@ -245,7 +261,8 @@ def _leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
     return pieces.of(views) if world.is_exact else views[0]
 
 
-def _distinct(output: Any) -> List[torch.Tensor]:
+def distinct(output: Any) -> List[torch.Tensor]:
+    """Return the tensors that a model gives, each once."""
     found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
     return list(found.values())
 

@@ -117,6 +117,12 @@ def _set_attribute(func: Any, view: Any, attribute: str, args: Args) -> None:
         _with_whole(func, "__setitem__", args, {})
 
 
+def has_rule(func: Any, kwargs: Kwargs) -> bool:
+    """Say whether a function may be computed with parts, and computes something."""
+    rule = _RULES.get(getattr(func, "__name__", ""))
+    return rule is not None and rule is not _own_metadata and "out" not in kwargs
+
+
 def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
