@@ -53,6 +53,7 @@ LEARN = "echelon machines learn --name testcluster >/dev/null 2>&1"
 # what differs from run to run, and what stands for it when texts are compared
 CHANGING = (
     (r"\d{8}-\d{6}-(\S+?)-[0-9a-f]{4}\b", r"TIME-\1-ID"),
+    (r"(?m)· run (\S+?)-[0-9a-f]{4}$", r"· run \1-ID"),
     (r"\b(\d+ min )?\d+(\.\d)? s\b", "SECONDS"),
     (r"\b(cores|planned) [\d,-]+", r"\1 CORES"),
     (r"\beach on (the )?\d+ cores?\b", r"each on \1CORES"),

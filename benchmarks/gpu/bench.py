@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +77,16 @@ class Bench:
         """Run a script by `echelon run`."""
         words = [self.python, "-m", "echelon", "run", *options, str(script), *arguments]
         return self._start(words, {"CUDA_VISIBLE_DEVICES": devices} if devices else {})
+
+    @contextmanager
+    def busy(self) -> Iterator[Callable[[], bool]]:
+        """Keep a device busy for a while; what is given says whether it still is."""
+        process = subprocess.Popen([self.python, str(PROGRAMS / "busy.py"), self.device], cwd=self.folder)
+        try:
+            yield lambda: process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
 
     def echelon(self, *words: str) -> Done:
         """Run another command of echelon."""

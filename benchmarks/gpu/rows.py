@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.gpu.bench import PROGRAMS, Bench, Done
+from echelon.node.survey import load, take
 
 SHOWN, FAILED, SKIPPED, UNRUN = "shown", "FAILED", "skipped", "not run"
 RELATIVE = 1e-4  # of a loss in float32, whose sums a device makes in another order
@@ -140,13 +143,17 @@ def overhead(bench: Bench) -> Seen:
 
 
 def sampling(bench: Bench) -> Seen:
-    done = bench.echelon("topology", "--json")
-    if done.code:
-        return failed(done)
-    found = json.loads(done.out).get("devices", [])
-    if len(found) < bench.num_devices:
-        return Seen(how=FAILED, what=f"echelon topology sees {len(found)} devices, and torch {bench.num_devices}")
-    return Seen(how=SHOWN, what=f"echelon topology sees {len(found)} devices, as torch does")
+    if bench.device == "cpu":
+        return Seen(how=SKIPPED, what="there is no device")
+    devices = [device for device in take.survey(take.Asked(), os.environ).devices.devices if device.is_visible]
+    if len(devices) != bench.num_devices:
+        return Seen(how=FAILED, what=f"{len(devices)} devices are seen, and torch has {bench.num_devices}")
+    most = 0
+    with bench.busy() as is_on:
+        while is_on():
+            most = max([most, *load.percentages("/", devices, os.environ).values()])
+            time.sleep(1.0)
+    return Seen(how=SHOWN if most else FAILED, what=f"{len(devices)} devices are seen, one of them up to {most} % busy")
 
 
 def out_of_memory(bench: Bench) -> Seen:
@@ -174,6 +181,6 @@ ROWS = (
     Row(name="exact", promise="the same bits on one and two ranks (--exact 4)", show=exact),
     Row(name="dropout", promise="dropout is that of one device", show=dropout),
     Row(name="overhead", promise="a step beside plain Python and DDP by hand", show=overhead),
-    Row(name="devices", promise="the node's devices are seen", show=sampling),
+    Row(name="sampling", promise="how busy devices are is seen", show=sampling),
     Row(name="memory", promise="a full device is explained", show=out_of_memory),
 )

@@ -31,6 +31,10 @@ class Question:
 
     options: tuple[str, ...]
     """Of `echelon run`, for every run."""
+    options_of_several: tuple[str, ...]
+    """Of `echelon run`, for the runs on several ranks: how they train."""
+    options_of_one: tuple[str, ...]
+    """Of these, what makes the global batch larger: one device has that of all ranks."""
     script: str
     arguments: tuple[str, ...]
     is_module: bool
@@ -166,6 +170,7 @@ class _Prover:
             "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
             "ECHELON_RECORD": record,
             "ECHELON_RECORD_STEPS": str(self._asked.num_steps),
+            "ECHELON_RECORD_BATCHES": str(self._asked.num_ranks),
             **start.variables,
         }
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
@@ -173,6 +178,7 @@ class _Prover:
             *ourselves.command(), "run", "--nnodes", "1", "-n", str(start.num_ranks),
             "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),
             *options, *self._asked.options,
+            *(self._asked.options_of_several if start.num_ranks > 1 else self._asked.options_of_one),
         ]  # fmt: skip
 
     def _script(self) -> list[str]:
@@ -202,7 +208,7 @@ class _Prover:
 def _without_logs(report: str) -> str:
     """Return the report of a failed run without where its logs are: they are removed with all else."""
     lines = report.rstrip().splitlines()
-    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · logs in ", line))
+    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · run ", line))
 
 
 def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:

@@ -188,6 +188,17 @@ def backends(device: torch.device, *, is_shared: bool = False) -> str:
     return "%s:gloo,%s:%s" % (CPU, device.type, own)
 
 
+def is_autocast_enabled() -> bool:
+    """Say whether operations compute in 16 bits here, on the processor or on the device in use."""
+    return torch.is_autocast_enabled(CPU) or (_is_begun() and torch.is_autocast_enabled(_built()))
+
+
+def may_use_tf32() -> bool:
+    """Say whether the device in use may multiply 32-bit numbers with 10 bits of their fractions."""
+    allows = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    return bool(allows) and _is_begun()
+
+
 def seed(number: int) -> None:
     """Seed the devices that are in use."""
     if _is_begun():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import alone, batch_norm, shards, tracing, wholes
+from . import alone, batch_norm, draws, shards, tracing, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
@@ -25,6 +25,8 @@ def install(run: Run) -> None:
     run.gradients.witnesses.install()
     run.late_hooks.install()
     _hook_calls(run)
+    if run.draws.is_on:
+        draws.install(run.draws)
     derivatives.install(run)
     if isinstance(run.gradients, OwnGradients):
         local_hooks.install(run, run.gradients)
@@ -48,7 +50,7 @@ def install(run: Run) -> None:
             _hook_for_split(run)
         if run.wishes.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
-        if run.wishes.keeps_batch and run.world.size > 1:
+        if run.batches_per_step > 1:
             _hook_lengths(run)
 
 
@@ -96,9 +98,11 @@ def _hook_calls(run: Run) -> None:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
         run.calls.is_compiled = True
+        run.draws.stop("models, for torch.compile has compiled what draws them")
         leave()  # what is compiled is the module, not how it is called
         try:
-            return compiles(model, *args, **kwargs)
+            with run.draws.put_back():
+                return compiles(model, *args, **kwargs)
         finally:
             enter()
 
@@ -167,7 +171,7 @@ def _hook_optimizers(run: Run) -> None:
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
     """Let a larger global batch have the learning rate that was asked for, before a scheduler sees it."""
-    factor = run.world.size ** LEARNING_RATES[run.wishes.learning_rate]
+    factor = run.batches_per_step ** LEARNING_RATES[run.wishes.learning_rate]
     for group in optimizer.param_groups if factor != 1 else ():
         group["lr"] = group["lr"] * factor
 
@@ -178,7 +182,7 @@ def _hook_lengths(run: Run) -> None:
 
     def length(self: "DataLoader[Any]") -> int:
         num_batches = original(self)
-        return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.world.size)
+        return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.batches_per_step)
 
     DataLoader.__len__ = length  # type: ignore[method-assign]
 

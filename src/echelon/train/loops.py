@@ -148,7 +148,7 @@ class Loop:
 
     def _begin(self, loader: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-            if self.run.wishes.keeps_batch and self.run.world.size > 1:
+            if self.run.batches_per_step > 1:
                 raise Refusal(
                     "--per-device-batch needs samples that can be chosen, and the DataLoader reads a stream",
                     "leave --per-device-batch out: the ranks then share each batch of the stream",

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import device as devices
+from . import elsewhere
 from . import world as worlds
 from .batches import leave_workers, rows_of
 from .buckets import DEFAULT_MEGABYTES, Buckets
@@ -27,6 +28,7 @@ from .loops import Loop, WholeLoop, iterate, new_twins
 from .proof import record
 from .raised import Raised
 from .refusal import Refusal
+from .rng import Draws
 from .streams import Streams
 from .unshared import refusal
 from .view import rules  # noqa: F401  (it says what views do)
@@ -63,16 +65,16 @@ class Run:
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
-        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
         self.later = LaterSteps(self, is_wanted=wishes.checks_first_step and self.record is None)
+        self.draws = self._new_draws()
         self.calls = self._new_calls()
         self.raised = Raised(world)
         self.late_hooks = LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
-        self.batches_per_step = world.size if wishes.keeps_batch else 1
+        self.batches_per_step = (wishes.num_batches or world.size) if wishes.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
@@ -99,6 +101,12 @@ class Run:
             buckets=Buckets(self.world, megabytes=megabytes, say=self.say if self.is_main else _nothing),
             compression=wishes.compress,
         )
+
+    def _new_draws(self) -> Draws:
+        wishes, world = self.wishes, self.world
+        is_on = world.size > 1 and not (world.is_exact or wishes.steps_alone or self.is_split)
+        say = self.say if self.is_main else _nothing
+        return Draws(world, self.streams, say, is_on=is_on, takes_all=wishes.draws_all)
 
     def _new_calls(self) -> Calls:
         if not self.is_split:
@@ -198,13 +206,21 @@ class Run:
         if self.record is not None:
             self.first_step.keep_dropout_off()
         elif not self.world.is_alone or self.first_step.is_oracle:
-            self.first_step.begin()
+            self._begin_first_step()
         self.gradients.shard()
+
+    def _begin_first_step(self) -> None:
+        """Compare the first steps; dropout stays on in them where ranks draw what one device draws."""
+        if self.first_step.is_due:
+            as_one = self.gradients.draws_as_one or self.draws.is_on
+            self.first_step.keeps_dropout = self.world.is_exact or as_one
+            self.draws.is_compared = True
+        self.first_step.begin()
 
     def _tell(self) -> None:
         """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
-        if self.world.together is not None:
-            self.streams.follow(self.world.processes)
+        if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
+            self.streams.follow(self.world.processes)  # a script may seed with the time
         if self.is_main and not self.world.is_alone:
             self.say(self._headline())
 
@@ -243,6 +259,7 @@ class Run:
         self.gradients.become_alone()
         self.files.close_fork()
         self.first_step.on_end_of_oracle(self.files.remove_own)
+        self.draws.become_alone()
 
     def stand_aside(self) -> None:
         """Leave a script alone that turns out to share the work by itself."""
@@ -251,21 +268,28 @@ class Run:
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
         self.gradients.become_alone()
+        self.draws.become_alone()
         self.files.is_closed = False
         self.first_step.cancel("")
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
+        if not self.is_at_home and not self.world.is_alone:
+            elsewhere.meet(self._pid)
+            return
         self.gradients.before_step(optimizer)
+        self.draws.compare()
         if self.record is not None:
             with self.gradients.shown():
                 self.record.before_step(optimizer, self.gradients.parameters())
         elif self.first_step.is_open:
             with self.gradients.shown():
+                self.first_step.guesses = self.draws.guesses
                 try:
                     self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
                 except Refusal as error:
                     raise self.calls.doubt or error from error
+            self.draws.is_compared = self.first_step.is_open
         self.later.before_step(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -306,6 +330,10 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
+        if not self.is_at_home and not self.world.is_alone:
+            elsewhere.meet(self._pid)
+            run_backward(loss)
+            return
         self.raised.refuse_if_caught()
         with self.later.pace.part("model"), self.late_hooks.around_backward(self.gradients):
             self._backward(loss, run_backward)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from . import device as devices
-from . import hooks, wishes
+from . import elsewhere, hooks, unseeded, wishes
 from . import world as worlds
 from .exact import number
 from .files import sharing
@@ -66,6 +66,10 @@ def start_hooked(*, was_forked: bool = True) -> None:
     hooks.install(_run)
     sharing.install(_run)
     _run.watch_devices()
+    if world.processes.size > 1:
+        seed = worlds.seed_of_run(os.environ)
+        unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
+        elsewhere.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
 
 
 def _make_repeatable(world: worlds.World) -> None:

@@ -6,6 +6,7 @@ is drawn inside of a model (dropout), or when samples are loaded, must not be, f
 
 import random
 import sys
+import zlib
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Optional
 
@@ -36,6 +37,15 @@ class Streams:
         self._other: Optional[List[Any]] = None
         if seed is not None:
             seed_all(seed)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether numbers are drawn for what this rank alone has."""
+        return self._is_own
+
+    def note_drawn(self) -> None:
+        """Notice, as one device, that another generator than the known ones draws what ranks would each for itself."""
+        self.was_drawn = self.was_drawn or (self.is_watched and self._seen is not None)
 
     def become_alone(self) -> None:
         """Go on as one device, and notice what it draws where ranks would draw for themselves."""
@@ -122,11 +132,17 @@ class Streams:
 
     def follow(self, world: World) -> None:
         """Go on with rank 0's random numbers, on all ranks."""
-        states: List[Any] = [torch.get_rng_state(), random_states.portable()]
+        states: List[Any] = [*_torch_state(), random_states.portable()]
         dist.broadcast_object_list(states, 0)
         if world.rank:
             torch.set_rng_state(states[0])
-            random_states.put_portable(states[1])
+            devices.set_random_state(states[1])
+            random_states.put_portable(states[2])
+
+    def digest(self) -> int:
+        """Return a number that ranks share where all their generators are in the same state."""
+        states = [b"" if one is None else one.cpu().numpy().tobytes() for one in _torch_state()]
+        return zlib.crc32(b"".join(states), random_states.digest())
 
     def _look(self) -> None:
         """Notice what was drawn since the generators were last seen."""

@@ -4,6 +4,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from .. import device as devices
 from ..view.tensors import tensors_of
 
 OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, torch.complex64: 2e-3}
@@ -98,13 +99,12 @@ def _doubles(tensor: torch.Tensor) -> torch.Tensor:
 
 def _tolerance(dtype: torch.dtype, known: "dict[torch.dtype, float]") -> float:
     """Return which part of a norm may be rounding."""
-    if torch.is_autocast_enabled("cpu") or (torch.cuda.is_initialized() and torch.is_autocast_enabled("cuda")):  # type: ignore[no-untyped-call]
+    if devices.is_autocast_enabled():
         return OF_HALF
     if dtype in (torch.half, torch.bfloat16):
         return OF_HALF
     if not (dtype.is_floating_point or dtype.is_complex):
         return NEGLIGIBLE
-    is_coarse = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
-    if is_coarse and torch.cuda.is_initialized() and dtype != torch.float64:  # type: ignore[no-untyped-call]
+    if devices.may_use_tf32() and dtype != torch.float64:
         return 1e-2
     return known.get(dtype, 2e-3)

@@ -64,6 +64,8 @@ class FirstStep:
         """Whether this rank has whole models, and with them all that they remember."""
         self.keeps_dropout = False
         """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
+        self.guesses: Set[str] = set()
+        """The draws inside of models where it is not certain for which rows they are."""
         self.is_half = False
         """Whether something was computed under autocast."""
 
@@ -177,10 +179,12 @@ class FirstStep:
         try:
             self._compare_with(report, parameters, gradients)
         except Refusal as refusal:
-            if not self._num_workers or refusal.factor:  # chance makes no multiples
+            if not (self._num_workers or self.guesses) or refusal.factor:  # chance makes no multiples
                 self.cancel("")
                 raise
-            self._why_not = WORKERS_DRAW
+            refusal.withdraw()
+            guess = "the model draws %s, and it is not seen for whose rows" % min(self.guesses, default="")
+            self._why_not = guess if self.guesses else WORKERS_DRAW
 
     def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:
         slack = 1.0 if self._num_steps == 1 else compare.LATER

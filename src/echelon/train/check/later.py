@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LAG = 3
 """Steps after which an exchange is read."""
-SHARE = 0.01
-"""Of a step, for what signatures cost."""
+SHARE = 0.005
+"""Of a step, for what signatures cost here; gloo's threads take about as much again (docs/performance.md)."""
 MOST_NOTES = 8
 """Of one step: a model that is called for each token of a sample is called as often."""
 MOST_BETWEEN = 100

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Tuple
 import torch
 import torch.distributed as dist
 
+from .. import device as devices
+
 if TYPE_CHECKING:
     from ..run import Run
 
@@ -83,7 +85,7 @@ class Pace:
         self._spot = times
         every: List[Any] = [None] * self._run.world.processes.size
         dist.all_gather_object(every, _place())
-        if self._run.world.device.type == "cpu":
+        if not devices.is_accelerator(self._run.world.device):
             self._reason = crowded(every)
 
     def before_step(self, step: int, optimizer: torch.optim.Optimizer, *, was_spot: bool) -> None:
@@ -140,13 +142,13 @@ class Pace:
         model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
         passed = parts["all"].passed - model.passed - optimizer.passed
         computed = parts["all"].computed - model.computed - optimizer.computed
-        is_cpu = self._run.world.device.type == "cpu"  # a device is waited for with a busy core
+        is_cpu = not devices.is_accelerator(self._run.world.device)  # a device is waited for with a busy core
         by_hooks = max(0.0, model.computed - self._spot.own) if is_cpu else 0.0  # a spot leaves the script's hooks out
         return optimizer.passed + passed + (num_ranks - 1) * max(0.0, computed) + num_ranks * by_hooks
 
     def _now(self) -> Tuple[float, float]:
-        if self._is_phased and self._run.world.device.type == "cuda":
-            torch.cuda.synchronize(self._run.world.device)
+        if self._is_phased:
+            devices.synchronize(self._run.world.device)
         return time.perf_counter(), time.thread_time()
 
     def _add(self, name: str, began: Tuple[float, float]) -> None:

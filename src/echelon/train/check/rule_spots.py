@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from ..view import rules
+from ..refusal import Refusal
+from ..view import pieces, rules
 from ..view.elements import is_in_place
 from ..view.tensors import View, plain, tensors_of
 from . import lines
@@ -40,7 +41,8 @@ class RuleSpots:
 
     def _apply(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", "")
-        if self._is_busy or not self._left or is_in_place(name) or not rules.has_rule(func, kwargs):
+        is_left_out = not self._left or is_in_place(name) or not rules.has_rule(func, kwargs)
+        if self._is_busy or is_left_out or pieces.first_of(args, kwargs) is not None:
             return self._original(func, args, kwargs)
         self._left -= 1
         self._is_busy = True
@@ -50,7 +52,10 @@ class RuleSpots:
             self._is_busy = False
 
     def _compare(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        whole_args, whole_kwargs = plain((args, kwargs))
+        try:
+            whole_args, whole_kwargs = plain((args, kwargs))
+        except Refusal:  # of all ranks: their parts do not fit together
+            return self._original(func, args, kwargs)
         with self._run.streams.kept(), torch.no_grad():
             try:
                 whole = func(*whole_args, **whole_kwargs)

@@ -6,7 +6,8 @@ from typing import Any, List, NamedTuple, Sequence
 
 import torch
 
-from ..view.tensors import View, tensors_of
+from ..view.pieces import Pieces
+from ..view.tensors import Sharded, View, tensors_of
 from ..wholes import is_sharded
 
 TOLERANCE = 1e-5
@@ -61,7 +62,7 @@ def is_plain(tensor: Any) -> bool:
         or tensor.is_nested
         or tensor.is_quantized
         or tensor.layout != torch.strided
-        or tensor.device.type == "meta"
+        or tensor.is_meta
         or not tensor.numel()
     )
 
@@ -89,8 +90,15 @@ def are_equal(most: List[float]) -> bool:
 
 
 def text_of_shapes(value: Any) -> str:
-    """Return the shapes of all tensors in a value, and numbers beside them."""
-    return ", ".join("%s %s" % (list(one.shape), str(one.dtype)[6:]) for one in tensors_of(value))
+    """Return the shapes of all tensors in a value; of what is shared, ranks may have padded other dims as they need."""
+    return ", ".join("%s %s" % (_text_of_shape(one), str(one.dtype)[6:]) for one in tensors_of(value))
+
+
+def _text_of_shape(tensor: torch.Tensor) -> str:
+    first = tensor.parts[0] if isinstance(tensor, Pieces) else tensor
+    if not isinstance(first, Sharded):
+        return str(list(tensor.shape))
+    return "[%s]" % ", ".join(str(sum(first.rows)) if dim == first.dim_of_rows else "…" for dim in range(first.dim()))
 
 
 def _of_tensor(tensor: torch.Tensor) -> Signature:

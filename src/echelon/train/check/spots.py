@@ -14,9 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import device as devices
 from .. import world as worlds
 from ..refusal import Refusal
 from ..view import calls, exchange
+from ..view.pieces import Pieces
 from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
 from . import lines, rule_spots
 from .apart import Copies, without_chance
@@ -65,7 +67,10 @@ class Spots:
         if self._num_calls > MOST_CALLS:
             self._times.is_complete = False
             return
-        difference = _Call(run, original, module, self._times).compare(given, every, leads, step + self._num_calls)
+        try:
+            difference = _Call(run, original, module, self._times).compare(given, every, leads, step + self._num_calls)
+        except Refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+            difference, self._times.is_complete = "", False
         if difference and not self._difference:
             self._difference = "%s: %s" % (lines.of_script(), difference)
 
@@ -117,13 +122,16 @@ class _Call:
 
     def compare(self, given: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
         """Return on rank 0 what differs; nothing where nothing does, or where it cannot be compared."""
+        if not self._agree(is_fine=_fits(given)):
+            return self._left_out()
         whole_given = map_tensors(given, _whole)
         with self._timed("own"):
             parts = self._parts(every, leads)
         if not self._agree(is_fine=parts is not None) or parts is None:
-            self._times.is_complete = False
-            return ""
+            return self._left_out()
         views = calls.leave([part for part, _ in parts], leads)
+        if not self._agree(is_fine=_fits(views)):
+            return self._left_out()
         values = plain(views)
         wanted = _weights_of_outputs(views, seed)
         with self._timed("own"):
@@ -134,6 +142,10 @@ class _Call:
             self._times.is_complete = False
         if self._copies.is_spread or self._is_main:
             return self._compare_whole(whole_given, values, wanted, own)
+        return ""
+
+    def _left_out(self) -> str:
+        self._times.is_complete = False
         return ""
 
     @contextmanager
@@ -263,8 +275,7 @@ class _Call:
             run.calls.has_rows, run.calls.fraction = before
 
     def _wait(self) -> None:
-        if self._run.world.device.type == "cuda":
-            torch.cuda.synchronize(self._run.world.device)
+        devices.synchronize(self._run.world.device)
 
 
 def _of_outputs(difference: Difference, name: str) -> str:
@@ -280,6 +291,16 @@ def _uncompiled(is_compiled: bool) -> ContextManager[Any]:
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     whole: torch.Tensor = plain(tensor)
     return _fresh(whole).requires_grad_(tensor.requires_grad and whole.is_floating_point())
+
+
+def _fits(value: Any) -> bool:
+    """Say whether this process can put its shards together: each may be padded to its own longest sample."""
+    for pieces in tensors_of(value):
+        if isinstance(pieces, Pieces) and isinstance(pieces.parts[0], Sharded):
+            dim = pieces.parts[0].dim_of_rows
+            if len({(*part.local.shape[:dim], *part.local.shape[dim + 1 :]) for part in pieces.parts}) > 1:
+                return False
+    return True
 
 
 def _views_of(views: Any) -> List[torch.Tensor]:
@@ -320,7 +341,13 @@ def _gradients(value: Any, copies: Sequence[Any]) -> Optional[List[torch.Tensor]
         found = torch.autograd.grad(value, wanted, allow_unused=True)
     except RuntimeError:
         return None  # reentrant checkpoints, say
-    return [torch.zeros_like(weight) if one is None else one for one, weight in zip(found, wanted)]  # noqa: B905
+    return [_dense(one, weight) for one, weight in zip(found, wanted)]  # noqa: B905
+
+
+def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
+    if gradient is None:
+        return torch.zeros_like(weight)
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:

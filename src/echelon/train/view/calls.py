@@ -74,9 +74,9 @@ class Calls:
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
         if self._run.world.size == 1 and self._run.streams.is_watched and not self.is_inside:
-            with self._inside():
+            with self._inside(None):
                 return original(module, *args, **kwargs)
-        if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
+        if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
         if any(_has_rows(one) for one in views) and not tracing.is_counting():
@@ -102,7 +102,7 @@ class Calls:
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
-            with self._inside():
+            with self._inside(None):
                 original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
             if self.doubt is not None:
                 raise self.doubt from error
@@ -113,11 +113,11 @@ class Calls:
             ) from error
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Compute a model with plain PyTorch, and with random numbers of this rank's own, such as dropout."""
+    def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:
+        """Compute a model with plain PyTorch, and with random numbers, such as dropout, for these rows."""
         self.is_inside = True
         try:
-            with self._unhooked(), self._run.streams.in_own():
+            with self._unhooked(), self._run.draws.of(leads):
                 yield
         finally:
             self.is_inside = False
@@ -150,7 +150,7 @@ class Calls:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
                 self.note_rows(rows[0])
                 of_shard(rows[0].world.rank)
-                with self._inside(), self._run.raised.noted(self.num_shared, module):
+                with self._inside(rows), self._run.raised.noted(self.num_shared, module):
                     outputs.append(original(module, *enter(args, rows), **enter(kwargs, rows)))
         return leave(outputs, leads)
 
