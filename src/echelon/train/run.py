@@ -354,8 +354,7 @@ class Run:
             else:
                 self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
-            has_optimizers = self.gradients.has_optimizers
-            raise refusal(loss, self.calls.unshared, self.world.size, has_optimizers=has_optimizers)
+            raise refusal(loss, self.calls.unshared, self.world.size, self.gradients.has_optimizers)
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""

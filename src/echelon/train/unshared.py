@@ -20,7 +20,7 @@ class Unshared(NamedTuple):
     """Of the loops over loaders that went on then."""
 
 
-def refusal(loss: torch.Tensor, last: Optional[Unshared], num_ranks: int, *, has_optimizers: bool) -> Refusal:
+def refusal(loss: torch.Tensor, last: Optional[Unshared], num_ranks: int, has_optimizers: bool) -> Refusal:
     """Return the refusal of a loss to which all ranks would contribute the same."""
     if not has_optimizers:
         return Refusal(
