@@ -70,8 +70,7 @@ class Run:
         self.later = LaterSteps(self, is_wanted=wishes.checks_first_step and self.record is None)
         self.draws = self._new_draws()
         self.calls = self._new_calls()
-        self.raised = Raised(world)
-        self.late_hooks = LateHooks()
+        self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
         self.batches_per_step = (wishes.num_batches or world.size) if wishes.keeps_batch else 1
