@@ -83,7 +83,8 @@ def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: 
     """View a batch of which every rank has its samples; a collate function may have made other rows than samples."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
-    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world)), world, rows, [batch])
+    kept = counts[0] if counts and max(counts[0]) <= max(rows) else rows  # a collate function may drop samples
+    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world)), world, kept, [batch])
 
 
 def _viewing(

@@ -6,9 +6,8 @@ methods the model was called, how often, or how many models there are. DDP overl
 
 import inspect
 import weakref
-from contextlib import nullcontext
-from typing import Any, Callable, Collection, ContextManager, Dict, List, Optional
-from unittest import mock
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, Collection, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -25,7 +24,8 @@ from .wholes import is_sharded
 from .witnesses import Witnesses, multiply_all
 from .world import World
 
-_LEAVES_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
+_HAS_SWITCH = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
+_NO_SYNC: Dict[str, Any] = {"init_sync": False} if _HAS_SWITCH else {}
 
 
 class _Trained(nn.Module):
@@ -122,7 +122,7 @@ class Gradients:
             refuse_several_devices(parameters)
             for parameter in parameters:
                 if id(parameter) not in known and not is_sharded(parameter):
-                    dist.broadcast(parameter.detach(), 0)
+                    dist.broadcast(parameter.data, 0)  # a graph that waits for its backward() shall not notice
             self._parameters = parameters
             self._ddp = None
 
@@ -137,19 +137,17 @@ class Gradients:
             self._parameters = self.parameters()
 
     def _wrap(self, *, finds_unused: bool) -> None:
-        """Let DDP have all weights, which are equal: to write to them would spoil graphs that are pending."""
         self._ddp = None  # its hooks go with it
         self._finds_unused = finds_unused
         dense = [one for one in self._parameters if id(one) not in self._sparse]
         if dense:
             self._buckets.begin(dense)
-            more: Dict[str, Any] = {"init_sync": False} if _LEAVES_OUT_SYNC else {}
-            with nullcontext() if _LEAVES_OUT_SYNC else mock.patch.object(distributed, "_sync_module_states"):
+            with _without_sync():
                 self._ddp = DistributedDataParallel(
                     _Trained(dense),
                     find_unused_parameters=finds_unused,
                     bucket_cap_mb=self._buckets.limit,
-                    **more,
+                    **_NO_SYNC,
                 )
             compress(self._ddp, self._compression)
 
@@ -282,6 +280,19 @@ class Gradients:
         indices = exchange.gather(gradient.indices().t().contiguous(), self._world, rows)
         values = exchange.gather(gradient.values(), self._world, rows) / self._world.size
         return torch.sparse_coo_tensor(indices.t(), values, parameter.shape, check_invariants=False).coalesce()
+
+
+@contextmanager
+def _without_sync() -> Iterator[None]:
+    """Let DDP leave weights as they are, which ranks have agreed on: a graph may wait for its backward()."""
+    name = "_sync_module_states"
+    original = getattr(distributed, name)
+    if not _HAS_SWITCH:
+        setattr(distributed, name, lambda *_args, **_kwargs: None)
+    try:
+        yield
+    finally:
+        setattr(distributed, name, original)
 
 
 def refuse_several_devices(parameters: List[nn.Parameter]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, draws, shards, wholes
+from . import alone, batch_norm, draws, shards, tracing, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
@@ -23,6 +23,7 @@ def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     _hook_backward(run)
     run.gradients.witnesses.install()
+    run.late_hooks.install()
     _hook_calls(run)
     if run.draws.is_on:
         draws.install(run.draws)
@@ -37,6 +38,7 @@ def install(run: Run) -> None:
         _hook_loaders(run)
         _hook_optimizers(run)
         _hook_modes(run)
+        tracing.install(run, lambda module: _share_buffers(module, run) if _is_trained(module, run) else None)
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
@@ -113,7 +115,7 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if run.calls.is_idle:
+        if run.calls.is_idle or alone.is_alone():
             return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
@@ -227,6 +229,8 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
+        if run.calls.is_idle or alone.is_alone():
+            return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
             run.gradients.settle(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):

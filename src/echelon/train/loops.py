@@ -183,6 +183,7 @@ class Loop:
 
     def __next__(self) -> Any:
         is_whole = self._sampler is None or self._sampler.is_whole
+        self.run.raised.refuse_if_caught()
         self.run.enter(self)
         if self._sampler is not None:
             self._sampler.draw_ahead()
@@ -217,6 +218,9 @@ class Loop:
             run.later.at_stream(batch)
         else:
             rows = self._sampler.rows.popleft()
+            size = batches.length_of(batch) if self._sampler.is_whole and run.world.size > 1 else 0
+            if size and size < sum(rows) and not run.world.is_exact:
+                rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
             run.later.at_batch(self._sampler.indices.popleft())
         self._num_batches += 1
         self.num_rows = sum(rows)
@@ -276,3 +280,18 @@ class WholeLoop:
 def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":
     """Return a place for the sharded copies of loaders, which keep their workers from epoch to epoch."""
     return weakref.WeakKeyDictionary()
+
+
+class ShardedLoader:
+    """The explicit form of a sharded loader."""
+
+    def __init__(self, loader: "DataLoader[Any]", run: "Run") -> None:
+        self._loader = loader
+        self._run = run
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Any:
+        self._run.begin_training()
+        return Loop(self._loader, self._run)

@@ -20,14 +20,17 @@ from .compression import ONE_BUCKET_MEGABYTES, described, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
 from .gradients import Gradients
+from .late_hooks import LateHooks
 from .local_sgd.gradients import OwnGradients
 from .local_sgd.headline import headline
 from .local_sgd.meetings import Rule
-from .loops import Loop, WholeLoop, iterate, new_twins
+from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .proof import record
+from .raised import Raised
 from .refusal import Refusal
 from .rng import Draws
 from .streams import Streams
+from .unshared import refusal
 from .view import aliases, rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
 from .view.pieces import Pieces
@@ -67,6 +70,7 @@ class Run:
         self.later = LaterSteps(self, is_wanted=wishes.checks_first_step and self.record is None)
         self.draws = self._new_draws()
         self.calls = self._new_calls()
+        self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
         self.batches_per_step = (wishes.num_batches or world.size) if wishes.keeps_batch else 1
@@ -119,7 +123,7 @@ class Run:
 
     def loader(self, loader: "DataLoader[Any]") -> Any:
         """Return an iterable with this rank's share of each batch, in the order of one device."""
-        return _Sharded(loader, self)
+        return ShardedLoader(loader, self)
 
     def model(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
         """Put a model on this rank's device and have its gradients be those of the global batch."""
@@ -281,7 +285,10 @@ class Run:
             with self.gradients.shown():
                 self.first_step.guesses = self.draws.guesses
                 self.first_step.num_samples = self.calls.num_samples
-                self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
+                try:
+                    self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
+                except Refusal as error:
+                    raise self.calls.doubt or error from error
             self.draws.is_compared = self.first_step.is_open
         self.later.before_step(optimizer)
 
@@ -327,7 +334,8 @@ class Run:
             elsewhere.meet(self._pid)
             run_backward(loss)
             return
-        with self.later.pace.part("model"):
+        self.raised.refuse_if_caught()
+        with self.later.pace.part("model"), self.late_hooks.around_backward(self.gradients):
             self._backward(loss, run_backward)
         if self.record is not None and loss.numel() == 1:
             self.record.loss = float(plain(loss).detach())
@@ -338,7 +346,7 @@ class Run:
             run_backward(loss)
         elif self.is_split:
             self.gradients.backward(loss, run_backward)
-        elif self.calls.num_shared:
+        elif self.calls.num_shared or self.calls.num_counted or isinstance(loss, View):
             self.gradients.prepare()
             if self.world.is_exact:
                 self._backward_of_shards(loss, run_backward)
@@ -347,7 +355,7 @@ class Run:
             else:
                 self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
-            self._refuse_unshared()
+            raise refusal(loss, self.calls.unshared, self.world.size, self.gradients.has_optimizers)
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""
@@ -374,29 +382,6 @@ class Run:
             )
         loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
 
-    def _refuse_unshared(self) -> None:
-        raise Refusal(
-            "backward() was called, and no model has computed a part of a batch before: "
-            "every rank would train on the same samples",
-            "call a torch.nn.Module with batches, and step with a torch.optim optimizer, "
-            "or start one rank: echelon run -n 1 …",
-        )
-
 
 def _nothing(_text: str) -> None:
     pass
-
-
-class _Sharded:
-    """The explicit form of a sharded loader."""
-
-    def __init__(self, loader: "DataLoader[Any]", run: Run) -> None:
-        self._loader = loader
-        self._run = run
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Any:
-        self._run.begin_training()
-        return Loop(self._loader, self._run)

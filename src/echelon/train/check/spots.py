@@ -175,14 +175,14 @@ class _Call:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
                 run.calls.note_rows(rows[0])
                 entered = Entries(self._module, rows[0]).enter(*map_tensors((args, kwargs), _detached))
-                results.append(self._compute(map_tensors(entered, _fresh)))
+                results.append(self._compute(map_tensors(entered, _fresh), rows[0]))
         except Exception:  # noqa: BLE001  (the script's own call raises it again)
             return None
         finally:
             run.calls.has_rows, run.calls.fraction = before
         return results
 
-    def _compute(self, given: Any) -> Any:
+    def _compute(self, given: Any, lead: Optional[Sharded] = None) -> Any:
         """Return the outputs for given inputs, and the copies of weights that they were computed with."""
         args, kwargs = given
         is_whole = self._run.wishes.syncs_batch_norm or self._run.is_split
@@ -191,7 +191,7 @@ class _Call:
             stack.enter_context(without_chance(are_statistics_whole=is_whole))
             stack.enter_context(self._copies.in_place())
             stack.enter_context(_uncompiled(self._run.calls.is_compiled))
-            stack.enter_context(self._run.calls.once_more())
+            stack.enter_context(self._run.calls.once_more(lead))
             if self._copies.is_spread:
                 stack.enter_context(torch.no_grad())
             outputs = self._original(self._module, *args, **kwargs)

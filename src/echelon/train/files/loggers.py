@@ -8,6 +8,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Iterable, List, Optional
 
+from ..alone import alone
 from .imports import Hooks
 from .sharing import Files
 from .writers import with_plain
@@ -83,7 +84,10 @@ def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) 
 
     def wrap(original: Any) -> Any:
         def speak(*args: Any, **kwargs: Any) -> Any:
-            return None if files.is_closed else original(*args, **kwargs)
+            if files.is_closed:
+                return None
+            with alone("%s.%s()" % (getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
+                return original(*args, **kwargs)
 
         return speak
 

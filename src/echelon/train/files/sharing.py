@@ -11,10 +11,12 @@ import shutil
 import sys
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 
 import torch
 
+from ..alone import alone
 from . import askers, imports, names
 from .meeting import Meeting
 
@@ -139,7 +141,7 @@ class Files:
         self._num_acts += 1  # what is done to files in its turn is a part of it
         try:
             if not self.is_closed:
-                return self.meeting.lead(what, path, do, tells)
+                return self.meeting.lead(what, path, partial(_alone, what, do), tells)
             told, theirs = self.meeting.follow(what, path, do)
             names.note(self._aliases, path, theirs)
             return told
@@ -200,6 +202,11 @@ class Files:
         path = path_of(file)
         if path is not None:
             self._own.append(path)
+
+
+def _alone(what: str, do: Callable[[], Any]) -> Any:
+    with alone(what):
+        return do()
 
 
 def _hookers() -> Tuple[Any, ...]:

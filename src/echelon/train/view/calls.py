@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple
 import torch
 from torch import nn
 
-from .. import batches
+from .. import batches, tracing
 from ..refusal import Refusal
-from . import aliases, exchange, numbers, pieces
+from ..unshared import Unshared
+from . import aliases, doubts, exchange, numbers, pieces
 from .entry import Entries
 from .tensors import Partial, Sharded, View, map_tensors, own_part, tensors_of
 
@@ -42,6 +43,12 @@ class Calls:
         """Calls in which every rank had rows of its own."""
         self.num_samples = 0
         """The most that all ranks had together in one of them."""
+        self.num_counted = 0
+        """Calls in which every rank had the whole, for something counts what one device computes."""
+        self.unshared: Optional[Unshared] = None
+        """The last call in which the ranks could not share what a model was given."""
+        self.doubt: Optional[Refusal] = None
+        """Why rows that were shared may be no samples: it holds if the model fails, or its gradients differ."""
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -76,14 +83,22 @@ class Calls:
             return original(module, *args, **kwargs)
         aliases.settle()
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
-        if any(_has_rows(one) for one in views):
+        if any(_has_rows(one) for one in views) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
             return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
         if views:
             args, kwargs = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
+        if tracing.is_counting():
+            self.num_counted += 1
+            return original(module, *args, **kwargs)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
-            return original(module, *args, **kwargs)
+            first = _first_of(args, kwargs)
+            shape = None if first is None else tuple(first.shape)
+            result = original(module, *args, **kwargs)
+            self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
+            return result
+        self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
@@ -93,6 +108,8 @@ class Calls:
                 raise
             with self._inside(None):
                 original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+            if self.doubt is not None:
+                raise self.doubt from error
             raise Refusal(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
@@ -112,14 +129,15 @@ class Calls:
             View.inside_of = None
 
     @contextmanager
-    def once_more(self) -> Iterator[None]:
-        """Compute a model with plain PyTorch, and with the random numbers that are at hand."""
-        was_inside, self.is_inside = self.is_inside, True
+    def once_more(self, lead: Optional[Sharded] = None) -> Iterator[None]:
+        """Compute a model for some rows with plain PyTorch, and with the random numbers that are at hand."""
+        before = self.is_inside, View.inside_of
+        self.is_inside, View.inside_of = True, lead
         try:
             with self._unhooked():
                 yield
         finally:
-            self.is_inside = was_inside
+            self.is_inside, View.inside_of = before
 
     def note_rows(self, lead: Sharded) -> None:
         """Note how much of a batch this rank has, or a shard, which is computed now."""
@@ -131,6 +149,7 @@ class Calls:
         first: Optional[torch.Tensor] = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or those of each shard by itself."""
+        self._run.raised.refuse_if_caught()
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._run.gradients.shard()  # weights that are trained from now on
@@ -142,7 +161,7 @@ class Calls:
                 of_shard(rows[0].world.rank)
                 entries = Entries(module, rows[0], first)
                 own_args, own_kwargs = entries.enter(args, kwargs)
-                with self._inside(rows):
+                with self._inside(rows), self._run.raised.noted(self.num_shared, module):
                     outputs.append(original(module, *own_args, **own_kwargs))
                 entries.leave()
         result = leave(outputs, leads)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 import torch
 
 from ..refusal import Refusal
-from . import exchange, pieces
+from . import below, exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
 from .tensors import Partial, Sharded, View, own_part, tensors_of
@@ -19,6 +19,10 @@ def install(run: "Run") -> None:
     original = torch.autograd.grad
 
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        found = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
+        return tuple(map(run.late_hooks.changed, _listed(inputs), found))
+
+    def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
         if any(isinstance(one, Pieces) for one in (*_listed(outputs), *_listed(inputs))):
@@ -27,6 +31,7 @@ def install(run: "Run") -> None:
 
     torch.autograd.grad = grad
     install_functions()
+    below.install()
 
 
 def install_functions() -> None:

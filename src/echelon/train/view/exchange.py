@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import alone
 from ..refusal import Refusal
 from ..world import World
 
@@ -100,7 +101,13 @@ def gather(part: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) 
 
 def own_rows(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
     """Return the rows of one rank."""
-    return whole.narrow(dim, sum(rows[:rank]), rows[rank])
+    first = sum(rows[:rank])
+    if whole.layout != torch.strided:
+        places = torch.arange(first, first + rows[rank], device=whole.device)
+        rows_of_it = whole.to_sparse(layout=torch.sparse_coo).index_select(dim, places)
+        part: torch.Tensor = rows_of_it.to_sparse(layout=whole.layout)
+        return part
+    return whole.narrow(dim, first, rows[rank])
 
 
 def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[int], dim: int) -> torch.Tensor:
@@ -116,6 +123,7 @@ def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[in
 
 
 def _refuse_alone(world: World) -> None:
+    alone.refuse_exchange()
     if world.is_exact:
         raise Needed
 

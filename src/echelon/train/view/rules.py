@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import torch
 
 from ..refusal import Refusal
-from . import aliases, along, elements, exchange, losses, pieces, shapes, signs
+from . import aliases, along, below, elements, exchange, losses, pieces, shapes, signs
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, Kwargs, Partial, Sharded, View, map_tensors, own_part, plain, version_of
@@ -28,7 +28,11 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return _attribute(func, name, args)
     rule = None if "out" in kwargs else _RULES.get(name)
     result = None if rule is None else _by_rule(rule, func, args, kwargs)
-    return _with_whole(func, name, args, kwargs) if result is None else result
+    result = _with_whole(func, name, args, kwargs) if result is None else result
+    if is_in_place(name) and args and getattr(args[0], "origin", None) is not None:
+        gradient, factor = args[0].origin
+        gradient.copy_(args[0].local * factor)
+    return result
 
 
 def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,12 +127,14 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
     if isinstance(view, pieces.Pieces) and attribute in ("grad", "data", "requires_grad"):
         return pieces.of([_attribute(func, name, mine) for mine in pieces.apart(args, len(view.parts))])
     if name == "__set__":
-        if attribute not in ("requires_grad", "grad"):
-            return _with_whole(func, "__setitem__", args, {})
-        setattr(view.local, attribute, args[1].local if isinstance(args[1], View) else args[1])
+        _set_attribute(func, view, attribute, args)
         return None
     if attribute == "grad":
-        return None if view.local.grad is None else _gradient_of(view, view.local.grad)
+        gradient = view.local.grad
+        seen: Any = None if gradient is None else _gradient_of(view, gradient)
+        if hasattr(seen, "world"):
+            seen.origin = (gradient, 1 if view.world.is_exact else view.world.size)
+        return seen
     if attribute == "data":
         return like(view, view.local.data)
     if attribute in LOCAL_ATTRIBUTES:
@@ -139,6 +145,22 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
         return like(view, getattr(view.local, attribute)) if is_sharded else _with_whole(func, "", args, {})
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args)
+
+
+def _set_attribute(func: Any, view: Any, attribute: str, args: Args) -> None:
+    value = args[1]
+    if attribute == "requires_grad":
+        setattr(view.local, attribute, value)
+    elif attribute == "grad":
+        factor = 1 if view.world.is_exact else view.world.size
+        view.local.grad = None if value is None else like(view, torch.zeros_like(view.local)).local
+        if value is not None:
+            like(view, view.local.grad).copy_(value.detach() * factor)
+    elif attribute == "data" and value.shape == view.shape:
+        with torch.no_grad():
+            like(view, view.local.data).copy_(value)
+    else:
+        _with_whole(func, "__setitem__", args, {})
 
 
 def has_rule(func: Any, kwargs: Kwargs) -> bool:
@@ -208,3 +230,4 @@ _RULES: Dict[str, Rule] = {
     **dict.fromkeys(losses.NAMES, losses.rule),
 }  # fmt: skip
 View.rule = staticmethod(apply)
+View.below = staticmethod(below.apply)

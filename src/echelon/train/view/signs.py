@@ -47,7 +47,7 @@ class Signs:
         ]
         wait = _start(views) if self._is_wanted and views else _unknown
         for view in views:
-            view.sign = Sign(self, wait, version_of(view.local))
+            view.known_sign = Sign(self, wait, version_of(view.local))
 
     def want(self) -> None:
         """Ask from the next batch on."""
@@ -95,7 +95,7 @@ def carry(name: str, source: Any, result: Any) -> None:
     """Let what a function makes of a tensor's elements have its sign."""
     are_views = isinstance(source, Sharded) and isinstance(result, Sharded) and result is not source
     if are_views and name in _KEEPS and _is_integer(result) and (sign := _valid(source)) is not None:
-        result.sign = sign._replace(version=version_of(result.local))
+        result.known_sign = sign._replace(version=version_of(result.local))
 
 
 def are_natural(target: Sharded) -> bool:
@@ -116,7 +116,7 @@ def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Opti
 
 
 def _valid(view: Sharded) -> Optional[Sign]:
-    sign: Optional[Sign] = view.sign
+    sign: Optional[Sign] = view.known_sign
     return sign if sign is not None and sign.version == version_of(view.local) >= 0 else None
 
 
