@@ -40,6 +40,7 @@ from echelon.launch import failure, gathering, stragglers, supervisor
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+MADE_BY_RUNS = {line.strip("/") for line in (ROOT / ".gitignore").read_text().split()}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TRAINING = ("communication", "exact", "prove", "scale", "strategies")
 OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
@@ -52,6 +53,7 @@ LEARN = "echelon machines learn --name testcluster >/dev/null 2>&1"
 # what differs from run to run, and what stands for it when texts are compared
 CHANGING = (
     (r"\d{8}-\d{6}-(\S+?)-[0-9a-f]{4}\b", r"TIME-\1-ID"),
+    (r"(?m)· run (\S+?)-[0-9a-f]{4}$", r"· run \1-ID"),
     (r"\b(\d+ min )?\d+(\.\d)? s\b", "SECONDS"),
     (r"\b(cores|planned) [\d,-]+", r"\1 CORES"),
     (r"\beach on (the )?\d+ cores?\b", r"each on \1CORES"),
@@ -405,6 +407,8 @@ def looks_like_ours(word: str) -> bool:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", word):
         return False
     top, _, rest = word.partition("/")
+    if top in MADE_BY_RUNS:
+        return False
     return bool(rest) and any((folder / top).is_dir() for folder in (ROOT, SOURCES / "echelon"))
 
 

@@ -52,6 +52,17 @@ def test_node_code_is_python_3_9(path: Path) -> None:
             assert top in sys.stdlib_module_names or top in ("_echelon", "sitecustomize"), imported
 
 
+ASKS_DEVICES = re.compile(r"\btorch\.(cuda|xpu|mps|accelerator)\b|\.is_(cuda|xpu)\b|device\.type [!=]=")
+IN_RANKS = [path for path in FILES if path.relative_to(SOURCE).parts[0] == "train"]
+
+
+@pytest.mark.parametrize("path", IN_RANKS, ids=name)
+def test_devices_are_asked_at_one_door(path: Path) -> None:
+    """What a rank wants to know of its device it asks train/device.py, where tests put a stand-in."""
+    if name(path) != "train/device.py":
+        assert not ASKS_DEVICES.search(path.read_text())
+
+
 def pythons() -> list[str]:
     """Return every Python from 3.9 on that can be found here."""
     folders = [*os.environ.get("PATH", "").split(os.pathsep), *map(str, Path.home().glob(".pyenv/versions/*/bin"))]

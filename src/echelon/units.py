@@ -79,3 +79,8 @@ def size(num_bytes: int) -> str:
 def slurm_size(num_bytes: int) -> str:
     """Write a size as Slurm's --mem takes it: 480G, or whole mebibytes where it is not even."""
     return f"{num_bytes // GIB}G" if num_bytes % GIB == 0 else f"{num_bytes // (1 << 20)}M"
+
+
+def amount(value: float) -> str:
+    """Write a number with two digits at most after the point: 16, 0.5, 3.33."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")

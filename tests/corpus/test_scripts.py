@@ -23,11 +23,9 @@ CLOSE: dict[str, tuple[str, float]] = {
     "augmentation": (OWN_RANDOM_NUMBERS + ": noise that is added as samples are loaded", 1.5),
     "autocast_bf16": ("sums over a share of the batch are rounded to 8 bits, as sums over the batch are", 1.02),
     "cnn_batchnorm": ("BatchNorm takes the statistics of each rank's samples, without --sync-bn", 3.0),
-    "dropout_transformer": (OWN_RANDOM_NUMBERS + ": dropout", 1.5),
-    "vae": (OWN_RANDOM_NUMBERS + ": the latent sample, inside of the model", 1.2),
 }
 # Scripts whose weights are spread over the ranks as well, and what fully_shard does not follow.
-FSDP = ("checkpoint_resume", "gan", "grad_scaler", "seq2seq", "transformer_lm", "two_optimizers")
+FSDP = ("checkpoint_resume", "gan", "grad_scaler", "seq2seq", "transformer_lm", "two_optimizers", "vae")
 NOT_FSDP: dict[str, str] = {
     "ema": "mixed torch.Tensor and DTensor",
     "lbfgs": "LBFGS computes with all weights as one vector",

@@ -33,10 +33,11 @@ def test_lumi_bills_as_documented(
     """LUMI's published examples come out."""
     row = billing.rule(machine("lumi"), partition)
     assert row is not None
-    assert units == billing.units(
-        row, num_nodes=nodes, devices_per_node=devices, cores_per_node=cores, memory_bytes_per_node=gib * GIB,
+    charged = billing.Charged(
+        num_nodes=nodes, devices_per_node=devices, cores_per_node=cores, memory_bytes_per_node=gib * GIB,
         minutes=minutes,
     )  # fmt: skip
+    assert units == billing.units(row, charged)
 
 
 def refusal(asked: Request, known: Machine) -> UsageError:
@@ -52,10 +53,10 @@ REFUSED = [
     ({**SMALL, "num_devices": 9, "num_nodes": 1}, "at most 8 devices on a node", "--gpus 8"),
     ({**SMALL, "cores_per_device": 8}, "56 usable cores (8 of 64 are reserved), and 8 × 8 = 64", "--cores-per-gpu 7"),
     ({**SMALL, "memory_bytes_per_device": 64 * GIB}, "gives jobs 480 GiB, and 512 GiB", "--mem-per-gpu 60G"),
-    ({"num_devices": 9, "num_nodes": 2}, "9 devices cannot be shared equally by 2 nodes", "--gpus 8 or --gpus 10"),
+    ({"num_devices": 9, "num_nodes": 2}, "9 devices cannot be shared equally by 2 nodes", "--gpus 8   or --gpus 10"),
     ({"num_devices": 8, "partition": "smal-g"}, "has no partition smal-g; it has", "--partition small-g"),
     ({"num_devices": 8, "chip": "MI300X"}, "--chip MI300X: this machine has MI250X", "--chip MI250X"),
-    ({"num_devices": 16, "global_batch": 100}, "cannot be shared equally by 16 ranks", "--global-batch 96 or"),
+    ({"num_devices": 16, "global_batch": 100}, "cannot be shared equally by 16 ranks", "--global-batch 96   or"),
     ({"num_devices": 16, "global_batch": 10}, "a global batch of 10", "--global-batch 16"),
 ]  # fmt: skip
 
@@ -77,8 +78,8 @@ def test_retired_machine_names_its_successor() -> None:
     """A machine that was shut down is refused after that day, and still planned for to be read."""
     mahti = machine("mahti")
     with pytest.raises(UsageError, match="shut down on 2026-08-31") as error:
-        book(request("mahti", num_devices=1), mahti, today=date(2026, 9, 1))
-    assert "--machine roihu" in error.value.hint
+        book(request("mahti", num_devices=40), mahti, today=date(2026, 9, 1), successor=machine("roihu"))
+    assert "--machine roihu --gpus 4" in error.value.hint
     assert "--plain" in error.value.hint
     assert book(request("mahti", num_devices=1), mahti, today=date(2026, 9, 1), even_if_retired=True).num_nodes == 1
 
@@ -126,7 +127,7 @@ def test_prime_number_of_devices_is_not_one_on_each_node() -> None:
     """Eleven devices would take eleven nodes: the neighbours that take two are offered."""
     error = refusal(request("lumi", num_devices=11), machine("lumi"))
     assert "11 devices lie equally on nodes of 8 only if 11 nodes are taken, with 1 device on each" in error.message
-    assert error.hint.startswith("--gpus 10 or --gpus 12")
+    assert error.hint == "--gpus 10   or --gpus 12   or, if that is meant: --nodes 11"
     meant = book(request("lumi", num_devices=11, num_nodes=11, partition="standard-g"), machine("lumi"), today=TODAY)
     assert meant.num_nodes == 11
 
@@ -134,13 +135,13 @@ def test_prime_number_of_devices_is_not_one_on_each_node() -> None:
 def test_nearest_is_the_longest_where_time_is_too_much() -> None:
     """Too much time is answered with the partition that gives most of it."""
     error = refusal(request("lumi", num_devices=16, minutes=80 * 60), machine("lumi"))
-    assert error.hint == "nearest: --time 3-00:00:00 --partition small-g"
+    assert error.hint.startswith("--time 3-00:00:00")
 
 
 def test_nearest_keeps_the_chip() -> None:
     """Who asked for a chip is not offered another."""
     error = refusal(request("hipergator", num_devices=8, chip="A100"), machine("hipergator"))
-    assert error.hint == "nearest: --partition hpg-ai"
+    assert error.hint == "--partition hpg-ai"
 
 
 def test_whole_nodes_have_all_devices_and_cores() -> None:
@@ -160,13 +161,13 @@ def test_unknown_stays_unknown() -> None:
     )  # fmt: skip
     assert book(Request(num_devices=1, minutes=60), known, today=TODAY).num_nodes == 1
     error = refusal(Request(num_devices=4, minutes=60), known)
-    assert "how many devices its nodes have is not published" in error.message
-    assert error.hint == "nearest: --gpus 4 --nodes 1 --partition gpu"  # which is taken, in the next line
+    assert "the number of GPUs of a node is not published" in error.message
+    assert error.hint == "--nodes 1"  # which is taken, in the next line
     booking = book(Request(num_devices=4, num_nodes=1, minutes=60), known, today=TODAY)
     assert (booking.cores_per_rank, booking.memory_bytes_per_node, booking.billed) == (0, 0, None)
     error = refusal(Request(num_nodes=2, minutes=60), known)
     assert "not published" in error.message
-    assert error.hint == "--gpus 4 --nodes 2 --partition gpu"
+    assert error.hint == "--gpus 4"
 
 
 def test_network_setting_ends_above_its_limit() -> None:

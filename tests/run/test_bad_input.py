@@ -146,7 +146,7 @@ SCRIPTS = [
     ),
     ("-m sys", "the module sys is built into Python and cannot be run", "echelon run train.py"),
     ("-- nosuchprogram", "there is no program 'nosuchprogram' on PATH", "echelon run -- /path/to/program …"),
-    ("-- ./train.py", "./train.py may not be executed (its mode is -rw-r--r--)", "chmod +x ./train.py"),
+    ("-- ./train.sh", "./train.sh may not be executed (its mode is -rw-r--r--)", "chmod +x ./train.sh"),
     ("-- ./folder", "./folder is a folder, not a program", "echelon run -- /path/to/program …"),
     ("--dry-run nothere.py", "there is no script nothere.py in {folder}", "ls {folder}"),
 ]
@@ -216,6 +216,7 @@ def _words(line: str) -> list[str]:
 def folder(shell: Shell) -> Shell:
     """Fill the folder with scripts that cannot run, and one that can."""
     shell.script("print('started')\n").chmod(0o644)
+    shell.script("echo started\n", "train.sh").chmod(0o644)
     shell.script("x = 1\nprint(x\ny = 2\n", "broken.py")
     shell.script("", "folder/train.py")
     shell.script("", "folder/fit.py")

@@ -16,7 +16,7 @@ import pytest
 from .shell import Shell, wait_until
 
 LAUNCHES = ("warm", "exec")
-END = re.compile(r"echelon: (\d+) ranks? · \d+\.\d s · exit (\d+) · logs in (\S+)\n")
+END = re.compile(r"echelon: (\d+) ranks? · \d+\.\d s · exit (\d+) · run (\S+)\n")
 SPEAKS = """
 import os, sys
 print("out", os.environ["RANK"])
@@ -287,13 +287,14 @@ def test_standard_input_is_empty_for_the_ranks(shell: Shell) -> None:
 
 @pytest.mark.parametrize(("code", "ranks", "word"), [(0, 1, "1"), (0, 3, "3"), (5, 2, "2")])
 def test_run_ends_with_one_line(shell: Shell, code: int, ranks: int, word: str) -> None:
-    """The last line says how many ranks, how long, which exit code, and where the logs are."""
+    """The last line says how many ranks, how long, which exit code, and what the run is called."""
     shell.script(f"import time; time.sleep(0.3); raise SystemExit({code})")
     done = shell.run("-n", str(ranks), "train.py")
     match = END.fullmatch(done.said.splitlines(keepends=True)[-1])
     assert match is not None, done.said
     assert match.group(1, 2) == (word, str(code))
-    assert sorted(path.name for path in (shell.folder / match.group(3)).glob("*.log")) == [
+    (folder,) = (shell.folder / "echelon-runs").glob(f"*-{match.group(3)}")
+    assert sorted(path.name for path in folder.glob("logs/attempt-0/*.log")) == [
         f"rank-{rank}.log" for rank in range(ranks)
     ]
     assert done.said.count("echelon: ") == (1 if code == 0 else 2)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,63 @@ def test_follow_shows_the_output_and_the_exit_code(slurm: Cluster, learned: Path
     assert done.returncode == 3, done.stderr
     assert "loss 0.5" in done.stdout
     assert "ended with exit code 3" in done.stdout
+    job = done.stderr.partition("job ")[2].partition(":")[0]
+    assert f"echelon: job {job} failed with exit code 3: rank 0 on " in done.stderr
+
+
+def test_wait_says_how_the_job_stands_and_why_it_failed(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A job that waits for another says so, then where it runs, then why it failed and where its output is."""
+    (folder / "first.py").write_text("import time\ntime.sleep(3)\n")
+    (folder / "second.py").write_text("raise ValueError('no such sample')\n")
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--json", "first.py")
+    number = json.loads(done.stdout)["job_id"]
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--wait", "--after", number, "second.py")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("echelon: job ")]
+    assert "waits: it waits for the job that it comes after" in done.stderr
+    assert "│ ValueError: no such sample" in done.stderr
+    assert "failed with exit code 1" in said[-1]
+    assert "its output is in echelon-runs/" in done.stderr
+
+
+def test_after_a_job_that_is_not_there(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A number that is no job's, and a job that failed, are errors before anything is queued."""
+    (folder / "train.py").write_text("raise SystemExit(4)\n")
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--after", "9999999", "train.py")
+    assert (done.returncode, "Slurm knows no job 9999999" in done.stderr) == (2, True), done.stderr
+    assert not (folder / "echelon-runs").exists()
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--wait", "train.py")
+    number = done.stderr.partition("job ")[2].partition(":")[0]
+    done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--after", number, "train.py")
+    assert (done.returncode, "a job after it would never start" in done.stderr) == (2, True), done.stderr
+
+
+def test_unknown_cluster_is_learned_at_once(slurm: Cluster, tmp_path: Path) -> None:
+    """With --learn the first submission on a cluster that nobody has described works; without, nobody is asked."""
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    line = ("submit", "--gpus", "1", "-t", "5", "--dry-run")
+    done = call(slurm, tmp_path / "home", tmp_path, *line, "train.py")
+    assert (done.returncode, "echelon submit --learn" in done.stderr) == (2, True), done.stderr
+    done = call(slurm, tmp_path / "home", tmp_path, *line, "--learn", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#!/bin/bash\n")
+    assert list((tmp_path / "home").rglob("*.toml"))
+
+
+def test_person_at_a_terminal_is_asked(slurm: Cluster, tmp_path: Path) -> None:
+    """Who sits at a terminal may answer yes, and the cluster is learned before the job is planned."""
+    (tmp_path / "train.py").touch()
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "r+b", buffering=0) as person, os.fdopen(theirs, "rb", buffering=0) as terminal:
+        person.write(b"y\n")
+        done = subprocess.run(
+            [*ECHELON, "submit", "--gpus", "1", "-t", "5", "--dry-run", "train.py"], cwd=tmp_path, stdin=terminal,
+            env={**slurm.environ, "XDG_CONFIG_HOME": str(tmp_path / "home")}, stdout=subprocess.PIPE, stderr=terminal,
+            timeout=150, check=False,
+        )  # fmt: skip
+        assert b"Learn it from its Slurm now, and go on? [Y/n]" in os.read(person.fileno(), 1 << 16)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"#!/bin/bash\n")
 
 
 def test_arguments_pass_byte_for_byte(slurm: Cluster, learned: Path, folder: Path) -> None:

@@ -16,7 +16,12 @@ COMMANDS = {
     "frameworks": "which frameworks are installed here, for which devices, and what does not work together",
     "machines": "what is known of the machines; learn a new one from its Slurm",
     "topology": "what this node is made of: cores, NUMA domains, devices, NICs",
+    "runs": "the runs of this folder: name, state, start, duration, size",
+    "clean": "remove run directories that nobody needs any more",
 }
+
+# What needs no Linux: these read texts and facts. All else starts processes, or looks at this machine's /proc and /sys.
+ANYWHERE = ("plan", "lint", "machines")
 
 HELP = """usage: echelon COMMAND …
 
@@ -39,7 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     _fill_standard_descriptors()
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP.format(commands="\n".join(f"  {name:<14} {what}" for name, what in COMMANDS.items())), end="")
+        from echelon.cli.talk import print_help
+
+        print_help(HELP.format(commands="\n".join(f"  {name:<13}  {what}" for name, what in COMMANDS.items())))
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
         from echelon import __version__
@@ -65,20 +72,31 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         if name in COMMANDS:
             from importlib import import_module
 
+            _refuse_other_systems(name)
             exit_code = int(import_module(f"echelon.cli.{name}").main(arguments))
             sys.stdout.flush()
             return exit_code
         raise UsageError(f"there is no command {name!r}", hint=_nearest_commands(name))
     except EchelonError as error:
-        print(f"echelon: error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"  hint: {error.hint}", file=sys.stderr)
+        from echelon.cli.talk import say_error
+
+        say_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `echelon machines lumi | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _refuse_other_systems(name: str) -> None:
+    from echelon.errors import UsageError
+
+    if sys.platform != "linux" and name not in ANYWHERE:
+        raise UsageError(
+            f"echelon {name} needs Linux, and this is {sys.platform}; here {', '.join(ANYWHERE)} work",
+            hint="run it on the cluster",
+        )
 
 
 def _nearest_commands(name: str) -> str:

@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.options import Option, rows, scan
-from echelon.cli.talk import say
+from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.host import terminal
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import Checked
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="check")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if scanned.rest or scanned.is_program:
         given = scanned.rest[0] if scanned.rest else "--"
@@ -78,7 +79,7 @@ def _print(checked: Checked, values: dict[str, str]) -> None:
         print(text)
         return
     stream = sys.stderr if "exclude_bad" in values else sys.stdout
-    with_colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    with_colour = terminal.has_colour(stream, os.environ)
     text = report.text(checked.surveys, checked.findings, seconds=checked.seconds, with_colour=with_colour)
     print(text, end="", file=stream)
     if checked.sweep:

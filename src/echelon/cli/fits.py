@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -86,26 +86,37 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
     )
 
 
-def answer(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -> Answer | None:
-    """Return what is to be said of a model, None where none was named."""
+def answer(
+    booking: Booking, chosen: Candidate, values: Mapping[str, str], is_taken: Callable[[Mapping[str, str]], bool]
+) -> Answer | None:
+    """Return what is to be said of a model, None where none was named; `is_taken` tells which options can be had."""
     model = read_model(values)
     if model is None:
         return None
     devices = devices_of(booking, chosen, values)
-    return Answer(model, devices, values, node_devices=chosen.kind.num_devices or 0, minutes=booking.minutes)
+    node_devices = chosen.kind.num_devices or 0
+    return Answer(model, devices, values, is_taken, node_devices=node_devices, minutes=booking.minutes)
 
 
 class Answer:
     """Which strategies fit, and what to type."""
 
     def __init__(
-        self, model: Model, devices: Devices, values: Mapping[str, str], *, node_devices: int, minutes: int
+        self,
+        model: Model,
+        devices: Devices,
+        values: Mapping[str, str],
+        is_taken: Callable[[Mapping[str, str]], bool],
+        *,
+        node_devices: int,
+        minutes: int,
     ) -> None:
         from echelon.plan import memory
 
         self._model = model
         self._devices = devices
         self._values = values
+        self._is_taken = is_taken
         self._minutes = minutes
         self._fits = memory.fits(model, devices)
         least = memory.least_ranks(model, devices.device_bytes)
@@ -147,8 +158,7 @@ class Answer:
         """Return what to type: for the first that fits, and for the first that an unchanged script can have."""
         first = self._first
         if first is None:
-            more = self._words({"gpus": str(self._least)}, leaves=("nodes",))
-            return [f"none fits; spread over {self._least} ranks it would: echelon plan {more}"]
+            return [self._on_more()]
         scaled = next((fit for fit in self._fits if fit.fits and fit.scale), None)
         lines = []
         if not first.scale:
@@ -157,6 +167,15 @@ class Answer:
             words = self._words({"time": slurm_time(self._minutes)}, leaves=_OF_MODEL)
             lines.append(f"{scaled.strategy}: echelon submit {words} --scale {scaled.scale} train.py")
         return lines
+
+    def _on_more(self) -> str:
+        """Return the command with as many ranks as it takes, where the machine takes it."""
+        for leaves in (("nodes", "gpus_per_node"), ("nodes", "gpus_per_node", "partition")):
+            values = {name: value for name, value in self._values.items() if name not in leaves}
+            if self._is_taken({**values, "gpus": str(self._least)}):
+                more = self._words({"gpus": str(self._least)}, leaves=leaves)
+                return f"none fits; spread over {self._least} ranks it would: echelon plan {more}"
+        return f"none fits; spread over {self._least} ranks it would, and no job here has so many"
 
     def _words(self, changes: Mapping[str, str], *, leaves: tuple[str, ...]) -> str:
         """Return the options as they were given, with changes."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from echelon.cli.options import Option, rows, scan
+from echelon.cli.talk import print_help
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.launch.frameworks import installed
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
     """Show the table; exit with 1 where something cannot work."""
     scanned = scan(arguments, OPTIONS, command="frameworks")
     if "help" in scanned.values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     names = _names(scanned.rest)
     from echelon.environment import devices

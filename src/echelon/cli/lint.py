@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from echelon.cli.options import Option, rows, scan
 from echelon.cli.resources import today
-from echelon.cli.talk import say
+from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     """Lint the files; run nothing of them."""
     files, values = _scan(arguments)
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     from echelon.lint import pages, report
 
@@ -99,8 +99,11 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
         return formats.sarif(linted, pages.all_pages(), echelon.__version__) + "\n"
     if form == "github":
         return formats.github(linted)
-    with_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return report.text(linted, num_files=num_files, with_colour=with_colour)
+    from echelon.host import terminal
+
+    with_colour = terminal.has_colour(sys.stdout, os.environ)
+    text = report.text(linted, num_files=num_files, with_colour=with_colour)
+    return terminal.for_person(text, sys.stdout) if terminal.is_terminal(sys.stdout) else text
 
 
 def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:

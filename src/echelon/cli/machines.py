@@ -6,9 +6,12 @@ import difflib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
+from echelon.cli.talk import print_help, print_table
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ def main(arguments: list[str]) -> int:
     """Show the machines, or one, or learn one."""
     names, values = _scan(arguments)
     if "help" in values:
-        print(HELP, end="")
+        print_help(HELP)
         return 0
     if len(names) > 1:
         raise UsageError(f"one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}")
@@ -99,7 +102,7 @@ def _show_all(values: dict[str, str]) -> int:
         return 0
     from echelon.machines.page import table
 
-    print(table(machines), end="")
+    print_table(table(machines))
     return 0
 
 
@@ -112,7 +115,7 @@ def _show_one(name: str, values: dict[str, str]) -> int:
         return 0
     from echelon.machines.page import page
 
-    print(page(machine), end="")
+    print_table(page(machine))
     return 0
 
 
@@ -124,10 +127,20 @@ def _print_json(machine: Machine) -> None:
 
 def _learn(values: dict[str, str]) -> int:
     from echelon.host import Host
+
+    out, learned = learn_here(Host(), values)
+    if "json" in values and out != "-":
+        _print_json(replace(learned.machine, path=os.path.abspath(out)))
+    elif out != "-":
+        print(out)
+    return 0
+
+
+def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> tuple[str, Learned]:
+    """Describe this cluster in a file, as the options of `learn` say, and tell of it; return the file's name."""
     from echelon.machines import files, load
     from echelon.machines.learn import learn
 
-    host = Host()
     learned = learn(host, name=values.get("name", ""))
     name = _checked_name(learned.machine.name)
     below = load.load_shipped().get(name)
@@ -141,11 +154,7 @@ def _learn(values: dict[str, str]) -> int:
     text = _text(learned, is_overlay=below is not None)
     _write(out, text)
     _tell(learned, out, below)
-    if "json" in values and out != "-":
-        _print_json(replace(learned.machine, path=os.path.abspath(out)))
-    elif out != "-":
-        print(out)
-    return 0
+    return out, learned
 
 
 def _checked_name(name: str) -> str:
@@ -170,7 +179,7 @@ def _with_known_names(learned: Learned, below: Machine) -> Learned:
     return replace(learned, machine=replace(learned.machine, node_types=kinds, partitions=partitions))
 
 
-def _probed(host: Host, learned: Learned, values: dict[str, str], folder: str) -> Learned:
+def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str) -> Learned:
     """Add the nearest cores of each device to the kind of node of one partition."""
     from datetime import datetime, timezone
 

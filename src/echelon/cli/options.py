@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
+from echelon.host import terminal
+
+LEFT = 31
+"""The column of a help where what an option means begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,8 @@ class Option:
     help: str = ""
     no_meaning: str = ""
     """For torchrun's options that have none here: why."""
+    trains: bool = False
+    """Whether it changes how a script is trained: `echelon prove` has it too."""
 
     @property
     def key(self) -> str:
@@ -31,24 +37,26 @@ WE_MEET = "echelon finds the nodes by itself"
 _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("-n", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
-    Option(names=("--nnodes",), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: go on with MIN"),
+    Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
+    Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: go on with MIN"),
+    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
     Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
     Option(names=("--scale",), value="HOW", help="data, fsdp, tensor, context or pipeline: train a script for one device on all; off; auto: as the script is"),
-    Option(names=("--no-check",), help="scaled: do not compare the first step with one device"),
-    Option(names=("--shard-eval",), help="scaled: share evaluation too"),
-    Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device"),
-    Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks"),
-    Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger"),
-    Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt"),
-    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone, and weights are averaged every H steps"),
-    Option(names=("--outer-lr",), value="LR", help="and take a step along the mean progress instead, as DiLoCo does (its 0.7)"),
-    Option(names=("--outer-momentum",), value="M", help="and the Nesterov momentum of that step (DiLoCo's 0.9)"),
-    Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later"),
-    Option(names=("--compress",), value="HOW", help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]"),
-    Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)"),
+    Option(names=("--no-check",), help="scaled: do not compare the first step, and later ones, with one device"),
+    Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
+    Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
+    Option(names=("--same-random",), help="scaled: also random numbers that cost more are those of one device", trains=True),
+    Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
+    Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger", trains=True),
+    Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt", trains=True),
+    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone, and weights are averaged every H steps", trains=True),
+    Option(names=("--outer-lr",), value="LR", help="and take a step along the mean progress instead, as DiLoCo does (its 0.7)", trains=True),
+    Option(names=("--outer-momentum",), value="M", help="and the Nesterov momentum of that step (DiLoCo's 0.9)", trains=True),
+    Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later", trains=True),
+    Option(names=("--compress",), value="HOW", help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]", trains=True),
+    Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)", trains=True),
     Option(names=("--check",), value="HOW", help="look at the nodes first: fast, full or off (default: fast, beside the ranks)"),
     Option(names=("--exclude-bad",), help="with --check: go on without the nodes on which an error is found"),
     Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
@@ -59,6 +67,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--run-dir",), value="DIR", help="the directory of this run (default: a new one in echelon-runs/)"),
     Option(names=("--show",), value="RANKS", help="whose output is live here: 0 (default), 0,3, 4-7, all or none"),
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
+    Option(names=("--time",), value="TIME", help="the same as Slurm writes it: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
     Option(names=("--dry-run",), help="print what would run and stop"),
     Option(names=("--json",), help="with --dry-run: as JSON"),
@@ -91,6 +100,19 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--numa-binding",), value="HOW", no_meaning="see --bind"),
     Option(names=("--signals-to-handle",), value="NAMES", no_meaning="TERM, INT, USR1 and USR2 always reach the ranks"),
     Option(names=("--shutdown-timeout",), value="S", no_meaning="see the grace periods in docs/run.md"),
+)  # fmt: skip
+
+
+# the options of a help in the order in which people need them; what stands in none comes last
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "run_dir", "dry_run", "help")),
+    ("how a script for one device is scaled", (
+        "no_check", "exact", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
+        "outer_lr", "outer_momentum", "async", "compress", "bucket_mb")),
+    ("limits and restarts", ("timeout", "time", "max_restarts", "check", "exclude_bad")),
+    ("where ranks run", (
+        "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
+    ("what is started", ("module", "no_python", "json")),
 )  # fmt: skip
 
 
@@ -144,7 +166,8 @@ def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
 
 def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     starts = [known for known in by_name if known.startswith(name) and name.startswith("--")]
-    if len(starts) == 1:
+    is_foreign = name.startswith("--") and _is_foreign(name)
+    if len({by_name[known].key for known in starts}) == 1 and not is_foreign:
         return by_name[starts[0]]  # argparse, and so torchrun, lets people shorten
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
@@ -152,6 +175,14 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     if not near and command != "run" and any(name in option.names for option in OPTIONS):
         hint = f"{name} is an option of echelon run; {lists}"
     raise UsageError(f"there is no option {name}", hint=hint)
+
+
+def _is_foreign(name: str) -> bool:
+    """Say whether Slurm or torchrun has an option of exactly this name: then it is no abbreviation of ours."""
+    from echelon.lint.batch import names, names_of_steps
+
+    theirs = names() | names_of_steps()
+    return name[2:] in theirs or any(name in option.names for option in OPTIONS)
 
 
 def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:
@@ -169,9 +200,12 @@ def help_text() -> str:
     """Return the help: what has a meaning first, then what is accepted for torchrun's sake."""
     lines = ["usage: echelon run [options] SCRIPT [args…]", "       echelon run [options] -m MODULE [args…]",
              "       echelon run [options] -- PROGRAM [args…]",
-             "       echelon run [options] -- torchrun …, accelerate launch …, deepspeed …, mpirun …, srun …", "",
-             "Start a script on every device of this machine, or of the Slurm allocation one stands in.", "", "options:"]  # fmt: skip
-    lines += rows(OPTIONS)
+             "       echelon run [options] -- torchrun … (or accelerate, deepspeed, mpirun, srun)", "",
+             "Start a script on every device of this machine, or of the Slurm allocation one", "stands in."]  # fmt: skip
+    grouped = {key for _, keys in GROUPS for key in keys}
+    others = tuple(option.key for option in OPTIONS if option.key not in grouped)
+    for title, keys in (*GROUPS, ("as in torchrun", others)):
+        lines += ["", f"{title}:", *rows([option for key in keys for option in OPTIONS if option.key == key])]
     accepted = ", ".join(option.names[-1] for option in OPTIONS if option.no_meaning)
     lines += ["", "accepted so that torchrun's command lines work verbatim, without meaning here:"]
     lines += _wrapped(accepted)
@@ -180,16 +214,27 @@ def help_text() -> str:
 
 
 def rows(options: Sequence[Option]) -> list[str]:
-    """Return the lines of a help for the options that have a meaning."""
+    """Return the lines of a help for the options that have a meaning, as wide as the terminal."""
+    import textwrap
+
     lines = []
+    width = max(terminal.columns() - 1, LEFT + 20)
     for option in options:
         if not option.no_meaning:
-            left = ", ".join(option.names) + (f" {option.value}" if option.value else "")
-            lines.append(f"  {left:<28} {option.help}" if len(left) < 28 else f"  {left}\n{'':31}{option.help}")
+            left = "  " + ", ".join(option.names) + (f" {option.value}" if option.value else "")
+            first = f"{left:<{LEFT - 2}}  "
+            if len(first) > LEFT:
+                lines.append(left)
+                first = " " * LEFT
+            lines += textwrap.wrap(
+                option.help, width, initial_indent=first, subsequent_indent=" " * LEFT, break_on_hyphens=False
+            )
     return lines
 
 
 def _wrapped(text: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return textwrap.wrap(
+        text, max(terminal.columns() - 1, 40), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )

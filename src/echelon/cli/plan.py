@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
 
 from echelon.cli import fits
 from echelon.cli.options import Option, rows, scan
-from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, today
-from echelon.cli.talk import say
+from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
+from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
 from echelon.spec import Booking
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from echelon.host import Host
+    from echelon.machines.machine import Machine
 
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,
@@ -27,7 +36,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="plan")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if scanned.rest:
         raise UsageError(
@@ -45,7 +54,7 @@ def main(arguments: list[str]) -> int:
     day = today()
     if "time" not in values:
         say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
-    booking = book(request, machine, today=day)
+    booking = book(request, machine, today=day, successor=successor(machine, host))
     judged = candidates(request, machine, day)
     chosen = choose(request, machine, judged)
     if "why_not" in values:
@@ -53,7 +62,7 @@ def main(arguments: list[str]) -> int:
         answer = {"format": 1, "partition": name, "why_not": why_not(name, chosen, judged, machine)}
         print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
-    fit = fits.answer(booking, chosen, values)
+    fit = fits.answer(booking, chosen, values, partial(_is_taken, host=host, machine=machine, day=day))
     against = {
         candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
         for candidate in judged
@@ -63,12 +72,25 @@ def main(arguments: list[str]) -> int:
         memory = {"memory": fit.as_data()} if fit is not None else {}
         print(json.dumps({"format": 1, **asdict(booking), "against": against, **memory}, indent=1))
         return 0
+    for note in booking.notes:
+        say(f"note: {note}")
     print_booking(booking, how, with_reasons="why" in values)
     for name in against if "why" in values else ():
-        print(f"not {name}: {against[name]}")
+        print_table(f"not {name}: {against[name]}")
     if fit is not None:
         fit.print()
     return 0
+
+
+def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: date) -> bool:
+    """Say whether the machine takes a job of these options."""
+    from echelon.plan.book import book
+
+    try:
+        book(read_request(values, host.environ), machine, today=day)
+    except UsageError:
+        return False
+    return True
 
 
 def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
@@ -79,14 +101,14 @@ def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
     for reason in reasons:
         why = how if reason.what == "machine" and not with_reasons else reason.why
         line = f"{reason.what:<{what}}  {reason.value:<{value}}"
-        print(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
+        print_table(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
     if booking.batch_per_rank:
         print(f"{'batch per rank':<{what}}  {booking.batch_per_rank}")
     if not with_reasons:
         return
     print("\nenvironment of each rank (your own value of a name always wins):")
     for variable in booking.variables:
-        print(f"  {variable.name}={variable.value}\n      {variable.why}")
+        print_table(f"  {variable.name}={variable.value}\n      {variable.why}")
 
 
 def help_text() -> str:

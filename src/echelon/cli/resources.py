@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 RESOURCES: tuple[Option, ...] = (
     Option(names=("-G", "--gpus"), value="N", help="devices in all: 1, 8, 16 …"),
     Option(names=("-N", "--nodes"), value="N", help="nodes: whole ones, or with --gpus those that share them"),
+    Option(names=("--gpus-per-node",), value="N", help="devices of each node, as Slurm's"),
     Option(names=("--exclusive",), help="the nodes for this job alone"),
     Option(names=("-t", "--time"), value="TIME", help=f"the time limit: {units.TIMES}"),
     Option(names=("-p", "--partition"), value="NAME", help="this partition (default: the cheapest that fits)"),
     Option(names=("--chip",), value="NAME", help="nodes with this chip, where a machine has several"),
     Option(names=("--cores-per-gpu",), value="N", help="cores of each rank (default: its fair share)"),
+    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank, as Slurm counts them for one task a rank"),
     Option(names=("--mem-per-gpu",), value="SIZE", help="memory of each rank, 60G (default: its fair share)"),
+    Option(names=("--mem",), value="SIZE", help="memory of each node, as Slurm's"),
     Option(names=("-A", "--account"), value="NAME", help="whom to bill"),
     Option(names=("--qos",), value="NAME", help="Slurm's quality of service"),
     Option(names=("--reservation",), value="NAME", help="a reservation, for a course or a demonstration"),
@@ -41,7 +44,11 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
     """Return the resources that the options ask for; raise UsageError for a value that is none."""
     from echelon.slurm.variables import account
 
-    request = Request(
+    for option, other in (("mem", "mem_per_gpu"), ("cpus_per_task", "cores_per_gpu")):
+        if option in values and other in values:
+            both = f"--{option} and --{other}".replace("_", "-")
+            raise UsageError(f"{both} say the same twice", hint=f"leave --{other.replace('_', '-')} out")
+    return Request(
         num_devices=_whole(values, "gpus", "--gpus"),
         num_nodes=_whole(values, "nodes", "--nodes"),
         whole_nodes="exclusive" in values,
@@ -49,15 +56,15 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
         chip=_name(values, "chip"),
         minutes=units.minutes(values["time"]) if "time" in values else DEFAULT_MINUTES,
         cores_per_device=_whole(values, "cores_per_gpu", "--cores-per-gpu"),
-        memory_bytes_per_device=_memory(values),
+        devices_per_node=_whole(values, "gpus_per_node", "--gpus-per-node"),
+        cpus_per_rank=_whole(values, "cpus_per_task", "--cpus-per-task"),
+        memory_bytes_per_device=_memory(values, "mem_per_gpu", "--mem-per-gpu"),
+        memory_bytes_per_node=_memory(values, "mem", "--mem"),
         account=_name(values, "account") or account(environ),
         qos=_name(values, "qos"),
         reservation=_name(values, "reservation"),
         global_batch=_whole(values, "global_batch", "--global-batch"),
     )
-    if not request.num_devices and not request.num_nodes:
-        raise UsageError("how many devices, or nodes?", hint="--gpus 8   or whole nodes: --nodes 1")
-    return request
 
 
 def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
@@ -77,6 +84,13 @@ def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
             hint="--machine NAME   or, where Slurm is at hand: echelon machines learn",
         )
     return load.find(found.machine_name, host.environ), found.how
+
+
+def successor(machine: Machine, host: Host) -> Machine | None:
+    """Return the machine that came in the place of one, where it is known."""
+    from echelon.machines import load
+
+    return load.load_all(host.environ).get(machine.successor)
 
 
 def today() -> datetime.date:
@@ -102,12 +116,12 @@ def _whole(values: Mapping[str, str], key: str, option: str) -> int:
     if text is None:
         return 0
     if not re.fullmatch(r"\d{1,7}", text) or int(text) == 0:
-        raise UsageError(f"{option} {text or repr('')}: a whole number of at least 1 is wanted", hint=f"{option} 8")
+        raise UsageError(f"{option} {text or repr('')}: a whole number of at least 1 is wanted", hint=f"{option} 1")
     return int(text)
 
 
-def _memory(values: Mapping[str, str]) -> int:
-    return units.size_bytes(values["mem_per_gpu"], option="--mem-per-gpu") if "mem_per_gpu" in values else 0
+def _memory(values: Mapping[str, str], key: str, option: str) -> int:
+    return units.size_bytes(values[key], option=option) if key in values else 0
 
 
 def _name(values: Mapping[str, str], key: str) -> str:

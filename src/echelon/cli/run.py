@@ -9,10 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli import exchange_options
+from echelon.cli.behind import refuse_unread
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
 from echelon.cli.preflight import checked, look
+from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
@@ -23,6 +25,7 @@ MAX_RANKS = 1 << 20
 
 _NOT_EXACT = {
     "per-device-batch": "the global batch would depend on the number of ranks",
+    "same-random": "each shard draws for itself, by a key",
     "sync-bn": "statistics over the batch need every shard, and each is computed by itself",
 }
 """What contradicts `--exact`, and why."""
@@ -32,7 +35,7 @@ def main(arguments: list[str]) -> int:
     """Run a job, or with --dry-run print the plan."""
     scanned = scan(arguments)
     if "help" in scanned.values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if "json" in scanned.values and "dry_run" not in scanned.values:
         raise UsageError(
@@ -44,6 +47,7 @@ def main(arguments: list[str]) -> int:
         job = with_line(job, line)
     from echelon.launch.prepare import prepare
 
+    refuse_unread(job.command)
     plan = prepare(job)
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
@@ -72,6 +76,7 @@ def read_job(scanned: Scanned) -> Job:
         ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
         min_nodes=least,
         num_nodes=most,
+        cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
         scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
@@ -85,7 +90,7 @@ def read_job(scanned: Scanned) -> Job:
         run_directory=_run_directory(values),
         name=values.get("rdzv_id", "none"),
         show=_show(values),
-        timeout_seconds=_duration(values.get("timeout", "0")),
+        timeout_seconds=_limit(values),
         max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
@@ -96,7 +101,8 @@ def read_job(scanned: Scanned) -> Job:
 def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
     """Return how to scale, in the words that ranks read."""
     exchange_options.refuse_with_splits(values)
-    words = [option for option in ("no-check", "shard-eval", "sync-bn", "per-device-batch") if _key(option) in values]
+    flags = ("no-check", "shard-eval", "sync-bn", "same-random", "per-device-batch")
+    words = [option for option in flags if _key(option) in values]
     if "scale_lr" in values:
         rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))
         if "per_device_batch" not in values:
@@ -140,12 +146,21 @@ def _key(option: str) -> str:
 def _command(scanned: Scanned) -> Command:
     if scanned.is_program and "module" in scanned.values:
         raise UsageError("-m names a module, and -- a program: one of them is wanted", hint="echelon run -m MODULE …")
-    is_program = scanned.is_program or "no_python" in scanned.values
+    is_program = (scanned.is_program and not _is_script(scanned)) or "no_python" in scanned.values
     if not scanned.rest:
         raise UsageError("no script was given", hint="echelon run -n 2 train.py")
     target, *arguments = scanned.rest
     kind = "program" if is_program else "module" if "module" in scanned.values else "script"
     return Command(kind=kind, target=target, arguments=tuple(arguments))
+
+
+def _is_script(scanned: Scanned) -> bool:
+    """Say whether what stands after -- is a script after all: torchrun's line may have -- before its script."""
+    target = scanned.rest[0] if scanned.rest else ""
+    if not target.endswith(".py") or not os.path.isfile(target):
+        return False
+    of_torchrun = {option.key for option in OPTIONS if option.no_meaning}
+    return not os.access(target, os.X_OK) or not of_torchrun.isdisjoint(scanned.values)
 
 
 def _whole(name: str, text: str, *, least: int) -> int:
@@ -246,6 +261,17 @@ def _duration(text: str) -> float:
             hint="echelon run --timeout 90m …",
         )
     return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _limit(values: dict[str, str]) -> float:
+    """Return the seconds after which a run ends: --timeout counts seconds, and --time minutes, as Slurm does."""
+    if "time" not in values:
+        return _duration(values.get("timeout", "0"))
+    if "timeout" in values:
+        raise UsageError("--time and --timeout both limit the run", hint=f"leave --timeout {values['timeout']} out")
+    from echelon.units import minutes
+
+    return minutes(values["time"]) * 60.0
 
 
 def _run_directory(values: dict[str, str]) -> str:

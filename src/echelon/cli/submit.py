@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
+from echelon.cli.behind import refuse_unread
 from echelon.cli.launcher import with_launcher
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
-from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, today
+from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
-from echelon.cli.talk import say
+from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.host import Host
     from echelon.launch.launchers import Line
-    from echelon.launch.submit import Wish
+    from echelon.launch.submit import Script, Wish
+    from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
 
 SUBMITTING: tuple[Option, ...] = (
@@ -30,6 +33,7 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--min-nodes",), value="N", help="go on with so few, where nodes fail (default: end)"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
     Option(names=("--follow",), help="show rank 0's output as it is written, and wait"),
+    Option(names=("--learn",), help="where this cluster is not known: learn it from its Slurm first"),
     Option(names=("--test",), help="ask Slurm when it would start; nothing is submitted"),
     Option(names=("--plain",), help="a script that needs no echelon when it runs, as the guides show"),
     Option(names=("--layout",), value="HOW", help="of a plain script: torchrun (one a node) or tasks (one a rank)"),
@@ -40,7 +44,7 @@ SUBMITTING: tuple[Option, ...] = (
 # What would contradict the resources, or belongs to the start inside of the job.
 _NOT_FROM_RUN = frozenset(
     {"nnodes", "nproc_per_node", "share_devices", "dry_run", "json", "help", "global_batch", "run_dir", "node_rank",
-     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank"}
+     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank", "time", "cpus_per_task"}
 )  # fmt: skip
 # What a plain script can keep of `echelon run`: where it stands, it says the same in its own words.
 _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})
@@ -54,7 +58,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="submit")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print(help_text(), end="")
+        print_help(help_text())
         return 0
     if "time" not in values:
         raise UsageError("how long may it take? Slurm ends a job at its time limit", hint="--time 2h")
@@ -66,12 +70,25 @@ def main(arguments: list[str]) -> int:
     wish = _wish(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
     script = submit.prepare(wish, host)
     _refuse_booking(script.booking, wish)
+    refuse_unread(wish.job.command)
     say_worst(wish.job.command)
+    for note in script.booking.notes:
+        say(f"note: {note}")
     if "dry_run" in values:
         print(script.text, end="")
         if "plain" not in values:
             say(f"note: submitting makes the folder of its output: mkdir -p {shlex.quote(script.run_directory)}")
         return 0
+    return _hand_over(script, values, host)
+
+
+def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
+    """Give the script to Slurm, and wait for its end where that was asked for; return the exit code."""
+    from echelon.launch import submit
+    from echelon.slurm import queue
+
+    if "after" in values:
+        queue.refuse_bad_predecessor(host, values["after"])
     for name in submit.overruling(host):
         say(f"note: {name} would overrule the script, and is not passed on")
     submit.write(script)
@@ -85,7 +102,9 @@ def main(arguments: list[str]) -> int:
         say(f"job {number}: {script.headline} · {script.run_directory}")
     if "wait" not in values and "follow" not in values:
         return 0
-    return submit.follow(number, script, host, shows=sys.stdout.buffer if "follow" in values else None)
+    from echelon.launch.following import follow
+
+    return follow(number, script.run_directory, host, say, shows=sys.stdout.buffer if "follow" in values else None)
 
 
 def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> Wish:
@@ -102,11 +121,12 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         values = {**values, **_sizes(values, job, line)}
         if is_plain:
             _refuse_what_only_a_launcher_sets(line)
-    machine, _ = read_machine(values, host)
+    machine = _machine(values, host)
     return Wish(
         job=job,
         request=read_request(values, host.environ),
         machine=machine,
+        successor=successor(machine, host),
         run_words=_run_words(scanned),
         made_by=made_by,
         job_name=values.get("job_name", ""),
@@ -116,6 +136,31 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         today=today(),
         is_dry=is_plain and "dry_run" in values,
     )
+
+
+def _machine(values: Mapping[str, str], host: Host) -> Machine:
+    """Return the machine to submit on; one that nobody has described is learned, if that is wanted."""
+    try:
+        return read_machine(values, host)[0]
+    except UsageError as error:
+        if "machine" in values or shutil.which("scontrol") is None:
+            raise
+        if "learn" not in values and not _wants_to_learn():
+            raise UsageError(error.message, hint="echelon submit --learn …   asks this cluster's Slurm first") from None
+    from echelon.cli.machines import learn_here
+
+    learn_here(host)
+    return read_machine(values, host)[0]
+
+
+def _wants_to_learn() -> bool:
+    """Ask a person; where nobody sits at a terminal, the answer is no."""
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        return False
+    sys.stderr.write("echelon: this cluster is not known. Learn it from its Slurm now, and go on? [Y/n] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    return answer.strip().lower() in ("", "y", "yes") and bool(answer)
 
 
 def _refuse_booking(booking: Booking, wish: Wish) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.topology import binding, describe, discover
 from echelon.units import size
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     """Print this node's topology, or that of a copied tree."""
     options = _read(arguments)
     if "--help" in options:
-        print(HELP, end="")
+        print_help(HELP)
         return 0
     root = options.get("--root", "/")
     if not os.path.isdir(root):

@@ -6,8 +6,11 @@ import errno
 import os
 import re
 import select
+import sys
 import time
 from collections.abc import Callable
+
+from echelon.host import terminal
 
 STDOUT, STDERR = 1, 2
 _LINES = {"stdout": re.compile(rb"[^\n]*\n"), "stderr": re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")}
@@ -25,11 +28,13 @@ class ConsoleClosed(Exception):
 class Console:
     """Writes bytes as they are; ranks are named only when several are shown."""
 
-    def __init__(self, *, is_terminal: bool) -> None:
+    def __init__(self, *, is_terminal: bool, shows_progress: bool | None = None) -> None:
         self.names_ranks = False
         self.gives_up: Callable[[], bool] = lambda: False
         """Asked while nobody reads: whether to stop waiting, because a signal or a deadline has come."""
         self._is_terminal = is_terminal
+        self._shows_progress = is_terminal if shows_progress is None else shows_progress
+        self._is_one_place = is_terminal or _is_one_file()
         self._progress = ""
         self._progress_time = 0.0
         self._is_mid_line = {STDOUT: False, STDERR: False}
@@ -51,23 +56,23 @@ class Console:
         if whole:
             self.clear()
             prefix = b"[%d] " % rank
-            _write(
-                target,
-                b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r"),
-                self.gives_up,
-            )
+            lines = b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r")
+            _write(target, lines, self.gives_up)
+            self._is_mid_line[target] = not lines.endswith(b"\n")  # a progress bar ends its line with \r, and stays
 
     def finish_output(self) -> None:
         """Show the last lines that have no end."""
         for (rank, stream), rest in sorted(self._partial.items()):
             self.clear()
             target = STDERR if stream == "stderr" else STDOUT
-            _write(target, b"[%d] " % rank + rest + b"\n", self.gives_up)
+            end = b"\n" if self._is_mid_line[target] else b""
+            _write(target, end + b"[%d] " % rank + rest + b"\n", self.gives_up)
+            self._is_mid_line[target] = False
         self._partial.clear()
 
     def progress(self, text: str) -> None:
         """Show how far the start is, on a terminal only."""
-        if self._is_terminal and text != self._progress:
+        if self._shows_progress and text != self._progress:
             _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode(), self.gives_up)
             self._progress = text
             self._progress_time = time.monotonic()
@@ -85,10 +90,19 @@ class Console:
     def say_lines(self, lines: list[str]) -> None:
         """Print lines of our own on standard error, never at the end of somebody else's."""
         self.clear()
-        if self._is_mid_line[STDERR] or (self._is_terminal and self._is_mid_line[STDOUT]):
+        if self._is_mid_line[STDERR] or (self._is_one_place and self._is_mid_line[STDOUT]):
             _write(STDERR, b"\n", self.gives_up)
             self._is_mid_line = {STDOUT: False, STDERR: False}
-        _write(STDERR, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"), self.gives_up)
+        text = terminal.for_person("\n".join(lines), sys.stderr) if self._is_terminal else "\n".join(lines)
+        _write(STDERR, (text + "\n").encode("utf-8", "surrogateescape"), self.gives_up)
+
+
+def _is_one_file() -> bool:
+    """Say whether standard output and standard error end up in the same place, as after 2>&1."""
+    try:
+        return os.path.samestat(os.fstat(STDOUT), os.fstat(STDERR))
+    except OSError:
+        return False
 
 
 def _write(descriptor: int, data: bytes, gives_up: Callable[[], bool]) -> None:

@@ -55,6 +55,7 @@ def seat_of(message: Message) -> Seat:
 def settle(plan: Plan, seats: Sequence[Seat]) -> list[Share]:
     """Return the shares of the agents that are there, in their order; raise EchelonError for what the plan forbids."""
     refuse_too_many_ranks(plan, seats)
+    refuse_too_many_cpus(plan, seats)
     shares = divide(seats)
     refuse_other_counts(plan, shares)
     refuse_uneven_shards(plan, shares)
@@ -130,6 +131,20 @@ def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
                 f"{wanted} ranks per node were asked for, but {seat.node} has {seat.num_devices} "
                 f"device{'s' if seat.num_devices > 1 else ''}",
                 hint=f"echelon run -n {seat.num_devices} …   or, if ranks shall share devices: --share-devices",
+            )
+
+
+def refuse_too_many_cpus(plan: Plan, seats: Sequence[Seat]) -> None:
+    """Raise UsageError when the ranks of a node were to have more CPUs together than it has."""
+    per_rank = plan.cpus_per_rank
+    for seat in seats:
+        num_ranks = plan.ranks_per_node or seat.num_ranks
+        if per_rank * num_ranks > seat.num_cores:
+            most = max(1, seat.num_cores // num_ranks)
+            raise UsageError(
+                f"--cpus-per-task {per_rank}: {num_ranks} ranks need {per_rank * num_ranks} CPUs, "
+                f"and {seat.node} has {seat.num_cores} for them",
+                hint=f"--cpus-per-task {most}",
             )
 
 

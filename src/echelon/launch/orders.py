@@ -45,6 +45,7 @@ def order(
         is_private_directory=is_private,
         forwards_signals=not plan.slurm_signals_ranks,
         secret=secret,
+        cpus_per_rank=plan.cpus_per_rank,
         rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
         mpi=plan.launcher.mpi if plan.launcher is not None else "",
         horovod_address=("" if not plan.serves_horovod else "127.0.0.1" if plan.num_nodes == 1 else "0.0.0.0"),

@@ -6,9 +6,13 @@ The zip is packed once per installation and kept in the user's cache: a run copi
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 
+from echelon.launch.run_directory import RUNS
+
+NUM_LOOKED_AT = 3  # earlier runs
 _ROOMS = ("node", "topology", "environment", "train")
 _ALONE = ("errors",)  # what stands beside the rooms, and train raises
 
@@ -16,8 +20,30 @@ _ALONE = ("errors",)  # what stands beside the rooms, and train raises
 def write(path: str) -> None:
     """Write node.pyz, from the cache where it is there."""
     content = _kept() or _packed()
-    with open(path, "wb") as file:
-        file.write(content)
+    if not _linked(path, content):
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+def _linked(path: str, content: bytes) -> bool:
+    """Make the file a link to the same one of an earlier run, so that 3 MB are not in each run directory."""
+    runs = os.path.dirname(os.path.dirname(path))
+    if os.path.basename(runs) != RUNS:
+        return False
+    for run in sorted(os.listdir(runs), reverse=True)[1 : 1 + NUM_LOOKED_AT]:
+        earlier = os.path.join(runs, run, os.path.basename(path))
+        try:
+            status = os.lstat(earlier)
+            if status.st_uid != os.geteuid() or status.st_size != len(content) or not stat.S_ISREG(status.st_mode):
+                continue
+            with open(earlier, "rb") as file:
+                if file.read() != content:
+                    continue
+            os.link(earlier, path)
+        except OSError:
+            continue  # it has gone, or this file system has no links
+        return True
+    return False
 
 
 def sources() -> dict[str, str]:

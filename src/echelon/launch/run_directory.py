@@ -13,6 +13,8 @@ from typing import IO, Any
 from echelon.errors import UsageError
 from echelon.spec import Plan
 
+RUNS = "echelon-runs"
+"""The folder in which run directories are made, where nobody names another."""
 FORMAT = 1  # of plan.json, events.jsonl and report.json
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from echelon.errors import RunError, UsageError
-from echelon.host import Host
+from echelon.host import Host, terminal
 from echelon.launch import failure, orders, package
 from echelon.launch.agents import Agents
 from echelon.launch.console import Console, duration
@@ -22,6 +22,7 @@ from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
 from echelon.launch.lookouts import Load, Look, Lookouts
 from echelon.launch.run_directory import RunDirectory, unwritable
+from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
 from echelon.node import order as node_order
 from echelon.spec import Plan
@@ -51,7 +52,9 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
             node_order.write(order, directory.path)
         except OSError as error:  # a disk that is full, or a quota that is used up
             raise unwritable(directory.path, error) from None
-        console = Console(is_terminal=sys.stderr is not None and sys.stderr.isatty())
+        console = Console(
+            is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
+        )
         if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
             console.say(f"not scaled: {plan.scale_why}")
         supervisor = Supervisor(plan, directory, listener, secret, console)
@@ -233,8 +236,7 @@ def _report(
     # mpirun puts its ranks where it likes, and not always on all nodes
     num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
     nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
-    logs = _shortest(directory.logs(supervisor.attempt.number))
-    console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · logs in {logs}")
+    console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · run {short_name(directory.path)}")
 
 
 def _explain(plan: Plan, outcome: Failure) -> list[str]:

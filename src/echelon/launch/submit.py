@@ -10,25 +10,23 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from echelon.errors import EchelonError, RunError, UsageError
-from echelon.host import Finished, Host
+from echelon.errors import UsageError
+from echelon.host import Finished, Host, ourselves
 from echelon.launch import scaling
-from echelon.launch.prepare import RUNS, imports_of, refuse_bad_command, refuse_traps
-from echelon.launch.run_directory import new_path
+from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
+from echelon.launch.run_directory import RUNS, new_path
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
-from echelon.plan.candidates import number
-from echelon.slurm import batch, plain, queue
+from echelon.slurm import batch, plain
 from echelon.spec import Booking, Container, Job, Request
-from echelon.units import slurm_time
+from echelon.units import amount, slurm_time
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
 
 SUBMIT_SECONDS = 60.0
-POLL_SECONDS = (0.2, 10.0)
 OUTPUT = "slurm.out"
 PLAIN_OUTPUT = "%x-%j.out"  # of a script that is only read, and perhaps submitted by hand
 
@@ -40,6 +38,8 @@ class Wish:
     job: Job
     request: Request
     machine: Machine
+    successor: Machine | None
+    """Of a machine that was shut down, where it is known."""
     run_words: tuple[str, ...]
     """What stands after `echelon run` in the job."""
     made_by: str
@@ -72,14 +72,15 @@ class Script:
         booking = self.booking
         nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
         ranks = f"{booking.world_size} rank{'s' if booking.world_size != 1 else ''}"
-        bill = f" · {number(booking.billed)} {booking.billed_unit} at most" if booking.billed is not None else ""
+        cost = f"{amount(booking.billed or 0)} {booking.billed_unit} at most ({booking.billed_because})"
+        bill = f" · {cost}" if booking.billed is not None else ""
         return f"{ranks} on {nodes} of {booking.partition} · {slurm_time(booking.minutes)}{bill}"
 
 
 def prepare(wish: Wish, host: Host) -> Script:
     """Return the script; raise UsageError for what could not run as asked. Nothing is written."""
     refuse_bad_command(wish.job)
-    booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry)
+    booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry, successor=wish.successor)
     refuse_traps(wish.job, booking, host.environ)
     label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
     run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), os.urandom(8).hex())
@@ -94,25 +95,36 @@ def prepare(wish: Wish, host: Host) -> Script:
         starter=plain.STARTERS[wish.layout] if wish.layout else batch.STARTER,
     )
     if wish.layout:
-        body = plain.body(
-            booking, wish.layout, _plain_command(wish, booking), prefix=container.prefix if container else (),
-            modules=container.modules if container else _preamble(host),
-            environ=batch_variables(wish.request.global_batch, booking.batch_per_rank),
-        )  # fmt: skip
-        tasks = plain.tasks_per_node(booking, wish.layout)
+        text = _plain(wish, booking, heading, container, host)
     else:
-        sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
-        if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
-            sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
-        body = batch.supervised(
-            [sys.executable, "-m", "echelon", "run", *sizes, *wish.run_words],
-            run_directory,
-            [("ECHELON_MACHINE", wish.machine.name)],
-            container.modules if container else (),
-        )
-        tasks = 1
-    text = batch.render(booking, heading, body, tasks_per_node=tasks)
+        text = batch.render(booking, heading, _supervised(wish, booking, heading, run_directory, container))
     return Script(booking=booking, run_directory=run_directory, text=text)
+
+
+def _plain(wish: Wish, booking: Booking, heading: batch.Heading, container: Container | None, host: Host) -> str:
+    """Return a script that needs no echelon when it runs."""
+    command = _plain_command(wish, booking)
+    prefix = container.prefix if container else ()
+    modules = container.modules if container else _preamble(host)
+    environ = batch_variables(wish.request.global_batch, booking.batch_per_rank)
+    if booking.world_size == 1:
+        return plain.alone(booking, heading, command, prefix=prefix, modules=modules, environ=environ)
+    body = plain.body(booking, wish.layout, command, prefix=prefix, modules=modules, environ=environ)
+    return batch.render(booking, heading, body, tasks_per_node=plain.tasks_per_node(booking, wish.layout))
+
+
+def _supervised(
+    wish: Wish, booking: Booking, heading: batch.Heading, run_directory: str, container: Container | None
+) -> list[str]:
+    sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
+    if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
+        sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
+    return batch.supervised(
+        [*ourselves.command(), "run", *sizes, *wish.run_words],
+        run_directory,
+        [("ECHELON_MACHINE", wish.machine.name)],
+        container.modules if container else (),
+    )
 
 
 def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | None:
@@ -222,42 +234,3 @@ def _refused(script: Script, said: str) -> UsageError:
     return UsageError(
         f"Slurm refuses the job: {text}", hint=f"the script is {script.path}; echelon plan --why … explains its lines"
     )
-
-
-def follow(number: str, script: Script, host: Host, *, shows: IO[bytes] | None) -> int:
-    """Wait for the end of a job, showing its output as it comes; return its exit code."""
-    path = os.path.join(script.run_directory, OUTPUT)
-    seen = 0
-    pause, patience = POLL_SECONDS
-    while True:
-        state = _state(number, host)
-        seen += _show_from(path, seen, shows)
-        if state is not None and state.is_over:
-            time.sleep(POLL_SECONDS[0])  # the last words may still be on their way through the file system
-            _show_from(path, seen, shows)
-            return state.exit_code
-        time.sleep(pause)
-        pause = min(pause * 1.5, patience if seen == 0 or shows is None else 1.0)
-
-
-def _state(number: str, host: Host) -> queue.State | None:
-    try:
-        return queue.state(host, number)
-    except EchelonError as error:
-        if "not known" in error.message:
-            raise RunError(f"job {number} has left Slurm's memory; how it ended is in its run directory") from None
-        return None  # a controller that is busy for a moment
-
-
-def _show_from(path: str, start: int, shows: IO[bytes] | None) -> int:
-    if shows is None:
-        return 0
-    try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            data = file.read()
-    except OSError:
-        return 0  # the job has not begun
-    shows.write(data)
-    shows.flush()
-    return len(data)

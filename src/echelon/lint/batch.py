@@ -54,6 +54,12 @@ class Header:
 
 
 @cache
+def names_of_steps() -> frozenset[str]:
+    """Return the long names of the options that srun alone has."""
+    steps = words()["slurm"]["steps"]
+    return frozenset(name for name in (*steps["value"], *steps["flag"]) if len(name) > 1)
+
+
 def names() -> frozenset[str]:
     """Return every long option that there is."""
     table = words()["slurm"]["options"]

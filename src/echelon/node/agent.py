@@ -54,7 +54,7 @@ class Agent:
         self.holdings: Optional[Holdings] = None
         self.store: Optional[Store] = None  # of the attempt, where the ranks are Horovod's
         num_cores = self.binding.num_cores(seat.first_local_rank)
-        environ.setdefault("OMP_NUM_THREADS", str(num_threads(seat, num_cores)))
+        environ.setdefault("OMP_NUM_THREADS", str(num_threads(seat, num_cores, order.cpus_per_rank)))
         self.starter = Starter(order, seat, self.binding, environ, archive)
         self.imports = RankOutput(
             os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),

@@ -26,7 +26,8 @@ class Binding:
 
         self._node: "Node" = discover.read(root, environ)
         self._devices = _devices(self._node, seat, environ)
-        self._cpus = _assign(self._node, self._devices, order.reserved, is_job=is_slurm_job(environ))
+        cpus = _assign(self._node, self._devices, order.reserved, is_job=is_slurm_job(environ))
+        self._cpus = [threads[: order.cpus_per_rank or None] for threads in cpus]
         if not any(self._cpus):
             usable = len(set(self._node.allowed) - set(order.reserved))
             self.why_not = "%d ranks share %d core%s" % (len(self._cpus), usable, "s"[: usable > 1])

@@ -30,6 +30,7 @@ class Order(NamedTuple):
     is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
     forwards_signals: bool  # whether a signal to the agent is to be passed on to the ranks
     secret: bytes
+    cpus_per_rank: int = 0  # hardware threads; 0: the share of the node's
     rank_argument: str = ""  # each rank gets this and its local rank as its first argument; "": none
     mpi: str = ""  # what starts the ranks of an MPI program: "mpirun", "horovodrun", Slurm's "pmix" …; "": we do
     looks: Optional[Dict[str, Any]] = None  # what is looked at beside the ranks, as a survey is asked; None: nothing

@@ -28,9 +28,9 @@ def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]
     return environ
 
 
-def num_threads(seat: Seat, num_cores: int) -> int:
+def num_threads(seat: Seat, num_cores: int, cpus_per_rank: int) -> int:
     """Return OMP_NUM_THREADS: the cores that a rank is bound to, or its share of those that all may use."""
-    share = threads.omp_num_threads(seat.num_cores, seat.local_world_size)
+    share = cpus_per_rank or threads.omp_num_threads(seat.num_cores, seat.local_world_size)
     return min(share, num_cores) if num_cores else share
 
 

@@ -70,7 +70,7 @@ finally:
         try:
             from _echelon.train import automatic
 
-            automatic.begin(_scale)
+            automatic.begin(_scale, was_forked=bool(_link))
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # Python itself would go on with the script, on all ranks alike

@@ -128,7 +128,8 @@ class Starter:
         if not self.order.mpi:
             result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
         if self.order.visible == "own":
-            result.update(devices.only(self.environ, place.local_rank))
+            may_share = self.seat.num_devices < self.seat.local_world_size  # else the plan was refused
+            result.update(devices.only(self.environ, place.local_rank, may_share=may_share))
         elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
             result.update(devices.first_device(place.local_rank))
         result.update({name: value for name, value in self.order.environ.items() if name in result})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echelon.errors import UsageError
+from echelon.plan.misfit import Misfit, way
 
 
 def batch_variables(batch: int, share: int) -> tuple[tuple[str, str], ...]:
@@ -11,9 +11,11 @@ def batch_variables(batch: int, share: int) -> tuple[tuple[str, str], ...]:
 
 
 def share_of_batch(batch: int, num_ranks: int) -> int:
-    """Return the samples of one rank; raise UsageError, with the nearest that fit, where it cannot be equal."""
+    """Return the samples of one rank; raise Misfit, with the nearest that fit, where it cannot be equal."""
     if batch % num_ranks:
         below, above = batch - batch % num_ranks, batch + num_ranks - batch % num_ranks
+        ways = tuple(way(global_batch=number) for number in (below, above) if number)
         near = " or ".join(f"--global-batch {number}" for number in (below, above) if number)
-        raise UsageError(f"a global batch of {batch} cannot be shared equally by {num_ranks} ranks", hint=near)
+        message = f"a global batch of {batch} cannot be shared equally by {num_ranks} ranks"
+        raise Misfit(message, ways=ways, num_shown=2, hint=near)
     return batch // num_ranks

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from echelon.machines.machine import Billing, Machine
+from echelon.machines.machine import Billing, Machine, Partition
+from echelon.units import amount, size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charged:
+    """What of a job its bill depends on."""
+
+    num_nodes: int
+    devices_per_node: int
+    cores_per_node: int
+    memory_bytes_per_node: int
+    minutes: int
 
 
 def rule(machine: Machine, partition: str) -> Billing | None:
@@ -12,22 +25,41 @@ def rule(machine: Machine, partition: str) -> Billing | None:
     return next((row for row in machine.billing if partition in row.partitions), None)
 
 
-def units(
-    row: Billing,
-    *,
-    num_nodes: int,
-    cores_per_node: int,
-    memory_bytes_per_node: int,
-    devices_per_node: int,
-    minutes: int,
-) -> float:
+def units(row: Billing, job: Charged) -> float:
     """Return what a job costs that runs to its time limit."""
-    hours = minutes / 60
+    hours = job.minutes / 60
     if row.per_node_hour is not None:
-        return row.per_node_hour * num_nodes * hours
-    shares = [devices_per_node]
+        return row.per_node_hour * job.num_nodes * hours
+    return (row.factor or 1.0) * hours * max(_shares(row, job).values()) * job.num_nodes
+
+
+def _shares(row: Billing, job: Charged) -> dict[str, int]:
+    """Return how many devices a node is billed for: its devices, or more where cores or memory are more than theirs."""
+    shares = {f"{job.devices_per_node} GPU{'s' if job.devices_per_node != 1 else ''}": job.devices_per_node}
     if row.cores_per_unit:
-        shares.append(math.ceil(cores_per_node / row.cores_per_unit))
+        count = math.ceil(job.cores_per_node / row.cores_per_unit)
+        shares.setdefault(f"{count} GPUs for {job.cores_per_node} cores, {row.cores_per_unit} each", count)
     if row.memory_bytes_per_unit:
-        shares.append(math.ceil(memory_bytes_per_node / row.memory_bytes_per_unit))
-    return (row.factor or 1.0) * hours * max(shares) * num_nodes
+        count = math.ceil(job.memory_bytes_per_node / row.memory_bytes_per_unit)
+        text = f"{size(job.memory_bytes_per_node)}, {size(row.memory_bytes_per_unit)} each"
+        shares.setdefault(f"{count} GPUs for {text}", count)
+    return shares
+
+
+def product(machine: Machine, partition: Partition, job: Charged) -> str:
+    """Return the multiplication behind a bill: 2 nodes × 8 GPUs × 2 h × 0.5; empty where no rule is published."""
+    row = rule(machine, partition.name)
+    if row is None:
+        return ""
+    hours = f"{amount(job.minutes / 60)} h"
+    nodes = f"{job.num_nodes} node{'s' if job.num_nodes != 1 else ''}"
+    if row.per_node_hour is not None:
+        return f"{nodes} × {hours} × {amount(row.per_node_hour)} for each whole node and hour"
+    shares = _shares(row, job)
+    most = max(shares, key=shares.__getitem__)
+    factor = row.factor or 1.0
+    devices = machine.node_type(partition)
+    per_chip = (devices.num_devices or 0) // (devices.num_chips or 1)
+    because = f", since {per_chip} GPUs are one {devices.chip}" if factor * per_chip == 1 and per_chip > 1 else ""
+    words = [*([nodes] if job.num_nodes > 1 else []), most if " for " not in most else f"({most})", hours]
+    return " × ".join([*words, *([f"{amount(factor)}{because}"] if factor != 1 else [])])

@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 
 from echelon.errors import UsageError
 from echelon.machines.machine import Machine
-from echelon.plan import settings
+from echelon.plan import billing, notes, offers, settings
 from echelon.plan.batch import share_of_batch
-from echelon.plan.candidates import Candidate, candidates, choose, number
+from echelon.plan.candidates import Candidate, candidates, choose
+from echelon.plan.misfit import Misfit, Way, way
 from echelon.plan.shape import has_whole_nodes, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
-from echelon.units import size, slurm_time
+from echelon.units import amount, size, slurm_time
 
 
-def book(request: Request, machine: Machine, *, today: date, rocm: str = "", even_if_retired: bool = False) -> Booking:
-    """Decide what is asked of Slurm; raise UsageError for what the machine would refuse.
+def book(
+    request: Request,
+    machine: Machine,
+    *,
+    today: date,
+    rocm: str = "",
+    even_if_retired: bool = False,
+    successor: Machine | None = None,
+) -> Booking:
+    """Decide what is asked of Slurm; raise UsageError for what the machine would refuse, with a hint that it takes.
 
-    `rocm` is the version that the ranks' PyTorch was built for; empty: not known, or none.
+    `rocm` is the version that the ranks' PyTorch was built for; empty: not known, or none. `successor` is the machine
+    that came in the place of a retired one.
     """
     if not even_if_retired:
-        _refuse_retired(machine, today)
+        _refuse_retired(request, machine, successor, today)
+    try:
+        return _booked(request, machine, today=today, rocm=rocm)
+    except Misfit as misfit:
+        judge = partial(_booked, machine=machine, today=today)
+        raise UsageError(misfit.message, hint=offers.hint(misfit, request, judge)) from None
+
+
+def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") -> Booking:
     if not machine.partitions:
         raise UsageError(
             f"{machine.title} has no partitions that are known, so nothing can be booked there",
             hint="echelon run SCRIPT starts here; on another machine: --machine NAME (echelon machines lists them)",
         )
+    if not (request.num_devices or request.num_nodes or request.devices_per_node):
+        ways = (way(num_devices=8), way(num_devices=4), way(num_devices=1), way("whole nodes", num_nodes=1))
+        raise Misfit("--gpus or --nodes is required", ways=ways, num_shown=2)
     judged = candidates(request, machine, today)
     chosen = choose(request, machine, judged)
     kind, laid = chosen.kind, chosen.laid
@@ -42,7 +64,7 @@ def book(request: Request, machine: Machine, *, today: date, rocm: str = "", eve
         exclusive=is_whole and not chosen.partition.whole_nodes,
         cores_per_rank=laid.cores_per_rank,
         threads_per_core=kind.threads_per_core or 1,
-        memory_bytes_per_node=laid.memory_bytes_per_node,
+        memory_bytes_per_node=0 if kind.memory_follows_devices else laid.memory_bytes_per_node,
         minutes=request.minutes,
         account=request.account,
         qos=request.qos,
@@ -54,7 +76,9 @@ def book(request: Request, machine: Machine, *, today: date, rocm: str = "", eve
         batch_per_rank=share_of_batch(request.global_batch, laid.num_ranks),
         billed=chosen.cost,
         billed_unit=chosen.unit,
+        billed_because=billing.product(machine, chosen.partition, chosen.charged) if chosen.cost is not None else "",
         reasons=_reasons(request, machine, chosen, is_whole=is_whole),
+        notes=notes.of(request, machine, chosen, today),
     )
 
 
@@ -70,14 +94,18 @@ def refuse_missing_account(booking: Booking, machine: Machine, groups: tuple[str
             )
 
 
-def _refuse_retired(machine: Machine, today: date) -> None:
+def _refuse_retired(request: Request, machine: Machine, successor: Machine | None, today: date) -> None:
     if machine.retired_on is None or machine.retired_on > today:
         return
     instead = f"; its successor is {machine.successor}" if machine.successor else ""
+    elsewhere = ""
+    if successor is not None:
+        offer = offers.settle(request, Way(changes=()), partial(_booked, machine=successor, today=today))
+        if offer is not None:
+            elsewhere = f"--machine {successor.name} {offers.written(request, offer)}".rstrip() + "   or, "
+    read = f"to read what its script would be: echelon submit --machine {machine.name} --plain --dry-run …"
     raise UsageError(
-        f"{machine.title} was shut down on {machine.retired_on}{instead} ({machine.source})",
-        hint=(f"--machine {machine.successor}   or, " if machine.successor else "")
-        + f"to read what its script would be: echelon submit --machine {machine.name} --plain --dry-run …",
+        f"{machine.title} was shut down on {machine.retired_on}{instead} ({machine.source})", hint=elsewhere + read
     )
 
 
@@ -91,9 +119,10 @@ def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ..
 
 def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole: bool) -> tuple[Reason, ...]:
     kind, laid = chosen.kind, chosen.laid
-    memory = size(laid.memory_bytes_per_node) if laid.memory_bytes_per_node else "Slurm's share"
+    is_asked = laid.memory_bytes_per_node and not kind.memory_follows_devices
+    memory = size(laid.memory_bytes_per_node) if is_asked else "Slurm's share"
     cores = str(laid.cores_per_rank) if laid.cores_per_rank else "Slurm's default"
-    billed = f"{number(chosen.cost)} {chosen.unit}" if chosen.cost is not None else "not known"
+    billed = f"{amount(chosen.cost)} {chosen.unit}" if chosen.cost is not None else "not known"
     return (
         Reason(what="machine", value=machine.title, why=machine.source),
         Reason(what="partition", value=chosen.partition.name, why=_why_partition(request, chosen)),
@@ -103,7 +132,7 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
         Reason(what="cores per rank", value=cores, why=why_cores(request, kind, laid, is_whole=is_whole)),
         Reason(what="memory per node", value=memory, why=why_memory(request, kind, laid, is_whole=is_whole)),
         Reason(what="time", value=slurm_time(request.minutes), why=_why_time(chosen)),
-        Reason(what="bill", value=billed, why=_why_bill(chosen)),
+        Reason(what="bill", value=billed, why=_why_bill(machine, chosen)),
         *(
             [Reason(what="condition", value=chosen.partition.condition, why=chosen.partition.source)]
             if chosen.partition.condition
@@ -135,5 +164,7 @@ def _why_time(chosen: Candidate) -> str:
     return f"as asked; at most {slurm_time(most)} here" if most else "as asked; the limit here is not published"
 
 
-def _why_bill(chosen: Candidate) -> str:
-    return "if it runs to its time limit" if chosen.cost is not None else "the rule is not published"
+def _why_bill(machine: Machine, chosen: Candidate) -> str:
+    if chosen.cost is None:
+        return "the rule is not published"
+    return f"if it runs to its time limit: {billing.product(machine, chosen.partition, chosen.charged)}"

@@ -9,9 +9,12 @@ from datetime import date
 from echelon.errors import UsageError
 from echelon.machines.machine import Machine, NodeType, Partition
 from echelon.plan import billing
+from echelon.plan.counting import counted
 from echelon.plan.limits import Case, Objection, objections
+from echelon.plan.misfit import Misfit, Way, way
 from echelon.plan.shape import Shape, shape
 from echelon.spec import Request
+from echelon.units import amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,7 @@ class Candidate:
     kind: NodeType
     laid: Shape
     objections: tuple[Objection, ...]
+    charged: billing.Charged
     cost: float | None
     unit: str
 
@@ -34,6 +38,7 @@ class Candidate:
 
 def candidates(request: Request, machine: Machine, today: date) -> list[Candidate]:
     """Return every partition of the machine, judged."""
+    request = counted(request)
     found = []
     impossible: UsageError | None = None
     for partition in machine.partitions:
@@ -47,31 +52,32 @@ def candidates(request: Request, machine: Machine, today: date) -> list[Candidat
                 raise
             impossible = error
             continue
-        cost, unit = _cost(machine, partition, kind, laid, request)
         case = Case(request=request, partition=partition, kind=kind, laid=laid, today=today)
-        found.append(
-            Candidate(partition=partition, kind=kind, laid=laid, objections=objections(case), cost=cost, unit=unit)
-        )
+        found.append(_candidate(case, machine))
     if impossible is not None and not found:
         raise impossible
     return found
 
 
-def _cost(
-    machine: Machine, partition: Partition, kind: NodeType, laid: Shape, request: Request
-) -> tuple[float | None, str]:
-    row = billing.rule(machine, partition.name)
-    if row is None:
-        return None, ""
-    cost = billing.units(
-        row,
+def _candidate(case: Case, machine: Machine) -> Candidate:
+    row, laid = billing.rule(machine, case.partition.name), case.laid
+    charged = billing.Charged(
         num_nodes=laid.num_nodes,
-        cores_per_node=laid.cores_per_node,
-        memory_bytes_per_node=laid.memory_bytes_per_node or (kind.memory_bytes_per_device or 0) * laid.ranks_per_node,
         devices_per_node=laid.devices_per_node,
-        minutes=request.minutes,
+        cores_per_node=laid.cores_per_node,
+        memory_bytes_per_node=laid.memory_bytes_per_node
+        or (case.kind.memory_bytes_per_device or 0) * laid.ranks_per_node,
+        minutes=case.request.minutes,
     )
-    return cost, row.unit
+    return Candidate(
+        partition=case.partition,
+        kind=case.kind,
+        laid=laid,
+        objections=objections(case),
+        charged=charged,
+        cost=billing.units(row, charged) if row is not None else None,
+        unit=row.unit if row is not None else "",
+    )
 
 
 def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
@@ -91,24 +97,26 @@ def _named(request: Request, machine: Machine, judged: list[Candidate]) -> Candi
     if not found:
         raise unknown_partition(request.partition, machine)
     if found[0].objections:
-        raise _refusal(machine, found[0])
+        raise _refusal(machine, found[0], judged)
     return found[0]
 
 
-def unknown_partition(name: str, machine: Machine) -> UsageError:
+def unknown_partition(name: str, machine: Machine) -> Misfit:
     """Return the error for a name that the machine does not have."""
     import difflib
 
     names = [partition.name for partition in machine.partitions]
+    open_first = sorted(machine.partitions, key=lambda row: (row.purpose != "batch", row.preference))
     if name in names:
-        return UsageError(
+        return Misfit(
             f"partition {name} of {machine.title} has no devices, or nobody has published how many",
-            hint="--nodes N with --gpus N   or another --partition",
+            ways=tuple(way(partition=row.name) for row in open_first if row.name != name),
         )
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    return UsageError(
+    near = difflib.get_close_matches(name, names, n=len(names), cutoff=0.4)
+    return Misfit(
         f"{machine.title} has no partition {name}; it has {', '.join(names)}",
-        hint=f"--partition {(near or names)[0]}",
+        ways=tuple(way(partition=other) for other in dict.fromkeys([*near, *(row.name for row in open_first)])),
+        num_shown=2 if near else 1,
     )
 
 
@@ -117,49 +125,69 @@ def _refuse_unknown_chip(request: Request, judged: list[Candidate]) -> None:
     if request.chip and request.chip.lower() not in [chip.lower() for chip in chips]:
         import difflib
 
-        near = difflib.get_close_matches(request.chip.upper(), chips, n=1, cutoff=0.3)
-        raise UsageError(
-            f"--chip {request.chip}: this machine has {', '.join(chips)}", hint=f"--chip {(near or chips)[0]}"
+        near = difflib.get_close_matches(request.chip.upper(), chips, n=len(chips), cutoff=0.3)
+        raise Misfit(
+            f"--chip {request.chip}: this machine has {', '.join(chips)}",
+            ways=tuple(way(chip=chip) for chip in dict.fromkeys([*near, *chips])),
         )
 
 
-def _refusal(machine: Machine, candidate: Candidate) -> UsageError:
+def _refusal(machine: Machine, candidate: Candidate, judged: list[Candidate]) -> Misfit:
+    """Explain what the partition that was named does not take; another may take it as it is."""
     first = candidate.objections[0]
     texts = "; ".join(str(objection) for objection in candidate.objections)
-    return UsageError(
+    others = [each for each in _by_promise(judged) if each is not candidate and _is_open(each)]
+    return Misfit(
         f"{candidate.partition.name} on {machine.title}: {texts} ({first.source})",
-        hint=f"nearest: {nearest(candidate.objections)}",
+        ways=(*_mending(candidate), *(way(partition=each.partition.name) for each in others if not each.objections)),
+        num_shown=2,
     )
 
 
-def _none_fits(machine: Machine, judged: list[Candidate]) -> UsageError:
+def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     """Explain with the partitions that a job can go to unasked, and with those that would take it if named."""
     ranked = sorted(judged, key=lambda candidate: len(candidate.objections))
-    shown = [each for each in ranked if each.partition.purpose == "batch" and each.partition.retired_on is None]
+    shown = [each for each in ranked if _is_open(each)]
     shown += [each for each in ranked if each not in shown and len(each.objections) == 1]
-    lines = []
+    names: dict[str, list[str]] = {}
     for candidate in shown or ranked:
         texts = "; ".join(str(objection) for objection in candidate.objections)
-        lines.append(f"\n    {candidate.partition.name}: {texts} ({candidate.objections[0].source})")
-    widest = max(shown or ranked, key=_promise)
-    options = nearest(widest.objections)
-    place = "" if "--partition" in options else f" --partition {widest.partition.name}"
-    return UsageError(f"no partition of {machine.title} takes this:{''.join(lines)}", hint=f"nearest: {options}{place}")
+        names.setdefault(f"{texts} ({candidate.objections[0].source})", []).append(candidate.partition.name)
+    lines = [f"\n    {', '.join(partitions)}: {text}" for text, partitions in names.items()]
+    promising = _by_promise(judged)
+    ways = [way(partition=each.partition.name) for each in promising if _is_open(each)]
+    # one way to ask for less, and the partitions that take all of it if they are named
+    unasked = [each for each in promising if not _is_open(each)]
+    named = [way(_for_whom(each), partition=each.partition.name) for each in unasked if len(each.objections) == 1]
+    others = [each for each in unasked if len(each.objections) > 1]
+    later = [Way(changes=(("partition", each.partition.name),), is_last_resort=True) for each in others]
+    return Misfit(
+        f"no partition of {machine.title} takes this:{''.join(lines)}", ways=(*ways, *named, *later), num_shown=2
+    )
 
 
-def nearest(found: Sequence[Objection]) -> str:
-    """Return options that would fit: each option once, the number of devices before what follows from it."""
-    options: dict[str, str] = {}
-    for objection in found:
-        options.setdefault(objection.nearest.partition(" ")[0], objection.nearest)
-    if "--gpus" in options or "--nodes" in options:
-        options.pop("--cores-per-gpu", None)
-    return " ".join(options.values())
+def _for_whom(candidate: Candidate) -> str:
+    return {"request": "if you have applied for it", "test": "for a short trial"}.get(candidate.partition.purpose, "")
+
+
+def _mending(candidate: Candidate) -> tuple[Way, ...]:
+    """Return the changes for the first limit that is broken; the others are judged anew after it."""
+    is_hopeless = any(not objection.changes for objection in candidate.objections)
+    return () if is_hopeless else (Way(changes=candidate.objections[0].changes),)
+
+
+def _is_open(candidate: Candidate) -> bool:
+    return candidate.partition.purpose == "batch" and candidate.partition.retired_on is None
+
+
+def _by_promise(judged: Sequence[Candidate]) -> list[Candidate]:
+    return sorted(judged, key=_promise, reverse=True)
 
 
 def _promise(candidate: Candidate) -> tuple[bool, int, int, int]:
     """How near a partition comes: open to all, few limits broken, wide or, where time alone is too much, long."""
-    is_time = candidate.objections[0].nearest.startswith("--time")
+    first = candidate.objections[0].changes[:1] if candidate.objections else ()
+    is_time = [name for name, _ in first] == ["minutes"]
     longest = (candidate.partition.max_minutes or 0) if is_time else 0
     return candidate.partition.purpose == "batch", -len(candidate.objections), longest, _reach(candidate)
 
@@ -172,7 +200,11 @@ def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Mach
     """Say what speaks against a partition."""
     found = [candidate for candidate in judged if candidate.partition.name == name]
     if not found:
-        raise unknown_partition(name, machine)
+        import difflib
+
+        names = [candidate.partition.name for candidate in judged]
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+        raise UsageError(unknown_partition(name, machine).message, hint=f"--why-not {near[0]}" if near else "")
     other = found[0]
     if other.objections:
         return "; ".join(f"{objection} ({objection.source})" for objection in other.objections)
@@ -181,13 +213,8 @@ def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Mach
     if other.weight[0] > chosen.weight[0]:
         unit = chosen.unit or "devices"
         return (
-            f"it fits, and takes {number(other.weight[0])} {unit} "
-            f"where {chosen.partition.name} takes {number(chosen.weight[0])}"
+            f"it fits, and takes {amount(other.weight[0])} {unit} "
+            f"where {chosen.partition.name} takes {amount(chosen.weight[0])}"
         )
     why = chosen.partition.preferred_because
     return f"it fits and costs the same; {chosen.partition.name} is preferred" + (f": {why}" if why else "")
-
-
-def number(value: float) -> str:
-    """Write an amount with two digits at most."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What speaks against a partition: one row a limit, each with the number that disagrees and the nearest that fits."""
+"""What speaks against a partition: one row a limit, each with the number that disagrees and what would fit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 
 from echelon.machines.machine import NodeType, Partition
-from echelon.plan.shape import Shape, usable_cores
+from echelon.plan.misfit import Change
+from echelon.plan.shape import Shape, fair_memory, usable_cores
 from echelon.spec import Request
-from echelon.units import size, slurm_size, slurm_time
+from echelon.units import GIB, size, slurm_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,8 @@ class Objection:
 
     limit: str
     asked: str
-    nearest: str
-    """Options that would fit."""
+    changes: tuple[Change, ...]
+    """What of the request would have to be another; empty where nothing helps."""
     source: str
 
     def __str__(self) -> str:
@@ -44,152 +45,194 @@ PURPOSES = {
     "unconfirmed": "whether it still stands was not found",
 }
 
-Check = Callable[[Case], "tuple[str, str, str] | None"]
+Broken = tuple[str, str, tuple[Change, ...]]
+Check = Callable[[Case], "Broken | None"]
 
 
 def objections(case: Case) -> tuple[Objection, ...]:
     """Return everything that speaks against this partition."""
     found = [check(case) for check in CHECKS]
     return tuple(
-        Objection(limit=limit, asked=asked, nearest=nearest, source=case.partition.source)
-        for limit, asked, nearest in filter(None, found)
+        Objection(limit=limit, asked=asked, changes=changes, source=case.partition.source)
+        for limit, asked, changes in filter(None, found)
     )
 
 
-def _retired(case: Case) -> tuple[str, str, str] | None:
+def _retired(case: Case) -> Broken | None:
     retired_on = case.partition.retired_on
     if retired_on is None or retired_on > case.today:
         return None
-    return f"closed on {retired_on}", "it will not come back", "another partition"
+    return f"closed on {retired_on}", "it will not come back", ()
 
 
-def _on_request(case: Case) -> tuple[str, str, str] | None:
+def _on_request(case: Case) -> Broken | None:
     if case.partition.purpose == "batch" or case.request.partition == case.partition.name:
         return None
     purpose = PURPOSES.get(case.partition.purpose, f"it is for {case.partition.purpose}")
-    return purpose, "was not asked for by name", f"--partition {case.partition.name}"
+    return purpose, "was not asked for by name", (("partition", case.partition.name),)
 
 
-def _chip(case: Case) -> tuple[str, str, str] | None:
+def _chip(case: Case) -> Broken | None:
     wanted = case.request.chip
     if not wanted or wanted.lower() == case.kind.chip.lower():
         return None
-    return f"its nodes have {case.kind.chip}", f"{wanted} was asked for", f"--chip {case.kind.chip}"
+    return f"its nodes have {case.kind.chip}", f"{wanted} was asked for", (("chip", case.kind.chip),)
 
 
-def _time(case: Case) -> tuple[str, str, str] | None:
+def _time(case: Case) -> Broken | None:
     most = case.partition.max_minutes
     if most is None or case.request.minutes <= most:
         return None
-    return (
-        f"at most {slurm_time(most)} of time",
-        f"{slurm_time(case.request.minutes)} was asked for",
-        f"--time {slurm_time(most)}",
-    )
+    asked = f"{slurm_time(case.request.minutes)} was asked for"
+    return f"at most {slurm_time(most)} of time", asked, (("minutes", most),)
 
 
-def _most_nodes(case: Case) -> tuple[str, str, str] | None:
+def _most_nodes(case: Case) -> Broken | None:
     most = case.partition.max_nodes
     if most is None or case.laid.num_nodes <= most:
         return None
     devices = case.kind.num_devices
     each = f" of {devices} devices" if devices else ""
-    nearest = f"--gpus {most * devices}" if devices and case.request.num_devices else f"--nodes {most}"
-    return f"at most {_nodes(most)}{each}", f"this needs {case.laid.num_nodes}", nearest
+    return f"at most {_nodes(most)}{each}", f"this needs {case.laid.num_nodes}", _with_nodes(case, most)
 
 
-def _least_nodes(case: Case) -> tuple[str, str, str] | None:
+def _least_nodes(case: Case) -> Broken | None:
     least = case.partition.min_nodes
     if least is None or case.laid.num_nodes >= least:
         return None
-    return f"at least {_nodes(least)}", f"this needs {case.laid.num_nodes}", f"--nodes {least}"
+    return f"at least {_nodes(least)}", f"this needs {case.laid.num_nodes}", _with_nodes(case, least)
 
 
-def _most_devices(case: Case) -> tuple[str, str, str] | None:
+def _with_nodes(case: Case, num_nodes: int) -> tuple[Change, ...]:
+    """Return the changes that give so many nodes: full ones, or with as many devices on each as were asked for."""
+    if not case.request.num_devices:
+        return (("num_nodes", num_nodes),)
+    if case.request.num_nodes:
+        return ("num_nodes", num_nodes), ("num_devices", num_nodes * case.laid.ranks_per_node)
+    return (("num_devices", num_nodes * (case.kind.num_devices or case.laid.ranks_per_node)),)
+
+
+def _most_devices(case: Case) -> Broken | None:
     most = case.partition.max_devices
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if most is None or devices <= most:
         return None
-    return f"at most {most} devices in a job", f"this takes {devices}", f"--gpus {most}"
+    return f"at most {most} devices in a job", f"this takes {devices}", _with_devices(case, most, above=False)
 
 
-def _least_devices(case: Case) -> tuple[str, str, str] | None:
+def _least_devices(case: Case) -> Broken | None:
     least = case.partition.min_devices
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if least is None or devices >= least:
         return None
-    return f"at least {least} devices in a job", f"this takes {devices}", f"--gpus {least}"
+    return f"at least {least} devices in a job", f"this takes {devices}", _with_devices(case, least, above=True)
 
 
-def _devices_of_node(case: Case) -> tuple[str, str, str] | None:
+def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]:
+    """Return the changes that give so many devices, or as near to it as the nodes that were asked for allow."""
+    nodes, each = case.request.num_nodes, case.laid.devices_per_node
+    if not case.request.num_devices:
+        return (("num_nodes", -(-number // each) if above else max(1, number // each)),)
+    if not nodes:
+        return (("num_devices", number),)
+    if number < nodes:
+        return ("num_nodes", 1), ("num_devices", number)
+    return (("num_devices", (-(-number // nodes) if above else number // nodes) * nodes),)
+
+
+def _devices_of_node(case: Case) -> Broken | None:
     per_node = [number for number in (case.partition.max_devices_per_node, case.kind.num_devices) if number]
     most = min(per_node, default=case.laid.ranks_per_node)
     if case.laid.ranks_per_node <= most:
         return None
-    nearest = f"--gpus {most * case.laid.num_nodes}"
-    return f"at most {most} devices on a node", f"{case.laid.ranks_per_node} were asked for on each", nearest
+    asked = f"{case.laid.ranks_per_node} were asked for on each"
+    return f"at most {most} devices on a node", asked, (("num_devices", most * case.laid.num_nodes),)
 
 
-def _unknown_node(case: Case) -> tuple[str, str, str] | None:
+def _unknown_node(case: Case) -> Broken | None:
     """One device fits on any node; more would be a guess, unless a person says how many nodes it takes."""
     if case.kind.num_devices or case.laid.ranks_per_node == 1 or case.request.num_nodes:
         return None
-    return (
-        "how many devices its nodes have is not published",
-        f"{case.laid.ranks_per_node} were asked for",
-        f"--gpus {case.laid.ranks_per_node} --nodes 1 --partition {case.partition.name}",
-    )
+    add = "add --nodes" if case.request.partition else "add --nodes and --partition"
+    asked = f"{case.laid.ranks_per_node} were asked for: {add}"
+    return "the number of GPUs of a node is not published", asked, (("num_nodes", 1),)
 
 
-def _cores(case: Case) -> tuple[str, str, str] | None:
+def _cores(case: Case) -> Broken | None:
     there, cores = usable_cores(case.kind), case.laid.cores_per_node
     if there and cores > there:
-        nearest = f"--cores-per-gpu {there // case.laid.ranks_per_node}"
         reserved = f" ({len(case.kind.reserved_cores)} of {case.kind.num_cores} are reserved)"
         return (
             f"a node has {there} usable cores" + (reserved if case.kind.reserved_cores else ""),
             f"{case.laid.ranks_per_node} × {case.laid.cores_per_rank} = {cores} were asked for",
-            nearest,
+            _with_cores(case, there // case.laid.ranks_per_node),
         )
     most = case.partition.max_cores
     if most is not None and cores * case.laid.num_nodes > most:
-        nearest = f"--cores-per-gpu {most // case.laid.num_ranks}"
-        return f"at most {most} cores in a job", f"this takes {cores * case.laid.num_nodes}", nearest
+        changes = _with_cores(case, most // case.laid.num_ranks)
+        return f"at most {most} cores in a job", f"this takes {cores * case.laid.num_nodes}", changes
     return None
 
 
-def _memory(case: Case) -> tuple[str, str, str] | None:
+def _cores_of_node(case: Case) -> Broken | None:
+    most, cores = case.partition.max_cores_per_node, case.laid.cores_per_node
+    if most is None or cores <= most:
+        return None
+    changes = _with_cores(case, most // case.laid.ranks_per_node)
+    return f"at most {most} cores on a node", f"{cores} were asked for", changes
+
+
+def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
+    """Return the change that gives a rank so many cores, in the option that was used."""
+    if cores_per_rank < 1:
+        return ()
+    threads = case.kind.threads_per_core or 1
+    if case.request.cpus_per_rank:
+        return (("cpus_per_rank", cores_per_rank * threads),)
+    return (("cores_per_device", cores_per_rank),)
+
+
+def _memory(case: Case) -> Broken | None:
     there, memory = case.kind.memory_bytes, case.laid.memory_bytes_per_node
     if not there or memory <= there:
         return None
-    nearest = f"--mem-per-gpu {slurm_size(there // case.laid.ranks_per_node)}"
-    return f"a node gives jobs {size(there)}", f"{size(memory)} were asked for on each", nearest
+    asked = f"{size(memory)} were asked for on each"
+    return f"a node gives jobs {size(there)}", asked, _with_memory(case, there)
+
+
+def _memory_of_node(case: Case) -> Broken | None:
+    most, memory = case.partition.max_memory_bytes_per_node, case.laid.memory_bytes_per_node
+    if most is None or memory <= most:
+        return None
+    return f"at most {size(most)} of memory on a node", f"{size(memory)} were asked for", _with_memory(case, most)
+
+
+def _brought_memory(case: Case) -> Broken | None:
+    """Where memory comes with devices, more than their share is not to be had."""
+    share, ranks, memory = fair_memory(case.kind), case.laid.ranks_per_node, case.laid.memory_bytes_per_node
+    if not case.kind.memory_follows_devices or not share or memory <= share * ranks:
+        return None
+    asked = f"{size(memory // ranks)} were asked for"
+    return f"each device brings {size(share)} of memory, and no more", asked, _with_memory(case, share * ranks)
+
+
+def _with_memory(case: Case, bytes_per_node: int) -> tuple[Change, ...]:
+    """Return the change that gives a node so much memory, in whole GiB, in the option that was used."""
+    is_per_node = case.request.memory_bytes_per_node > 0
+    most = bytes_per_node if is_per_node else bytes_per_node // case.laid.ranks_per_node
+    unit = GIB if most >= GIB else 1 << 20
+    field = "memory_bytes_per_node" if is_per_node else "memory_bytes_per_device"
+    return ((field, most // unit * unit),) if most >= unit else ()
+
+
+def _no_gres(case: Case) -> Broken | None:
+    if case.kind.gres or case.kind.vendor == "none":
+        return None
+    return "how its devices are asked for is not published", "they are wanted", ()
 
 
 def _nodes(number: int) -> str:
     return f"{number} node{'s' if number != 1 else ''}"
-
-
-def _cores_of_node(case: Case) -> tuple[str, str, str] | None:
-    most, cores = case.partition.max_cores_per_node, case.laid.cores_per_node
-    if most is None or cores <= most:
-        return None
-    nearest = f"--cores-per-gpu {max(1, most // case.laid.ranks_per_node)}"
-    return f"at most {most} cores on a node", f"{cores} were asked for", nearest
-
-
-def _memory_of_node(case: Case) -> tuple[str, str, str] | None:
-    most, memory = case.partition.max_memory_bytes_per_node, case.laid.memory_bytes_per_node
-    if most is None or memory <= most:
-        return None
-    nearest = f"--mem-per-gpu {slurm_size(most // case.laid.ranks_per_node)}"
-    return f"at most {size(most)} of memory on a node", f"{size(memory)} were asked for", nearest
-
-
-def _no_gres(case: Case) -> tuple[str, str, str] | None:
-    if case.kind.gres or case.kind.vendor == "none":
-        return None
-    return "how its devices are asked for is not published", "they are wanted", "--partition NAME"
 
 
 CHECKS: tuple[Check, ...] = (
@@ -208,4 +251,5 @@ CHECKS: tuple[Check, ...] = (
     _cores_of_node,
     _memory,
     _memory_of_node,
+    _brought_memory,
 )

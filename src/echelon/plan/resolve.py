@@ -76,6 +76,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         min_nodes=_min_nodes(job, num_nodes),
         ranks_per_node=ranks_per_node,
         devices_per_node=devices,
+        cpus_per_rank=job.cpus_per_rank,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
         visible="own" if is_scaled else job.visible,  # then the script's own "cuda" is the rank's device
         bind=job.bind,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from echelon.errors import UsageError
 from echelon.machines.machine import NodeType, Partition
+from echelon.plan.misfit import Misfit, Way, way
 from echelon.spec import Request
 from echelon.units import size
 
@@ -70,9 +70,9 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
     if not wanted:
         num_nodes = request.num_nodes or 1
         if not there:
-            raise UsageError(
-                f"how many devices a node of {partition.name} has is not published, so a number is wanted",
-                hint=f"--gpus {2 * num_nodes} --nodes {num_nodes} --partition {partition.name}",
+            raise Misfit(
+                f"the number of GPUs of a node of {partition.name} is not published: add --gpus",
+                ways=tuple(way(num_devices=each * num_nodes, num_nodes=num_nodes) for each in (2, 1)),
             )
         return num_nodes, there, f"{_count(num_nodes, 'whole node')} of {_count(there, 'device')}"
     if request.num_nodes:
@@ -95,50 +95,57 @@ def _nodes_for(wanted: int, there: int) -> int:
     return next(n for n in range(math.ceil(wanted / there), wanted + 1) if wanted % n == 0)
 
 
-def _wasteful(wanted: int, there: int) -> UsageError:
+def _wasteful(wanted: int, there: int) -> Misfit:
     """A prime number of devices would lie one on each node, and a whole node may be billed for it."""
-    steps = range(1, wanted)
-    good = [number for step in steps for number in (wanted - step, wanted + step) if _is_compact(number, there)]
-    near = sorted(good[:2])
-    return UsageError(
-        f"{wanted} devices lie equally on nodes of {there} only if {_nodes_for(wanted, there)} nodes are taken, "
-        f"with {_count(wanted // _nodes_for(wanted, there), 'device')} on each",
-        hint=f"{' or '.join(f'--gpus {number}' for number in near)}   "
-        f"or, if that is meant: --gpus {wanted} --nodes {_nodes_for(wanted, there)}",
+    below = next((number for number in range(wanted - 1, 0, -1) if _is_compact(number, there)), 0)
+    above = next(number for number in range(wanted + 1, 2 * wanted + there) if _is_compact(number, there))
+    num_nodes = _nodes_for(wanted, there)
+    return Misfit(
+        f"{wanted} devices lie equally on nodes of {there} only if {num_nodes} nodes are taken, "
+        f"with {_count(wanted // num_nodes, 'device')} on each",
+        ways=(*_numbers(below, above), way("if that is meant", num_nodes=num_nodes)),
+        num_shown=3,
     )
+
+
+def _numbers(*numbers: int) -> tuple[Way, ...]:
+    return tuple(way(num_devices=number) for number in numbers if number)
 
 
 def _is_compact(number: int, there: int) -> bool:
     return _nodes_for(number, there) == math.ceil(number / there)
 
 
-def _uneven(wanted: int, num_nodes: int) -> UsageError:
+def _uneven(wanted: int, num_nodes: int) -> Misfit:
     below, above = wanted - wanted % num_nodes, wanted + num_nodes - wanted % num_nodes
-    near = " or ".join(f"--gpus {number}" for number in (below, above) if number)
-    return UsageError(
-        f"{wanted} devices cannot be shared equally by {num_nodes} nodes", hint=f"--nodes {num_nodes} with {near}"
-    )
+    message = f"{wanted} devices cannot be shared equally by {num_nodes} nodes"
+    fewer = next(number for number in range(min(wanted, num_nodes), 0, -1) if wanted % number == 0)
+    return Misfit(message, ways=(*_numbers(below, above), way(num_nodes=fewer)), num_shown=2)
 
 
 def _cores_per_rank(request: Request, kind: NodeType, ranks: int, *, is_whole: bool) -> int:
     if request.cores_per_device:
         return request.cores_per_device
+    if request.cpus_per_rank:
+        return math.ceil(request.cpus_per_rank / (kind.threads_per_core or 1))
     if is_whole and usable_cores(kind):
         return usable_cores(kind) // ranks
     return kind.cores_per_device or 0
 
 
 def _memory(request: Request, kind: NodeType, ranks: int, *, is_whole: bool) -> int:
+    if request.memory_bytes_per_node:
+        return request.memory_bytes_per_node
     if request.memory_bytes_per_device:
         return request.memory_bytes_per_device * ranks
     if kind.memory_follows_devices:
         return 0
     if is_whole and kind.memory_bytes:
         return kind.memory_bytes
-    return _fair_memory(kind) * ranks
+    return fair_memory(kind) * ranks
 
 
-def _fair_memory(kind: NodeType) -> int:
+def fair_memory(kind: NodeType) -> int:
     """Return a device's share: as published, or of what jobs can get of a node; 0 where neither is known."""
     if kind.memory_bytes_per_device or not (kind.memory_bytes and kind.num_devices):
         return kind.memory_bytes_per_device or 0
@@ -149,6 +156,9 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
     """Say where the number of cores of a rank comes from."""
     if request.cores_per_device:
         return "as asked"
+    if request.cpus_per_rank:
+        threads = kind.threads_per_core or 1
+        return "as asked" if threads == 1 else f"as asked: {request.cpus_per_rank} CPUs, {threads} of each core"
     if is_whole and usable_cores(kind):
         reserved = f", {len(kind.reserved_cores)} of {kind.num_cores} being reserved" if kind.reserved_cores else ""
         return (
@@ -159,15 +169,17 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
 
 def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
     """Say where the memory of a node comes from."""
-    if request.memory_bytes_per_device:
-        return f"{size(request.memory_bytes_per_device)} for each device, as asked"
     if kind.memory_follows_devices:
         each = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
         return f"not asked for: Slurm gives {each}with each device here"
+    if request.memory_bytes_per_node:
+        return "as asked"
+    if request.memory_bytes_per_device:
+        return f"{size(request.memory_bytes_per_device)} for each device, as asked"
     if is_whole and kind.memory_bytes:
         return "all that jobs can get of a node"
-    if _fair_memory(kind):
-        return f"the fair share of a device, {size(_fair_memory(kind))}, times {laid.ranks_per_node}"
+    if fair_memory(kind):
+        return f"the fair share of a device, {size(fair_memory(kind))}, times {laid.ranks_per_node}"
     return "not published: Slurm's default"
 
 

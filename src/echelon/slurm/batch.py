@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from echelon.errors import UsageError
 from echelon.spec import Booking
-from echelon.units import slurm_size, slurm_time
+from echelon.units import amount, slurm_size, slurm_time
 
 COMMENT_COLUMN = 44
 # sbatch reads these before the script; the account is read by us, and stands in it
@@ -115,8 +115,9 @@ def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per
     title = f"{devices} rank{'s' if devices != 1 else ''} on {nodes} of {booking.title}"
     lines = [
         "#!/bin/bash",
-        f"# {_one_line(heading.job_name)}: {title}",
-        f"# made by: {_one_line(heading.made_by)}",
+        f"# {one_line(heading.job_name)}: {title}",
+        f"# made by: {one_line(heading.made_by)}",
+        *bill(booking),
         "#",
     ]
     for row in directives(booking, heading, tasks_per_node=tasks_per_node):
@@ -125,7 +126,14 @@ def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per
     return "\n".join([*lines, "", *body, ""])
 
 
-def _one_line(text: str) -> str:
+def bill(booking: Booking) -> list[str]:
+    """Return the line that says what the job costs; none where no rule is published."""
+    if booking.billed is None:
+        return []
+    return [f"# costs at most {amount(booking.billed)} {booking.billed_unit}: {booking.billed_because}"]
+
+
+def one_line(text: str) -> str:
     """A comment ends with its line, whatever a user's argument holds."""
     return text.encode("unicode_escape").decode() if not text.isprintable() else text
 

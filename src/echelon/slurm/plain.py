@@ -6,10 +6,12 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from echelon.slurm.batch import cpus_per_task
+from echelon.slurm.batch import Heading, bill, cpus_per_task, directives, one_line
 from echelon.spec import Booking, Variable
 
 COMMENT_WIDTH = 100
+_NEEDLESS_ALONE = frozenset({"--ntasks-per-node", "--chdir", "--open-mode"})  # what Slurm does by itself for one task
+_BETWEEN_RANKS = ("NCCL_", "RCCL_", "FI_", "CXI_", "UCX_")  # settings of the network, which one rank does not use
 STARTERS = {"torchrun": "one torchrun a node, which starts the ranks", "tasks": "one task a rank"}
 _PLACES = {"{user}": "$USER", "{job_id}": "$SLURM_JOB_ID", "{node_rank}": "$SLURM_NODEID"}
 
@@ -34,6 +36,39 @@ def body(
     if layout == "torchrun":
         return [*lines, *_per_node(booking, command, prefix)]
     return [*lines, *_per_rank(booking, command, prefix)]
+
+
+def alone(
+    booking: Booking,
+    heading: Heading,
+    command: Sequence[str],
+    *,
+    prefix: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    environ: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Return the whole script of a single rank: nobody to meet, nothing to bind, no caches to keep apart."""
+    rows = [row for row in directives(booking, heading, tasks_per_node=1) if row.option not in _NEEDLESS_ALONE]
+    kept = [row for row in booking.variables if not row.is_folder and not row.name.startswith(_BETWEEN_RANKS)]
+    setup = [
+        *modules,
+        *(f"export {row.name}={shlex.quote(row.value)}" for row in kept),
+        *(f"export {name}={shlex.quote(value)}" for name, value in environ),
+    ]
+    if booking.cores_per_rank:
+        setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # which Slurm 22.05 and later leave to us
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# made by: {one_line(heading.made_by)}",
+            *bill(booking),
+            *(f"#SBATCH {row.text}" for row in rows),
+            "",
+            *setup,
+            shlex.join(["srun", *prefix, "python", *command]),
+            "",
+        ]
+    )
 
 
 def tasks_per_node(booking: Booking, layout: str) -> int:

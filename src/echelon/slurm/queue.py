@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from echelon.errors import EchelonError
+from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 
 ASK_SECONDS = 20.0
@@ -13,6 +13,34 @@ _OVER = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY",
      "REVOKED", "SPECIAL_EXIT"}
 )  # fmt: skip
+_ENDS = {
+    "COMPLETED": "ended well",
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "reached its time limit",
+    "NODE_FAIL": "lost a node",
+    "PREEMPTED": "was preempted by another job",
+    "BOOT_FAIL": "failed: its nodes did not boot",
+    "DEADLINE": "reached its deadline",
+    "OUT_OF_MEMORY": "used more memory than it asked for",
+}
+# Slurm's words for why a job waits: squeue(1), job reason codes
+_REASONS = {
+    "Priority": "jobs of higher priority come first",
+    "Resources": "it waits for nodes to become free",
+    "Dependency": "it waits for the job that it comes after",
+    "DependencyNeverSatisfied": "the job that it comes after did not end well, so it never starts",
+    "BeginTime": "its time to begin has not come",
+    "JobHeldUser": "it is held: scontrol release NUMBER",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobArrayTaskLimit": "as many of its array run as may at once",
+    "Licenses": "it waits for a licence",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition takes no jobs",
+    "PartitionNodeLimit": "it asks for more nodes than the partition gives",
+    "PartitionTimeLimit": "it asks for more time than the partition gives",
+    "ReqNodeNotAvail": "nodes that it needs are down, or kept for maintenance",
+    "Reservation": "it waits for its reservation",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +49,36 @@ class State:
 
     name: str
     exit_code: int
+    reason: str = ""
+    """Slurm's word for why it waits; empty: it does not."""
+    starts: str = ""
+    """When Slurm expects it to start, as 2026-11-21T05:37:12; empty: not said."""
+    nodes: str = ""
 
     @property
     def is_over(self) -> bool:
         return self.name in _OVER
+
+    @property
+    def can_never_start(self) -> bool:
+        return self.reason == "DependencyNeverSatisfied"
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.name == "PENDING"
+
+    def place(self, number: str) -> str:
+        """Say where the job is, in one line: in the queue, why and until when; or on which nodes."""
+        if not self.is_waiting:
+            return f"job {number} started on {self.nodes}" if self.nodes else ""
+        said = f"Slurm's reason is {self.reason}" if self.reason else "Slurm has not looked at it yet"
+        why = _REASONS.get(self.reason, said)
+        when = f"; Slurm expects it to start at {self.starts.replace('T', ' ')}" if self.starts else ""
+        return f"job {number} waits: {why.replace('NUMBER', number)}{when}"
+
+    def end(self, number: str) -> str:
+        """Say how the job ended, in one line."""
+        return f"job {number} {_ENDS.get(self.name, f'failed with exit code {self.exit_code}')}"
 
 
 def state(host: Host, number: str) -> State:
@@ -36,12 +90,53 @@ def state(host: Host, number: str) -> State:
     return read(answer.stdout)
 
 
+def refuse_bad_predecessor(host: Host, number: str) -> None:
+    """Raise UsageError for a job that nothing can come after: it does not exist, or it has not ended well."""
+    found: State | None
+    try:
+        found = state(host, number)
+    except EchelonError as error:
+        if "not known to Slurm" not in error.message:
+            raise
+        found = _from_accounting(host, number)
+    if found is None:
+        raise UsageError(f"--after {number}: Slurm knows no job {number}", hint="squeue --me lists your jobs")
+    if found.is_over and found.name != "COMPLETED":
+        raise UsageError(
+            f"--after {number}: {found.end(number)}, so a job after it would never start",
+            hint="leave --after out, or submit that job again first",
+        )
+
+
+def _from_accounting(host: Host, number: str) -> State | None:
+    """Ask Slurm's accounts of a job that its controller has forgotten; None where they do not know it either."""
+    command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode", f"--jobs={number}")
+    try:
+        answer = host.ask(command, timeout_seconds=ASK_SECONDS)
+    except EchelonError:
+        return None
+    line = answer.stdout.strip().partition("\n")[0]  # CANCELLED by 1000|0:15
+    name, _, code = line.partition("|")
+    return read(f"JobState={name.split()[0]} ExitCode={code}") if answer.exit_code == 0 and name.strip() else None
+
+
 def read(text: str) -> State:
     """Read one line of `scontrol show job`: JobState=FAILED … ExitCode=3:0, or 0:15 for a signal."""
-    found = re.search(r"\bJobState=(\S+)", text)
     code = re.search(r"\bExitCode=(\d+):(\d+)", text)
-    name = found.group(1) if found else "UNKNOWN"
+    name = _field(text, "JobState") or "UNKNOWN"
     exit_code, number = (int(code.group(1)), int(code.group(2))) if code else (0, 0)
     if number:
         exit_code = 128 + number
-    return State(name=name, exit_code=exit_code or (1 if name in _OVER - {"COMPLETED"} else 0))
+    is_waiting = name == "PENDING"
+    return State(
+        name=name,
+        exit_code=exit_code or (1 if name in _OVER - {"COMPLETED"} else 0),
+        reason=_field(text, "Reason").partition(",")[0] if is_waiting else "",  # "ReqNodeNotAvail, Reserved…"
+        starts=_field(text, "StartTime") if is_waiting else "",
+        nodes=_field(text, "NodeList") if not is_waiting else "",
+    )
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"(?:^|\s){name}=(\S+)", text)
+    return found.group(1) if found and found.group(1) not in ("(null)", "None", "Unknown", "N/A") else ""

@@ -54,7 +54,11 @@ class Booking:
     billed: float | None
     """What it costs if it runs to its time limit; None where the rule is not published."""
     billed_unit: str
+    billed_because: str
+    """The multiplication that gives it."""
     reasons: tuple[Reason, ...]
+    notes: tuple[str, ...] = ()
+    """What the user should know beside it: "72 GPUs cost less"."""
 
     @property
     def world_size(self) -> int:

@@ -26,6 +26,8 @@ class Job:
     ranks_per_node: int = ONE_PER_DEVICE
     min_nodes: int = ALL_NODES
     num_nodes: int = ALL_NODES
+    cpus_per_rank: int = 0
+    """0: the share of the node's."""
     launch: str = "warm"
     """"warm" (import once a node, fork ranks), "exec" (a process each) or "tasks" (a Slurm task each)."""
     visible: str = "all"

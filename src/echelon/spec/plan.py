@@ -38,6 +38,8 @@ class Plan:
     """0: one per device that each node turns out to have."""
     devices_per_node: int
     """0: none, or not known before the nodes answer."""
+    cpus_per_rank: int
+    """Hardware threads; 0: the share of the node's."""
     launch: str
     visible: str
     bind: str

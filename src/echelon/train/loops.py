@@ -32,6 +32,8 @@ class ShardedSampler:
         self.run = run
         self.is_whole = is_whole
         self.rows: Deque[Tuple[int, ...]] = deque()
+        self.indices: Deque[List[Any]] = deque()
+        """Of the samples of the batches whose rows wait, on all ranks."""
         self._ahead: Deque[List[Any]] = deque()
         self._batches: Iterator[List[Any]] = iter(())
 
@@ -40,6 +42,7 @@ class ShardedSampler:
 
     def __iter__(self) -> Iterator[List[Any]]:
         self.rows.clear()
+        self.indices.clear()
         self._ahead.clear()
         self._batches = self._draw_all()  # now, and not when the first batch is asked for
         return self._each()
@@ -75,6 +78,7 @@ class ShardedSampler:
             num_batches += 1
             rows = batches.rows_of(len(batch), run.world.size)
             self.rows.append(rows)
+            self.indices.append(batch)
             yield self._of_exact(batch, rows, key + num_batches) if run.world.is_exact else self._own(batch, rows)
 
     def _own(self, batch: List[Any], rows: Tuple[int, ...]) -> List[Any]:
@@ -144,7 +148,7 @@ class Loop:
 
     def _begin(self, loader: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-            if self.run.wishes.keeps_batch and self.run.world.size > 1:
+            if self.run.batches_per_step > 1:
                 raise Refusal(
                     "--per-device-batch needs samples that can be chosen, and the DataLoader reads a stream",
                     "leave --per-device-batch out: the ranks then share each batch of the stream",
@@ -183,14 +187,14 @@ class Loop:
         if self._sampler is not None:
             self._sampler.draw_ahead()
         try:
-            with self._streams(is_whole):
+            with self.run.later.pace.part("load"), self._streams(is_whole):
                 batch = next(self._inner)
         except StopIteration:
             self.close()
             raise
         return self._shared(batch)
 
-    def _streams(self, is_whole: bool) -> ContextManager[None]:
+    def _streams(self, is_whole: bool) -> ContextManager[Any]:
         """Return whose random numbers a batch is loaded with."""
         streams = self.run.streams
         if self._sampler is not None and self.run.world.is_exact:
@@ -210,8 +214,10 @@ class Loop:
             if size < run.world.size and not self._num_batches:
                 raise small_batch(size, run.world)
             rows = batches.rows_of(size, run.world.size)
+            run.later.at_stream(batch)
         else:
             rows = self._sampler.rows.popleft()
+            run.later.at_batch(self._sampler.indices.popleft())
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:

@@ -1,43 +1,16 @@
 #!/bin/bash
-# train: 1 rank on 1 node of HiPerGator
 # made by: echelon submit --machine hipergator … train.py --epochs 3
-#
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=hpg-turin                # the fewest devices taken among those whose limits allow it (namezhenzhang/UF-HiPerGator-Skill: references/cluster-usage.md, which was checked against docs.rc.ufl.edu on 2026-09-18)
+#SBATCH --account=project_465000000
+#SBATCH --partition=hpg-turin
 #SBATCH --qos=normal
-#SBATCH --nodes=1                            # how many devices a node has is not published, so one node is asked for
-#SBATCH --gres=gpu:l4:1                      # L4
-#SBATCH --ntasks-per-node=1                  # one task a rank
-#SBATCH --cpus-per-task=4                    # the fair share of a device
-#SBATCH --mem=32G                            # the fair share of a device, 32 GiB, times 1
-#SBATCH --time=01:00:00                      # as asked; the limit here is not published
-#SBATCH --chdir=/scratch/project/experiment
+#SBATCH --nodes=1
+#SBATCH --gres=gpu:l4:1
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=32G
+#SBATCH --time=01:00:00
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
 
 source /home/me/venv/bin/activate
-
-# Ranks meet on the first node, at a port that jobs which share a node do not share.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-export MASTER_ADDR MASTER_PORT
-
-srun --nodes=1 --ntasks=1 --ntasks-per-node=1 \
-  --cpus-per-task=4 \
-  bash -c '
-    # threads of one rank
-    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
-    # Triton compiles into ~/.triton, on the shared file system, and ranks wait for each other’s locks
-    # there
-    export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$SLURM_TMPDIR/$USER-triton-$SLURM_JOB_ID-$SLURM_NODEID}"
-    # torch.compile’s cache is shared by all jobs of a user on a node otherwise
-    export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$SLURM_TMPDIR/$USER-inductor-$SLURM_JOB_ID-$SLURM_NODEID}"
-    # code that comes with a model is written there by every rank at once
-    export HF_MODULES_CACHE="${HF_MODULES_CACHE:-$SLURM_TMPDIR/$USER-hf-modules-$SLURM_JOB_ID-$SLURM_NODEID}"
-    mkdir -p "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$HF_MODULES_CACHE"
-    # Slurm’s numbers under the names that PyTorch reads
-    export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
-    export LOCAL_WORLD_SIZE=1 NODE_RANK=$SLURM_NODEID GROUP_RANK=$SLURM_NODEID
-    exec python "$@"
-  ' rank train.py --epochs 3
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+srun python train.py --epochs 3

@@ -1,6 +1,7 @@
 #!/bin/bash
 # train: 2 ranks on 1 node of LUMI-G
 # made by: echelon submit --machine lumi … train.py --epochs 3
+# costs at most 1 GPU-hours: 2 GPUs × 1 h × 0.5, since 2 GPUs are one MI250X
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill

@@ -1,6 +1,7 @@
 #!/bin/bash
 # train: 8192 ranks on 1024 nodes of LUMI-G
 # made by: echelon submit --machine lumi … train.py --epochs 3
+# costs at most 4096 GPU-hours: 1024 nodes × 1 h × 4 for each whole node and hour
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill

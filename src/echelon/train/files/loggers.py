@@ -30,6 +30,12 @@ def install(files: Files, hooks: Hooks) -> None:
         hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files))
 
 
+def fall_silent(files: Files, hooks: Hooks) -> None:
+    """Let loggers that have not begun yet keep nothing, in a fork of the process that speaks."""
+    os.environ["WANDB_MODE"] = "disabled"
+    hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files) if mlflow.active_run() is None else None)
+
+
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 

@@ -47,7 +47,7 @@ class Meeting:
         place = names.here()
         try:
             value = do()
-        except Exception as error:
+        except (Exception, Refusal) as error:
             self._tell(Told(act, path, place, None, _that_travels(error), None))
             raise
         self._tell(Told(act, path, place, tells(value), None, self._nodes.look(path)))
@@ -114,8 +114,9 @@ def _packed(told: Told) -> bytes:
 
 def _that_travels(error: BaseException) -> BaseException:
     """Return an error that another process can raise: this one, or the nearest that except clauses know it by."""
+    kind: Any
     for kind in type(error).__mro__:
-        if not issubclass(kind, Exception):
+        if not issubclass(kind, (Exception, Refusal)):
             break
         try:
             candidate = error if kind is type(error) else kind(str(error))

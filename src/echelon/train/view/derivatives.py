@@ -8,7 +8,7 @@ from ..refusal import Refusal
 from . import exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
-from .tensors import Partial, Sharded, View, own_part
+from .tensors import Partial, Sharded, View, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -34,7 +34,7 @@ def install_functions() -> None:
     original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(one, View) for one in args):
+        if any(isinstance(one, View) for one in tensors_of(args)):
             return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
         return original(cls, *args, **kwargs)
 
@@ -70,11 +70,14 @@ def _grad(
         are_parts = [False]
     wanted = _listed(given) if given is not None else [None] * len(outputs)
     weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
+    num_ranks = 1 if run.world.is_exact else run.world.size
+    # as in backward(): a part counts as often as there are ranks, and hooks on the way know that
     gradients = original(
-        [getattr(one, "local", one) for one in outputs], [getattr(one, "local", one) for one in inputs],
+        [one.local * num_ranks if isinstance(one, View) else one for one in outputs],
+        [getattr(one, "local", one) for one in inputs],
         weights if given is not None else None, *args, **kwargs,
     )  # fmt: skip
-    factor = 1.0 if all(are_parts) else 1.0 / run.world.size
+    factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
     found: List[Optional[torch.Tensor]] = []
     for gradient, variable in zip(gradients, inputs):  # noqa: B905
         if gradient is None:

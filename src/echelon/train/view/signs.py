@@ -12,6 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
+from .. import device as devices
 from .tensors import Sharded, version_of
 
 _KEEPS = frozenset(
@@ -39,7 +40,11 @@ class Signs:
 
     def ask(self, tensors: List[torch.Tensor]) -> None:
         """Begin to exchange what the integers of the present batch are; every rank has as many such tensors."""
-        views = [one for one in tensors if isinstance(one, Sharded) and _is_integer(one) and one.device.type == "cpu"]
+        views = [
+            one
+            for one in tensors
+            if isinstance(one, Sharded) and _is_integer(one) and not devices.is_accelerator(one.device)
+        ]
         wait = _start(views) if self._is_wanted and views else _unknown
         for view in views:
             view.sign = Sign(self, wait, version_of(view.local))
@@ -104,7 +109,7 @@ def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Opti
     sign = _valid(target)
     if sign is None:
         return None
-    if sign.of.may_assume and target.device.type == "cpu":
+    if sign.of.may_assume and not devices.is_accelerator(target.device):
         return Assumption(sign.of, num_targets, num_counted)
     sign.of.want()
     return None

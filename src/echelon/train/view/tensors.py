@@ -5,7 +5,7 @@ from a view follows `rules`; where no rule fits, the parts are put together and 
 """
 
 import copy
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 
@@ -22,6 +22,8 @@ class View(torch.Tensor):
 
     rule: Callable[[Any, Args, Kwargs], Any]
     """What happens when PyTorch is called with a view; `rules` sets it."""
+    inside_of: "ClassVar[Optional[Sharded]]" = None
+    """The leading rows of the model that is being computed."""
     local: torch.Tensor
     world: World
 
@@ -50,6 +52,10 @@ class View(torch.Tensor):
     def put_whole(self, whole: torch.Tensor) -> None:
         """Take another value, of which every rank has the whole."""
         raise NotImplementedError
+
+    def versions(self) -> Tuple[int, ...]:
+        """Return how often what this process holds was written to."""
+        return (version_of(self.local),)
 
 
 class Sharded(View):
@@ -149,6 +155,9 @@ class Partial(View):
         elif self._wait is None:
             self._wait = exchange.start_total(self.local.detach(), self.world)
         return self._wait
+
+    def versions(self) -> Tuple[int, ...]:
+        return (version_of(self.unsettled),)
 
     def put_whole(self, whole: torch.Tensor) -> None:
         _refuse_other_shape(self, whole)

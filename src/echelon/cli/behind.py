@@ -1,0 +1,92 @@
+"""Options of echelon that stand behind the script: they are the script's arguments, whether or not that was meant."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from echelon.cli.options import OPTIONS
+from echelon.cli.talk import say
+from echelon.errors import EchelonError, UsageError
+
+if TYPE_CHECKING:
+    from echelon.script.imports import Imports
+    from echelon.spec import Command
+
+NAMES = {name: option for option in OPTIONS for name in option.names if name not in ("-h", "--help")}
+OF_RANKS = ("nproc_per_node", "nnodes")
+# whatever may read a command line: a script in which none of it stands reads no arguments
+READS = re.compile(
+    r"argv|[Aa]rg(?:ument|parse|s\b)|getopt|optparse|parse|CLI|_cli\b|Fire|exec|eval|runpy|importlib|__import__"
+)
+# packages whose import reads no command line; beside another, echelon cannot be sure
+QUIET = frozenset(
+    {"torch", "torchvision", "torchaudio", "torchmetrics", "numpy", "scipy", "pandas", "matplotlib", "PIL", "sklearn",
+     "tqdm", "einops", "timm", "safetensors", "transformers", "datasets", "tokenizers", "accelerate", "h5py", "cv2",
+     "yaml", "wandb", "tensorboard", "echelon"}
+)  # fmt: skip
+
+
+def refuse_unread(command: Command) -> None:
+    """Raise UsageError for an option of ours behind a script that reads no arguments; note one that it may overlook."""
+    if command.kind == "program":
+        return
+    words = list(_ours(command.arguments))
+    if not words:
+        return
+    sources, imports = _sources(command)
+    if imports is None or not all(sources):
+        return
+    text = "\n".join(sources)
+    script = f"-m {command.target}" if command.kind == "module" else shlex.quote(command.target)
+    options = " ".join(shlex.join(word) for word in words)
+    before = f"echelon run {options} {script}"
+    if not READS.search(text) and set(imports.packages) <= QUIET:
+        one = len(words) == 1
+        raise UsageError(
+            f"{options} stand{'s' if one else ''} behind {command.target}, which reads no arguments", hint=before
+        )
+    unknown = [word for word in words if NAMES[_name(word[0])].key in OF_RANKS and _name(word[0]) not in text]
+    if unknown and "parse_known_args" in text:
+        overlooked = f"{shlex.join(unknown[0])} stands behind {command.target} and is its argument"
+        say(f"note: {overlooked}; for echelon: {before} …")
+
+
+def _ours(arguments: tuple[str, ...]) -> Iterator[list[str]]:
+    """Return the arguments that are spelled as options of echelon, each with its value."""
+    for place, word in enumerate(arguments):
+        option = NAMES.get(_name(word))
+        if option is not None:
+            has_value = bool(option.value) and "=" not in word
+            yield [word, *arguments[place + 1 : place + 2]] if has_value else [word]
+
+
+def _name(word: str) -> str:
+    name = word.partition("=")[0]
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _sources(command: Command) -> tuple[list[str], Imports | None]:
+    """Return the texts of the script and of its own modules, empty where one cannot be read."""
+    from echelon.script import find, imports
+
+    try:
+        script = find.resolve(command.target, module=command.kind == "module", cwd=os.getcwd(), search_path=[])
+        found = imports.read_imports(script)
+    except (EchelonError, OSError):
+        return [], None  # said by the run itself
+    places = [os.path.join(script.folder, *name.partition(":")[0].split(".")) for name in found.local]
+    ends = (".py", "/__init__.py")
+    files = [next((place + end for end in ends if os.path.exists(place + end)), "") for place in places]
+    return [_text(path) for path in (script.path or "", *files)], found
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read() + "\n"
+    except OSError:
+        return ""

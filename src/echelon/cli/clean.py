@@ -1,0 +1,110 @@
+"""`echelon clean`: remove run directories that nobody needs any more."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from echelon import units
+from echelon.cli.options import Option, rows, scan
+from echelon.cli.talk import print_help, say
+from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.launch.runs import Run
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--older-than",), value="TIME", help="the runs that began longer ago than 12h, 7d …"),
+    Option(names=("--keep",), value="N", help="all runs but the newest N"),
+    Option(names=("--with-files",), help="also runs with files of yours, checkpoints for one"),
+    Option(names=("--dry-run",), help="say what would be removed, and remove nothing"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Remove the runs that are named, or those that are old; never one that runs."""
+    scanned = scan(arguments, OPTIONS, command="clean")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print_help(help_text())
+        return 0
+    if not scanned.rest and "older_than" not in values and "keep" not in values:
+        raise UsageError("which runs? Name them, or say how old they are", hint="echelon clean --older-than 7d")
+    from echelon.launch import runs
+
+    chosen = [runs.read(path) for path in map(runs.find, scanned.rest)] if scanned.rest else []
+    for run in chosen:
+        why = _why_kept(run, values)
+        if why:
+            raise UsageError(f"{run.name} is not removed: {why[0]}", hint=why[1])
+    if not scanned.rest:
+        chosen = _old(values)
+    num_bytes = 0
+    for run in chosen:
+        why = _why_kept(run, values)
+        if why:
+            say(f"kept {run.name}: {why[0]}")
+            continue
+        num_bytes += run.num_bytes
+        print(run.path)
+        if "dry_run" not in values:
+            _remove(run)
+    say(f"{'would free' if 'dry_run' in values else 'freed'} {units.size(num_bytes)}")
+    return 0
+
+
+def _old(values: Mapping[str, str]) -> list[Run]:
+    """Return the runs that the options name by age or by number."""
+    from echelon.launch import runs
+
+    paths = runs.all_runs()
+    if "keep" in values:
+        if not values["keep"].isascii() or not values["keep"].isdigit():
+            raise UsageError(f"--keep {values['keep'] or repr('')}: a number of runs is wanted", hint="--keep 10")
+        paths = paths[: max(0, len(paths) - int(values["keep"][:9]))]
+    found = [runs.read(path) for path in paths]
+    if "older_than" in values:
+        seconds = units.minutes(values["older_than"], option="--older-than") * 60
+        found = [run for run in found if time.time() - run.began > seconds]
+    return found
+
+
+def _why_kept(run: Run, values: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return why a run must stay, and what can be done about it; None: it may go."""
+    if not run.is_over:
+        return f"it is {run.state}", "echelon runs"
+    if run.foreign and "with_files" not in values:
+        files = ", ".join(run.foreign[:3])
+        return f"it holds {files}, which echelon has not written", f"echelon clean --with-files {run.name}"
+    return None
+
+
+def _remove(run: Run) -> None:
+    try:
+        shutil.rmtree(run.path)
+    except OSError as error:
+        raise UsageError(
+            f"{run.path} cannot be removed: {error.strerror}", hint=f"ls -la {run.path}   shows what is left"
+        ) from None
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    return "\n".join(
+        [
+            "usage: echelon clean [options] [RUN…]",
+            "",
+            "Remove run directories of this folder. A run that still runs, or waits in a queue, stays.",
+            "So does one that holds files which echelon has not written.",
+            "",
+            "options:",
+            *rows(OPTIONS),
+            "",
+            "example:",
+            "  echelon clean --older-than 7d --dry-run",
+            "",
+        ]
+    )

@@ -1,0 +1,74 @@
+"""`echelon runs`: the runs of this folder, how each stands, and what it takes on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from echelon.cli.options import Option, rows, scan
+from echelon.cli.talk import print_help, print_table
+from echelon.units import size
+
+if TYPE_CHECKING:
+    from echelon.launch.runs import Run
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--json",), help="as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """List the runs, or those that are named."""
+    scanned = scan(arguments, OPTIONS, command="runs")
+    if "help" in scanned.values:
+        print_help(help_text())
+        return 0
+    from echelon.launch import runs
+
+    found = [runs.read(path) for path in map(runs.find, scanned.rest)] or [runs.read(path) for path in runs.all_runs()]
+    if "json" in scanned.values:
+        print(json.dumps({"format": 1, "runs": [{"name": run.name, **asdict(run)} for run in found]}, indent=1))
+    elif found:
+        print_table(table(found))
+        for run in found if scanned.rest else ():
+            print(f"logs of {run.name}: {os.path.join(run.path, 'logs')}")
+    else:
+        print("no runs in echelon-runs/ of this folder")
+    return 0
+
+
+def table(found: list[Run]) -> str:
+    """Return a line for each run: its name, how it stands, when it began, how long it took, its ranks, its size."""
+    from echelon.launch.console import duration
+
+    lines = [("run", "state", "began", "took", "ranks", "size")]
+    for run in found:
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
+        took = duration(run.seconds) if run.seconds is not None else "–"
+        lines.append((run.name, run.state, began, took, str(run.num_ranks or "–"), size(run.num_bytes)))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    texts = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(text.rstrip() for text in texts)
+
+
+def help_text() -> str:
+    """Return the help of the command."""
+    return "\n".join(
+        [
+            "usage: echelon runs [options] [RUN…]",
+            "",
+            "List the runs of this folder: name, state, start, duration, ranks, size on disk.",
+            "A run is named by its directory, by its name in the last line of the run, or by a part of it.",
+            "",
+            "options:",
+            *rows(OPTIONS),
+            "",
+            "example:",
+            "  echelon runs train-8f65",
+            "",
+        ]
+    )

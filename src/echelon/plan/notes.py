@@ -1,0 +1,81 @@
+"""What a user should know of a booking that is accepted: what costs less, what is billed as more, what is not given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+from echelon.errors import UsageError
+from echelon.machines.machine import Machine
+from echelon.plan.candidates import Candidate, candidates, choose
+from echelon.plan.counting import counted
+from echelon.plan.shape import fair_memory
+from echelon.spec import Request
+from echelon.units import amount, size
+
+ROUNDING = 1.1  # more memory than 1.1 times the share is more, as `echelon lint` counts
+
+
+def of(request: Request, machine: Machine, chosen: Candidate, today: date) -> tuple[str, ...]:
+    """Return the notes, the dearest first."""
+    request = counted(request)
+    found = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
+    return tuple(note for note in found if note)
+
+
+def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date) -> str:
+    """More devices may cost less: 70 take 10 nodes of 8, and 72 take 9."""
+    per_node, wanted = chosen.kind.num_devices or 0, request.num_devices
+    if not per_node or not wanted or wanted % per_node == 0 or chosen.laid.num_nodes == 1:
+        return ""
+    full = -(-wanted // per_node) * per_node
+    more = replace(request, num_devices=full, num_nodes=0, devices_per_node=0, global_batch=0)
+    try:
+        other = choose(more, machine, candidates(more, machine, today))
+    except UsageError:
+        return ""
+    if other.weight[0] >= chosen.weight[0] or other.unit != chosen.unit:
+        return ""
+    unit = chosen.unit or "devices taken"
+    saved = f"{amount(other.weight[0])} instead of {amount(chosen.weight[0])} {unit}"
+    return f"{full} GPUs cost less: {saved}, on {other.laid.num_nodes} nodes instead of {chosen.laid.num_nodes}"
+
+
+def _cores(request: Request, chosen: Candidate) -> str:
+    """More cores than the share of the devices are billed as more devices, or taken from others'."""
+    kind, laid = chosen.kind, chosen.laid
+    share = (kind.cores_per_device or 0) * laid.devices_per_node
+    if (
+        not (request.cores_per_device or request.cpus_per_rank)
+        or not 0 < share < laid.cores_per_node
+        or _takes_all(chosen)
+    ):
+        return ""
+    return f"{laid.cores_per_node} cores for {_some(chosen)}, whose share is {share}{_billed(chosen)}"
+
+
+def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
+    kind, laid = chosen.kind, chosen.laid
+    asked = request.memory_bytes_per_device or request.memory_bytes_per_node
+    share = fair_memory(kind) * laid.devices_per_node
+    if not asked:
+        return ""
+    if kind.memory_follows_devices:
+        each = size(fair_memory(kind)) if fair_memory(kind) else "its share"
+        option = "--mem" if request.memory_bytes_per_node else "--mem-per-gpu"
+        return f"{option} is left out: on {machine.title} each device brings {each} of memory by itself"
+    if not 0 < share * ROUNDING < laid.memory_bytes_per_node or _takes_all(chosen):
+        return ""
+    return f"{size(laid.memory_bytes_per_node)} for {_some(chosen)}, whose share is {size(share)}{_billed(chosen)}"
+
+
+def _takes_all(chosen: Candidate) -> bool:
+    return chosen.partition.whole_nodes or chosen.laid.devices_per_node == chosen.kind.num_devices
+
+
+def _some(chosen: Candidate) -> str:
+    return f"{chosen.laid.devices_per_node} of {chosen.kind.num_devices or '?'} devices of a node"
+
+
+def _billed(chosen: Candidate) -> str:
+    return "" if chosen.cost is None else f" (bill: {amount(chosen.cost)} {chosen.unit})"

@@ -1,0 +1,96 @@
+"""The hints of a refusal: each was tried before it is given, and accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+from echelon.errors import UsageError
+from echelon.plan.counting import changed
+from echelon.plan.misfit import Misfit, Way
+from echelon.spec import Request
+from echelon.units import slurm_size, slurm_time
+
+MOST_TRIALS = 300  # of one hint; every machine that is known needs fewer than 50
+OPTIONS = {
+    "num_devices": "--gpus",
+    "devices_per_node": "--gpus-per-node",
+    "num_nodes": "--nodes",
+    "minutes": "--time",
+    "cores_per_device": "--cores-per-gpu",
+    "cpus_per_rank": "--cpus-per-task",
+    "memory_bytes_per_device": "--mem-per-gpu",
+    "memory_bytes_per_node": "--mem",
+    "global_batch": "--global-batch",
+    "chip": "--chip",
+    "partition": "--partition",
+}
+"""The option of each field that a hint may change, in the order in which they are written."""
+
+Judge = Callable[[Request], object]
+"""Returns for a request that is accepted, and raises UsageError for another."""
+
+
+def hint(misfit: Misfit, asked: Request, judge: Judge) -> str:
+    """Return the options to type instead of, or beside, those that were asked; empty where nothing is accepted."""
+    texts: dict[str, str] = {}
+    for way in misfit.ways:
+        if way.is_last_resort and texts:
+            break
+        offer = settle(asked, way, judge)
+        text = written(asked, offer) if offer is not None else ""
+        if text:
+            texts.setdefault(text, way.label)
+        if len(texts) == misfit.num_shown:
+            break
+    first, *others = ((f", {label}: " if label else " ") + text for text, label in texts.items()) if texts else ("",)
+    return "   or".join([first.lstrip(" ,"), *others])
+
+
+def settle(asked: Request, way: Way, judge: Judge) -> Request | None:
+    """Return the request that comes of a way and is accepted, mended as often as it takes; None where none is."""
+    offer = _settled(asked, way, judge, {asked} if way.changes else set())
+    if offer is None or asked.partition or not offer.partition:
+        return offer
+    unnamed = changed(offer, [("partition", "")])
+    return unnamed if unnamed != asked and _is_accepted(unnamed, judge) else offer
+
+
+def _settled(asked: Request, way: Way, judge: Judge, tried: set[Request]) -> Request | None:
+    trial = changed(asked, way.changes)
+    if trial in tried or len(tried) > MOST_TRIALS or not _can_be_typed(asked, trial):
+        return None
+    tried.add(trial)
+    try:
+        judge(trial)
+    except Misfit as misfit:
+        offers = (_settled(trial, next_way, judge, tried) for next_way in misfit.ways)
+        return next((offer for offer in offers if offer is not None), None)
+    except UsageError:
+        return None
+    return trial
+
+
+def _is_accepted(request: Request, judge: Judge) -> bool:
+    try:
+        judge(request)
+    except UsageError:
+        return False
+    return True
+
+
+def _can_be_typed(before: Request, after: Request) -> bool:
+    """An option can be added or given another value; a hint cannot take it away."""
+    return not any(getattr(before, name) and not getattr(after, name) for name in OPTIONS)
+
+
+def written(asked: Request, offer: Request) -> str:
+    """Return the options by which an offer differs from what was asked."""
+    names = [row.name for row in fields(Request) if getattr(asked, row.name) != getattr(offer, row.name)]
+    return " ".join(f"{OPTIONS[name]} {_value(name, getattr(offer, name))}" for name in OPTIONS if name in names)
+
+
+def _value(field: str, value: int | str) -> str:
+    if field == "minutes":
+        return slurm_time(int(value))
+    return slurm_size(int(value)) if field.startswith("memory_bytes") else str(value)

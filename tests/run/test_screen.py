@@ -1,0 +1,91 @@
+"""What a person sees at a terminal of 80 columns."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+
+import pytest
+
+from echelon.host import terminal
+
+from .shell import Shell
+
+BAR = """
+import sys, time
+for step in range(3):
+    sys.stderr.write(f"\\r{step}/3 [######]")
+    sys.stderr.flush()
+    time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+def screen(shell: Shell, words: Sequence[str], **environ: str) -> str:
+    """Return all that `echelon` writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in shell.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "echelon", *words], cwd=shell.folder, stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**environment, "TERM": "xterm", **environ},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        written = b""
+        while True:
+            try:
+                data = os.read(ours, 1 << 16)
+            except OSError:  # nobody has the terminal any more
+                break
+            if not data:
+                break
+            written += data
+        process.wait(60)
+    os.close(ours)
+    return written.decode()
+
+
+def test_lines_of_ours_begin_below_a_progress_bar(shell: Shell) -> None:
+    """A bar that did not end its line stays whole, of one rank and of several; ours begins on the next."""
+    shell.script(BAR)
+    for line in (["run", "train.py"], ["run", "-n", "2", "--show", "all", "train.py"]):
+        text = screen(shell, line)
+        assert re.search(r"2/3 \[######\]\r?\r\n(\[1\] [^\n]*\r\n)?echelon: rank", text), text
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["run --help", "submit --help", "plan --help", "lint --help", "prove --help", "check --help", "machines --help",
+     "machines", "plan --machine lumi --gpus 16 --why", "plan --machine roihu --gpus 40 --time 1h", "--help"],
+)  # fmt: skip
+def test_words_and_paths_are_whole(shell: Shell, line: str) -> None:
+    """No line is wider than the terminal, unless it holds a word that is, or a command to paste."""
+    for row in screen(shell, line.split()).replace("\r", "").split("\n"):
+        text = re.sub(r"\x1b\[[\d;]*m", "", row)
+        is_command = re.match(r"\s*(hint: |usage: |echelon (run|submit|plan) )", text)
+        assert len(text) <= 80 or is_command or len(text.split()) <= 2, row
+
+
+def test_colour_is_for_terminals_that_want_it(shell: Shell) -> None:
+    """An error is red on a terminal; NO_COLOR, a dumb terminal and a file get plain words, and no control codes."""
+    line = ["run", "nothere.py"]
+    assert "\x1b[31;1merror:\x1b[0m" in screen(shell, line)
+    assert "\x1b" not in screen(shell, line, NO_COLOR="1")
+    assert "\x1b" not in screen(shell, line, TERM="dumb")
+    assert "\x1b" not in shell.run("nothere.py").said
+    shell.script("print(1)")
+    assert "\x1b" not in screen(shell, ["run", "train.py"], TERM="dumb")
+
+
+def test_wrapped_text_loses_nothing() -> None:
+    """Wrapping breaks between words alone: the words are the same, and a table's last column stays a column."""
+    text = "nodes  2  " + "a reason that takes more than one line " * 3 + "/a/path/" + "x" * 90
+    lines = terminal.wrapped(text, width=60).split("\n")
+    assert " ".join(" ".join(lines).split()) == " ".join(text.split())
+    assert {line[:10] for line in lines[1:]} == {" " * 10}
+    assert terminal.wrapped("  hint: " + "word " * 30, width=40).count("\n") == 0
