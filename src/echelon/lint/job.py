@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from echelon import units
@@ -35,6 +36,8 @@ DEVICE_OPTIONS = (
     "tres-per-task",
     "ntasks-per-gpu",
 )
+COUNTS = re.compile(r"nodes?\b|ntasks|num_|nproc|world|gpus|multi|dist", re.IGNORECASE)
+"""What the test of a branch names that tells one node from several."""
 MOST_DEVICES = 8
 """Of a node whose machine is not known: who asks for as many has the node alone."""
 
@@ -254,18 +257,19 @@ class Job:
 
     def is_chosen(self, command: Command) -> bool:
         """Tell whether a branch that asks for the number of nodes or ranks leads to a command."""
-        numbers = {block.number for block in command.blocks if block.kind in ("if", "case")}
-        tests = [
-            word.text
-            for each in self.script.commands
-            if (each.keyword in ("if", "elif") or each.program == "case")
-            and (numbers & {block.number for block in each.blocks} or each.program == "case")
-            for word in each.words
-        ]
-        return (
-            bool(numbers)
-            and re.search(r"nodes?\b|ntasks|num_|nproc|world|gpus|multi|dist", " ".join(tests), re.I) is not None
-        )
+        return any(block.number in self._choosing for block in command.blocks if block.kind in ("if", "case"))
+
+    @cached_property
+    def _choosing(self) -> frozenset[int]:
+        """The blocks whose test names nodes, tasks or ranks."""
+        found: set[int] = set()
+        for command, follows in pairwise([*self.script.commands, *self.script.commands[-1:]]):
+            is_case = command.program == "case"
+            if (is_case or command.keyword in ("if", "elif")) and COUNTS.search(
+                " ".join(w.text for w in command.words)
+            ):
+                found |= {block.number for block in (follows if is_case else command).blocks[-1:]}
+        return frozenset(found)
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:

@@ -26,10 +26,10 @@ def not_waited_for(job: Job) -> Iterator[Hit]:
     if not job.is_batch:
         return
     commands = job.commands
+    started = {id(start.command): start for start in reversed(job.starts) if start.name in WORK}
     for index, command in enumerate(commands):
-        ends = _ends(commands, index)
-        start = next((each for each in job.starts if each.command is command and each.name in WORK), None)
-        if start is None or command.outer is not None or ends < 0:
+        start = started.get(id(command))
+        if start is None or command.outer is not None or (ends := _ends(commands, index)) < 0:
             continue
         if not any(_holds(each) for each in commands[ends + 1 :] if each.outer is None):
             message = f"{start.name} runs behind the script, which ends without it: Slurm then kills it"
@@ -42,6 +42,8 @@ def _ends(commands: list[Command], index: int) -> int:
     command = commands[index]
     if command.ending == "&":
         return index
+    if not command.blocks:
+        return -1
     open_blocks = {block.number for block in command.blocks}
     for later, each in enumerate(commands[index + 1 :], index + 1):
         is_outside = not {block.number for block in each.blocks} >= open_blocks
@@ -102,13 +104,11 @@ def hidden_by_pipe(job: Job) -> Iterator[Hit]:
     if not job.is_batch or _has_pipefail(job):
         return
     for command, follows in pairwise([each for each in job.script.commands if each.outer is None]):
+        is_piped = command.ending in ("|", "|&") and follows.program in ("tee", "ts", "cat")
+        if not is_piped:
+            continue
         start = next((each for each in job.starts if _is_at(each, command) and each.name in WORK), None)
-        if (
-            command.ending in ("|", "|&")
-            and follows.program in ("tee", "ts", "cat")
-            and start
-            and command.outer is None
-        ):
+        if start is not None:
             message = (
                 f"the pipe ends as {follows.program} does: where {start.name} fails, the job is COMPLETED all the same"
             )

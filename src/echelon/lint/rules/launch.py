@@ -47,14 +47,10 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
     """A launcher of one node, which nobody starts on the others."""
     if not job.is_batch:
         return
+    if _reaches_others(job):
+        return
     for start in job.started("torchrun", "accelerate", "python", "python3"):
-        if (
-            job.num_nodes < 2
-            or start.step is not None
-            or start.outer
-            or _reaches_others(job)
-            or job.is_chosen(start.command)
-        ):
+        if job.num_nodes < 2 or start.step is not None or start.outer or job.is_chosen(start.command):
             continue
         launches = start.name in ("torchrun", "accelerate")
         if not launches and (start.script is None or _is_beside_steps(job, start) or job.option("array")):

@@ -66,15 +66,14 @@ def _devices(job: Job, start: Start, call: ast.Call) -> int:
 def keeps_waiting(job: Job) -> Iterator[Hit]:
     """--kill-on-bad-exit=0: where one rank dies, the others wait for it."""
     variable = job.last(f"{words()['slurm']['variable']}KILL_BAD_EXIT")
+    inner = [each for each in job.starts if each.name in ("python", "python3", *LAUNCHERS)]
+    training = {id(each.step.word) for each in inner if each.step is not None}
     for start in job.started("srun"):
         given = start.option("kill-on-bad-exit", "K")
         is_off = given is not None and given[1].strip() == "0" and given[0].text.endswith("0")
-        trains = any(
-            each.step is not None and each.step.word is start.word and each.name in ("python", "python3", *LAUNCHERS)
-            for each in job.starts
-        )
+        is_off_by_default = variable is not None and variable.value == "0"
         several = job.step_tasks_per_node(start) * job.step_nodes(start) > 1
-        if trains and several and (is_off or (variable is not None and variable.value == "0")):
+        if id(start.word) in training and several and (is_off or is_off_by_default):
             place = given[0] if given and is_off else variable.word if variable else start.word
             message = "where one rank fails, the others are kept, and wait for it until the job's time is over"
             yield hit(place, message, "--kill-on-bad-exit=1")

@@ -43,10 +43,11 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
 
 def _only_prepares(job: Job, start: Start) -> bool:
     """Tell whether a step runs a shell in which nothing of weight is started."""
+    if not any(word.text.rpartition("/")[2] in SHELLS for word in start.words):
+        return False
     inner = [command for command in job.commands if command.outer is start.command]
-    is_shell = any(word.text.rpartition("/")[2] in SHELLS for word in start.words)
     light = (*INERT, *SMALL, "pip", "virtualenv", "conda", "if", "fi", "done")
-    return is_shell and bool(inner) and all(command.program in light for command in inner)
+    return bool(inner) and all(command.program in light for command in inner)
 
 
 def _is_handed_on(job: Job) -> bool:
