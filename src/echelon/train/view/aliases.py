@@ -64,5 +64,5 @@ def _is_kept(whole: torch.Tensor) -> bool:
 
 def _storage_of(tensor: torch.Tensor) -> int:
     """Return where the elements lie; of what has no place of its own, a number that no other has."""
-    is_plain = not isinstance(tensor, View) and tensor.layout == torch.strided and tensor.device.type != "meta"
+    is_plain = not isinstance(tensor, View) and tensor.layout == torch.strided and not tensor.is_meta
     return tensor.untyped_storage().data_ptr() or id(tensor) if is_plain else id(tensor)
