@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from echelon.train.check.compare import bound_of, difference, norm_of
 from torch import nn
 
+from echelon.train.check.compare import bound_of, difference, norm_of
 from echelon.train.refusal import Refusal
 
 SAMPLES = 64
