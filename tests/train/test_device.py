@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from echelon.train import device as devices
-from echelon.train import world
+from echelon.train import groups
 
 CPU = torch.device("cpu")
 
@@ -118,7 +118,7 @@ def test_ranks_see_that_they_share_a_device(names: str, is_shared: bool) -> None
 
     found: list[bool] = []
     for name in names:
-        thread = threading.Thread(target=lambda name=name: found.append(world._share_devices(store, name, len(names))))
+        thread = threading.Thread(target=lambda name=name: found.append(groups._share_devices(store, name, len(names))))
         thread.start()
         children.append(thread)
     for thread in children:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from echelon.launch.run_directory import RUNS
+from echelon.node import private
 
 NUM_LOOKED_AT = 3  # earlier runs
 _ROOMS = ("node", "topology", "environment", "train")
@@ -21,8 +22,7 @@ def write(path: str) -> None:
     """Write node.pyz, from the cache where it is there."""
     content = _kept() or _packed()
     if not _linked(path, content):
-        with open(path, "wb") as file:
-            file.write(content)
+        private.write(path, content)
 
 
 def _linked(path: str, content: bytes) -> bool:

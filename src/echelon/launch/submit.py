@@ -17,6 +17,7 @@ from echelon.host import Finished, Host, ourselves
 from echelon.launch import scaling
 from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import RUNS, new_path
+from echelon.node import private
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
@@ -187,8 +188,8 @@ def write(script: Script) -> None:
         with open(script.path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(script.text)
         os.chmod(script.path, 0o700)
-        with open(os.path.join(script.run_directory, "booking.json"), "w", encoding="utf-8") as file:
-            json.dump({"format": 1, **asdict(script.booking)}, file, indent=1)
+        booking = json.dumps({"format": 1, **asdict(script.booking)}, indent=1)
+        private.write(os.path.join(script.run_directory, "booking.json"), booking.encode())
     except OSError as error:
         raise UsageError(
             f"the run directory {script.run_directory} cannot be written: {error.strerror}",

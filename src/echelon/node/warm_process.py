@@ -35,12 +35,12 @@ class WarmProcess:
         local_rank: int,
         environ: Dict[str, Optional[str]],
         cpus: Sequence[int],
-        stdout: int,
-        stderr: int,
+        files: Sequence[int],
         argument: str = "",
     ) -> None:
+        """Ask for a rank; `files` are its stdout, its stderr and, where there is one, the file with its key."""
         order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
-        link.send(self.socket, order, [stdout, stderr])
+        link.send(self.socket, order, files)
 
     def receive(self) -> Optional[Dict[str, Any]]:
         """Return its next message, or None when it is gone."""

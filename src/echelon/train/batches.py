@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from . import messages
 from .view import pieces
 from .view.pieces import Pieces
 from .view.tensors import Sharded, map_tensors, own_part, tensors_of
@@ -127,6 +128,4 @@ def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: Li
 
 def _gathered_list(parts: List[Any], world: World, rows: Tuple[int, ...]) -> List[Any]:
     mine = [entry for one, place in zip(parts, world.shards()) for entry in list(one)[: rows[place.rank]]]  # noqa: B905
-    found: List[Any] = [None for _ in range(world.processes.size)]
-    dist.all_gather_object(found, mine)
-    return [entry for part in found for entry in part]
+    return [entry for part in messages.gather(mine) for entry in part]

@@ -146,6 +146,13 @@ def set_current(device: torch.device) -> None:
         torch.get_device_module(device.type).set_device(device)
 
 
+def current(kind_of_device: str) -> torch.device:
+    """Return the device of a type that is used where none is named."""
+    if kind_of_device == CPU:
+        return torch.device(CPU)
+    return torch.device(kind_of_device, torch.get_device_module(kind_of_device).current_device())
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until a device has done what it was asked for."""
     if is_accelerator(device):

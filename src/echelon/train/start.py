@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from . import device as devices
-from . import elsewhere, hooks, unseeded, wishes
+from . import elsewhere, groups, hooks, unseeded, wishes
 from . import world as worlds
 from .exact import number
 from .files import sharing
@@ -46,8 +46,7 @@ def _explicit(num_shards: int) -> Run:
 def _meet(world: worlds.World) -> None:
     """Meet the other ranks; a process that computes all virtual shards has none, and needs no launcher for that."""
     if world.processes.size == 1 and not dist.is_initialized():
-        backend = devices.backends(world.device)
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        groups.form_alone(world.device)
     worlds.join(world)
 
 

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Optional
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from . import device as devices
-from . import random_states
+from . import messages, random_states
 from .refusal import Refusal
 from .world import World
 
@@ -133,11 +132,11 @@ class Streams:
     def follow(self, world: World) -> None:
         """Go on with rank 0's random numbers, on all ranks."""
         states: List[Any] = [*_torch_state(), random_states.portable()]
-        dist.broadcast_object_list(states, 0)
+        told = messages.broadcast(states, 0)
         if world.rank:
-            torch.set_rng_state(states[0])
-            devices.set_random_state(states[1])
-            random_states.put_portable(states[2])
+            torch.set_rng_state(told[0])
+            devices.set_random_state(told[1])
+            random_states.put_portable(told[2])
 
     def digest(self) -> int:
         """Return a number that ranks share where all their generators are in the same state."""

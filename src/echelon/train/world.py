@@ -1,23 +1,15 @@
 """Which rank this is, on which device, and how ranks speak with each other."""
 
 import os
-import sys
 from typing import Any, List, Mapping, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.constants import default_pg_timeout
-from torch.distributed.rendezvous import rendezvous
 
 from . import device as devices
-from . import gloo
+from . import groups
 
 SEED_OF_RECORDS = 20_260_701
-SHARED = (
-    "echelon: note: ranks share a device: what they exchange travels by gloo, over the CPU, for NCCL refuses that; "
-    "one rank a device is faster\n"
-)
 
 
 class World(NamedTuple):
@@ -81,32 +73,7 @@ def of_split(world: World) -> World:
 def join(world: World) -> None:
     """Meet the other ranks, once; alone there is nobody to meet."""
     if not world.is_alone and not dist.is_initialized():
-        devices.set_current(world.device)
-        if devices.is_accelerator(world.device) and world.processes.size > 1:
-            _join_with_devices(world)
-        else:
-            dist.init_process_group(devices.backends(world.device))
-        gloo.yield_cores()
-
-
-def _join_with_devices(world: World) -> None:
-    """Meet the other ranks, by gloo where some of them share a device."""
-    store, rank, size = next(rendezvous("env://"))
-    store.set_timeout(default_pg_timeout)
-    is_shared = _share_devices(PrefixStore("echelon devices", store), devices.identity(world.device), size)
-    if is_shared and rank == 0:
-        sys.stderr.write(SHARED)
-        sys.stderr.flush()
-    backends = devices.backends(world.device, is_shared=is_shared)
-    dist.init_process_group(backends, store=PrefixStore("default_pg", store), rank=rank, world_size=size)
-
-
-def _share_devices(store: Any, device: str, size: int) -> bool:
-    """Say whether any device is that of several ranks: each asks a few keys, and the last that comes decides."""
-    store.add("shared", int(store.add("device " + device, 1) > 1))
-    if store.add("come", 1) == size:
-        store.set("decided", str(store.add("shared", 0)))
-    return bool(int(store.get("decided")))
+        groups.form(world.device)
 
 
 def mean(world: World, value: torch.Tensor, weight: float = 1.0) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
 from ..refusal import Refusal
 from ..view.tensors import Sharded, View, tensors_of
 from . import lines, signature
@@ -203,9 +204,8 @@ class LaterSteps:
     def _refuse(self, step: int, notes: List[Note]) -> None:
         """Let all ranks say what they had, and refuse what two of them have not in common."""
         mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
-        every: List[Any] = [None] * self._run.world.processes.size
-        dist.all_gather_object(every, mine)
-        raise Refusal("step %d is not that of one device: %s" % (step, _told(every)), WAY_OUT)
+        told = _told(messages.gather(mine))
+        raise Refusal("step %d is not that of one device: %s" % (step, told), WAY_OUT)
 
 
 def _total(notes: List[Note]) -> Signature:

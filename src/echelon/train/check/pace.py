@@ -9,12 +9,12 @@ import socket
 import statistics
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
-import torch.distributed as dist
 
 from .. import device as devices
+from .. import messages
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -83,8 +83,7 @@ class Pace:
         if self._spot.is_complete or not times.is_complete or step < FIRST or self._run.world.is_exact:
             return
         self._spot = times
-        every: List[Any] = [None] * self._run.world.processes.size
-        dist.all_gather_object(every, _place())
+        every = messages.gather(_place())
         if not devices.is_accelerator(self._run.world.device):
             self._reason = crowded(every)
 

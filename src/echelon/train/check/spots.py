@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import device as devices
+from .. import messages
 from .. import world as worlds
 from ..refusal import Refusal
 from ..view import calls, exchange, numbers
@@ -94,13 +95,12 @@ class Spots:
         return bool(flag)
 
     def _tell(self, step: int) -> None:
-        found = [self._difference or self._rules.difference]
-        is_bad = torch.tensor(float(bool(found[0])), device=self._run.world.device)
+        difference = self._difference or self._rules.difference
+        is_bad = torch.tensor(float(bool(difference)), device=self._run.world.device)
         dist.broadcast(is_bad, 0)
         if bool(is_bad):
-            dist.broadcast_object_list(found, 0)
             raise Refusal(
-                "step %d is not that of one device: %s" % (step, found[0]),
+                "step %d is not that of one device: %s" % (step, messages.broadcast(difference, 0)),
                 "compare samples with each other outside of the model, where a batch is whole, or one rank: "
                 "echelon run -n 1 …",
             )

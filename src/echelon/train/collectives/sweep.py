@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .. import device as devices
-from .. import world
+from .. import groups, messages, world
 from .narrow import Group, by_round
 from .routes import libraries, traffic
 
@@ -54,8 +54,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     path, sizes, seconds, slow_share, slow_above = arguments
     asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above))
     here = world.read(environ)
-    devices.set_current(here.device)
-    dist.init_process_group(devices.backends(here.device), timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    groups.form(here.device, timeout=timedelta(seconds=TIMEOUT_SECONDS))
     try:
         found = measure(asked, here.device, int(environ.get("GROUP_RANK", "0")))
         if dist.get_rank() == 0:
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
 
 def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     """Return all timings, the slow nodes by their number, and by what the bytes went."""
-    nodes = _gathered(node)
+    nodes = messages.gather(node)
     before = traffic()
     sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in asked.sizes]
     after = traffic()
@@ -78,7 +77,7 @@ def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     if len(ranks_of) > 1:
         narrowed, rounds = _narrowed(asked, device, ranks_of)
     moved = {name: after[name] - count for name, count in before.items() if after.get(name, 0) > count}
-    used = _gathered((node, libraries("/proc/self/maps"), moved))
+    used = messages.gather((node, libraries("/proc/self/maps"), moved))
     return {
         "format": FORMAT,
         "device": devices.name(device),
@@ -180,20 +179,14 @@ def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequen
     ours = next((place for place, ranks in enumerate(members) if rank in ranks), -1)
     taken = 0.0
     if ours >= 0:
-        group = dist.new_group(list(members[ours]), use_local_synchronization=True)
+        group = groups.new(list(members[ours]), use_local_synchronization=True)
         timing = time_all_reduce(asked.sizes[-1], device, group, asked.seconds)
         # what a ring moves for one byte depends on the ranks: groups of other sizes are compared by the bus
         factor = 2 * (timing.num_ranks - 1) / timing.num_ranks
         taken = timing.seconds / factor if factor else timing.seconds
         dist.destroy_process_group(group)
-    told = _gathered((ours, taken))
+    told = messages.gather((ours, taken))
     return [max(seconds for place, seconds in told if place == each) for each in range(len(members))]
-
-
-def _gathered(value: Any) -> List[Any]:
-    values: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _row(timing: Timing) -> Dict[str, Any]:

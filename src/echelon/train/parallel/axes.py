@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 import torch.distributed as dist
 
-from .. import all_gather, gloo
+from .. import all_gather, gloo, groups
 from .. import device as devices
 from ..batches import rows_of
 from ..world import World
@@ -40,6 +40,8 @@ class Axes:
             mesh_dim_names=tuple(self._names),
         )
         gloo.yield_cores()
+        for name in self._names:  # PyTorch's pipelines and its ZeRO send objects there
+            groups.prove(mesh.get_group(name))
         return mesh
 
     def _find_places(self) -> Dict[str, int]:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
 from ..refusal import Refusal
 from .tensors import Partial, Sharded, View, map_entries
 
@@ -148,8 +149,7 @@ def _computed(call: Call, num_first: int, num_rows: int) -> Optional[List[List[A
 def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call) -> Dict[int, Tuple[Set[str], bool]]:
     """Return what fits the numbers of all ranks, and whether all are zero."""
     mine = [(sorted(fits), numbers[place]) for place, fits in fitting.items()]
-    found: List[Any] = [None] * call.lead.world.size
-    dist.all_gather_object(found, mine)
+    found = messages.gather(mine)
     agreed: Dict[int, Tuple[Set[str], bool]] = {}
     for at, place in enumerate(fitting):
         of_ranks = [one[at] for one, rows in zip(found, call.lead.rows) if rows]  # noqa: B905
