@@ -40,6 +40,8 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
     for module in (torch.cuda, torch.xpu):
         monkeypatch.setattr(module, "_initialized", False)
         monkeypatch.setattr(module, "_queued_calls", [])
+        tracker = module._lazy_seed_tracker  # an earlier torch.manual_seed() waits in it
+        monkeypatch.setattr(module, "_lazy_seed_tracker", type(tracker)())
     monkeypatch.setattr(torch.xpu, "_device_count_zes", lambda: -1, raising=False)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.pin_memory)
     return made
