@@ -11,7 +11,7 @@ from .order import Order
 from .output import RankOutput
 from .ranks import Rank
 from .seat import Seat
-from .spawn import CannotStart, merged, spawn
+from .spawn import CannotStart, merged, open_input, spawn
 from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
 
 Variables = Dict[str, Optional[str]]
@@ -63,22 +63,23 @@ class Starter:
     def start(self, rank: Rank, variables: Variables) -> None:
         """Start one rank; raise CannotStart. By fork its process id comes later, in a message."""
         stdout, stderr = rank.output.open_pipes()
+        stdin = open_input(self.order.stdin if rank.rank == self.order.stdin_rank else "")
         cpus = self.binding.cpus(rank.local_rank)
         ours = os.sched_getaffinity(0)
         try:
             if self.warm is not None and self.warm.state == READY:
                 rank.was_forked = True
-                self.warm.fork(rank.local_rank, variables, cpus, stdout, stderr, self._argument(variables))
+                self.warm.fork(rank.local_rank, variables, cpus, (stdin, stdout, stderr), self._argument(variables))
             else:
                 self._adopt_orphans()
                 affinity.apply(cpus)  # a program inherits it
                 argv = with_argument(self.order, self._argument(variables))
-                rank.pid = spawn(argv, self._exec_environment(variables), stdout, stderr)
+                rank.pid = spawn(argv, self._exec_environment(variables), stdin, stdout, stderr)
         finally:
             if cpus and not rank.was_forked:
                 os.sched_setaffinity(0, ours)
-            os.close(stdout)
-            os.close(stderr)
+            for descriptor in (stdin, stdout, stderr):
+                os.close(descriptor)
 
     def _argument(self, variables: Variables) -> str:
         """Return what DeepSpeed's launcher, for one, puts before the script's own arguments."""

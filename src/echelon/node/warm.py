@@ -104,8 +104,7 @@ def _become_rank(
     signal.set_wakeup_fd(-1)
     for end in wakeup:
         os.close(end)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for standard, descriptor in enumerate((nothing, *descriptors)):
+    for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)
         os.close(descriptor)
     for name, value in message["environ"].items():

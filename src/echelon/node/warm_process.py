@@ -5,7 +5,7 @@ import socket
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import link
-from .spawn import CannotStart, spawn
+from .spawn import CannotStart, open_input, spawn
 
 STARTING, READY, UNUSABLE = "starting", "ready", "unusable"
 
@@ -23,7 +23,11 @@ class WarmProcess:
         try:
             hooked = with_hook(environ, archive)
             hooked["ECHELON_WARM_FD"] = str(theirs.fileno())
-            self.pid = spawn(argv, hooked, stdout, stderr)
+            stdin = open_input("")
+            try:
+                self.pid = spawn(argv, hooked, stdin, stdout, stderr)
+            finally:
+                os.close(stdin)
         finally:
             theirs.close()
 
@@ -35,12 +39,11 @@ class WarmProcess:
         local_rank: int,
         environ: Dict[str, Optional[str]],
         cpus: Sequence[int],
-        stdout: int,
-        stderr: int,
+        standard: Sequence[int],
         argument: str = "",
     ) -> None:
         order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
-        link.send(self.socket, order, [stdout, stderr])
+        link.send(self.socket, order, list(standard))
 
     def receive(self) -> Optional[Dict[str, Any]]:
         """Return its next message, or None when it is gone."""
