@@ -92,10 +92,6 @@ class Difference(NamedTuple):
     instead: dict[str, Change]
 
 
-def _plain_with(**changes: Any) -> Change:
-    return lambda stage, case: stage.plain(replace(case, **changes))
-
-
 def _line_buffered(stage: "Stage", case: Case) -> Outcome:
     return stage.plain(replace(case, environ={**case.environ, "PYTHONPATH": str(stage.line_buffered)}))
 
@@ -118,12 +114,9 @@ def _everywhere(change: Change) -> dict[str, Change]:
 
 
 _WHY_LIVE = "rank 0 is read live, so its stdout is line-buffered"
-_WHY_NO_INPUT = "what is typed cannot be read by every rank, so standard input is at its end in all of them"
 DIFFERENT = {
     "streams.py": Difference(_WHY_LIVE, _everywhere(_line_buffered)),
     "closed_output.py": Difference(_WHY_LIVE, _everywhere(_line_buffered)),
-    "stdin_end.py text-to-read": Difference(_WHY_NO_INPUT, _everywhere(_plain_with(stdin=""))),
-    "input_end.py text-to-read": Difference(_WHY_NO_INPUT, _everywhere(_plain_with(stdin=""))),
     "no_newline.py": Difference(
         "the launcher's own last words begin on a line of their own",
         _everywhere(_edited(lambda outcome: outcome._replace(stderr=outcome.stderr + b"\n"))),

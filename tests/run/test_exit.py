@@ -55,7 +55,7 @@ def test_exit_code_is_the_scripts_own(shell: Shell, statement: str, launch: str)
     done = shell.run("--launch", launch, "train.py")
     alone = subprocess.run([sys.executable, "train.py"], cwd=shell.folder, capture_output=True, check=False, timeout=60)
     assert done.exit_code == CODES[statement] == _shell_code(alone.returncode)
-    assert f"exit {CODES[statement]} · logs" in done.said
+    assert f"exit {CODES[statement]} · run train-" in done.said
     report = json.loads(shell.files("echelon-runs/*/report.json")[0].read_text())
     assert report["exit_code"] == CODES[statement]
 
@@ -324,7 +324,7 @@ def test_restart_begins_a_new_world(shell: Shell, launch: str) -> None:
     assert len({port for _, port in ports}) == 3
     assert done.stdout == b"attempt 0\nattempt 1\nattempt 2\n"
     assert done.said.count("; starting all ranks again\n") == 2
-    assert done.said.splitlines()[-1].endswith("/logs/attempt-2")
+    assert re.search(r" · run train-[0-9a-f]{4}$", done.said.splitlines()[-1])
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)

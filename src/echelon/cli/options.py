@@ -66,6 +66,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
     Option(names=("--run-dir",), value="DIR", help="the directory of this run (default: a new one in echelon-runs/)"),
     Option(names=("--show",), value="RANKS", help="whose output is live here: 0 (default), 0,3, 4-7, all or none"),
+    Option(names=("--debug",), value="RANK", help="this rank reads what you type, as for breakpoint(), and is shown alone"),
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
     Option(names=("--time",), value="TIME", help="the same as Slurm writes it: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
@@ -105,7 +106,7 @@ OPTIONS: tuple[Option, ...] = (
 
 # the options of a help in the order in which people need them; what stands in none comes last
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "run_dir", "dry_run", "help")),
+    ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
     ("how a script for one device is scaled", (
         "no_check", "exact", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb")),

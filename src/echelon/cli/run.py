@@ -90,6 +90,7 @@ def read_job(scanned: Scanned) -> Job:
         run_directory=_run_directory(values),
         name=values.get("rdzv_id", "none"),
         show=_show(values),
+        debug=_debug(values),
         timeout_seconds=_limit(values),
         max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
@@ -232,7 +233,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _debug(values: dict[str, str]) -> int:
+    return _whole("--debug", values["debug"], least=0) if "debug" in values else -1
+
+
 def _show(values: dict[str, str]) -> frozenset[int] | None:
+    if "debug" in values:
+        if "show" in values:
+            raise UsageError("--debug shows its rank alone, and --show asks for others", hint="leave --show out")
+        return frozenset({_debug(values)})
     text = values.get("show", "all" if values.get("tee", "0") not in ("0", "") else "0")
     if text == "all":
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ def order(
         is_private_directory=is_private,
         forwards_signals=not plan.slurm_signals_ranks,
         secret=secret,
+        stdin=f"/proc/{os.getpid()}/fd/0" if plan.stdin_rank >= 0 else "",
+        stdin_rank=plan.stdin_rank,
         cpus_per_rank=plan.cpus_per_rank,
         rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
         mpi=plan.launcher.mpi if plan.launcher is not None else "",

@@ -52,9 +52,9 @@ class Lookout:
 
     def _start(self, program: _Program) -> None:
         self._pipe, writing = os.pipe()
-        nothing = os.open(os.devnull, os.O_WRONLY)
+        nothing = os.open(os.devnull, os.O_RDWR)
         try:
-            self.pids = (spawn(program.argv, program.environ, writing, nothing),)
+            self.pids = (spawn(program.argv, program.environ, nothing, writing, nothing),)
         except CannotStart:
             pass  # then the ranks cannot start either, and that is said
         finally:

@@ -32,6 +32,8 @@ class Order(NamedTuple):
     is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
     forwards_signals: bool  # whether a signal to the agent is to be passed on to the ranks
     secret: bytes
+    stdin: str = ""  # what one rank reads on its standard input; "": nothing
+    stdin_rank: int = -1  # and which
     cpus_per_rank: int = 0  # hardware threads; 0: the share of the node's
     rank_argument: str = ""  # each rank gets this and its local rank as its first argument; "": none
     mpi: str = ""  # what starts the ranks of an MPI program: "mpirun", "horovodrun", Slurm's "pmix" …; "": we do

@@ -9,8 +9,16 @@ class CannotStart(Exception):
     """The program cannot be executed on this node."""
 
 
-def spawn(argv: List[str], environ: Dict[str, str], stdout: int, stderr: int) -> int:
-    """Start a program in a session of its own with nothing to read; return its process id."""
+def open_input(path: str) -> int:
+    """Open what a rank reads: the person's terminal, pipe or file; nothing, where that cannot be opened here."""
+    try:
+        return os.open(path or os.devnull, os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return os.open(os.devnull, os.O_RDONLY)
+
+
+def spawn(argv: List[str], environ: Dict[str, str], stdin: int, stdout: int, stderr: int) -> int:
+    """Start a program in a session of its own; return its process id."""
     all_signals = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
     try:
         return os.posix_spawnp(
@@ -18,7 +26,7 @@ def spawn(argv: List[str], environ: Dict[str, str], stdout: int, stderr: int) ->
             argv,
             environ,
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, stdin, 0),
                 (os.POSIX_SPAWN_DUP2, stdout, 1),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
             ],

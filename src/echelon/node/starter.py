@@ -1,7 +1,7 @@
 """Give every rank of this node its environment and start it, by fork from the warm process or by exec."""
 
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..environment import devices, frameworks, slurm_task, surroundings
 from ..environment.place import Place
@@ -11,7 +11,7 @@ from .order import Order
 from .output import RankOutput
 from .ranks import Rank
 from .seat import Seat
-from .spawn import CannotStart, merged, spawn
+from .spawn import CannotStart, merged, open_input, spawn
 from .stores import attempt_key, horovod_token
 from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
 
@@ -77,31 +77,32 @@ class Starter:
     def start(self, rank: Rank, variables: Variables) -> None:
         """Start one rank; raise CannotStart. By fork its process id comes later, in a message."""
         stdout, stderr = rank.output.open_pipes()
+        stdin = open_input(self.order.stdin if rank.rank == self.order.stdin_rank else "")
         cpus = self.binding.cpus(rank.local_rank)
         ours = os.sched_getaffinity(0)
         try:
             if self.warm is not None and self.warm.state == READY:
                 rank.was_forked = True
-                files = [stdout, stderr, *([self._entrance] if self._entrance >= 0 else [])]
+                files = [stdin, stdout, stderr, *([self._entrance] if self._entrance >= 0 else [])]
                 self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables))
             else:
                 self._adopt_orphans()
                 affinity.apply(cpus)  # a program inherits it
                 argv = with_argument(self.order, self._argument(variables))
-                rank.pid = self._spawn(argv, self._exec_environment(variables), stdout, stderr)
+                rank.pid = self._spawn(argv, self._exec_environment(variables), (stdin, stdout, stderr))
         finally:
             if cpus and not rank.was_forked:
                 os.sched_setaffinity(0, ours)
-            os.close(stdout)
-            os.close(stderr)
+            for descriptor in (stdin, stdout, stderr):
+                os.close(descriptor)
 
-    def _spawn(self, argv: List[str], environ: Dict[str, str], stdout: int, stderr: int) -> int:
+    def _spawn(self, argv: List[str], environ: Dict[str, str], standard: Tuple[int, int, int]) -> int:
         """Start a program, which inherits the key of the attempt."""
         if self._entrance < 0:
-            return spawn(argv, environ, stdout, stderr)
+            return spawn(argv, environ, *standard)
         os.set_inheritable(self._entrance, True)
         try:
-            return spawn(argv, {**environ, **credentials.variable(self._entrance)}, stdout, stderr)
+            return spawn(argv, {**environ, **credentials.variable(self._entrance)}, *standard)
         finally:
             os.set_inheritable(self._entrance, False)
 

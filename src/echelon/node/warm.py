@@ -104,8 +104,7 @@ def _become_rank(
     signal.set_wakeup_fd(-1)
     for end in wakeup:
         os.close(end)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for standard, descriptor in enumerate((nothing, *descriptors[:2])):
+    for standard, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, standard)
         os.close(descriptor)
     for name, value in message["environ"].items():
@@ -113,7 +112,7 @@ def _become_rank(
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    for descriptor in descriptors[2:]:
+    for descriptor in descriptors[3:]:
         os.environ.update(credentials.variable(descriptor))
     if message.get("argument"):
         sys.argv.insert(1, message["argument"])

@@ -5,7 +5,7 @@ import socket
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import link
-from .spawn import CannotStart, spawn
+from .spawn import CannotStart, open_input, spawn
 
 STARTING, READY, UNUSABLE = "starting", "ready", "unusable"
 
@@ -23,7 +23,11 @@ class WarmProcess:
         try:
             hooked = with_hook(environ, archive)
             hooked["ECHELON_WARM_FD"] = str(theirs.fileno())
-            self.pid = spawn(argv, hooked, stdout, stderr)
+            stdin = open_input("")
+            try:
+                self.pid = spawn(argv, hooked, stdin, stdout, stderr)
+            finally:
+                os.close(stdin)
         finally:
             theirs.close()
 
@@ -38,7 +42,7 @@ class WarmProcess:
         files: Sequence[int],
         argument: str = "",
     ) -> None:
-        """Ask for a rank; `files` are its stdout, its stderr and, where there is one, the file with its key."""
+        """Ask for a rank; `files` are its stdin, its stdout, its stderr and, where there is one, the file with its key."""
         order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
         link.send(self.socket, order, files)
 

@@ -57,6 +57,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     container = _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
+    stdin_rank = _stdin_rank(job, where, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
     is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
@@ -91,6 +92,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
         run_directory=job.run_directory or around.run_directory,
         show=job.show,
+        stdin_rank=stdin_rank,
         timeout_seconds=job.timeout_seconds,
         max_restarts=job.max_restarts,
         rendezvous=_rendezvous(job, around) if where == "meet" else "",
@@ -109,6 +111,22 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
+
+
+def _stdin_rank(job: Job, where: str, world_size: int) -> int:
+    """Return the rank that reads what is typed here: the only one, or the one that is to be debugged."""
+    if job.debug < 0:
+        return 0 if where == "here" and world_size == 1 else -1
+    if where != "here":
+        raise UsageError(
+            f"--debug {job.debug} is for ranks of this machine, and these run elsewhere",
+            hint="run it with few ranks on one node, without an allocation, or without --debug",
+        )
+    if job.debug >= world_size:
+        raise UsageError(
+            f"--debug {job.debug}: the last of {world_size} ranks is {world_size - 1}", hint=f"--debug {world_size - 1}"
+        )
+    return job.debug
 
 
 def _min_nodes(job: Job, num_nodes: int) -> int:

@@ -54,6 +54,8 @@ class Job:
     """What ranks see as TORCHELASTIC_RUN_ID; torchrun's default is "none"."""
     show: frozenset[int] | None = frozenset({0})
     """Ranks whose output is live on the console; None for all."""
+    debug: int = -1
+    """The rank that reads this command's standard input; -1: a single rank does."""
     timeout_seconds: float = 0.0
     """0: no limit."""
     max_restarts: int = 0

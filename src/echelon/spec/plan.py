@@ -57,6 +57,8 @@ class Plan:
     environ: tuple[tuple[str, str], ...]
     run_directory: str
     show: frozenset[int] | None
+    stdin_rank: int
+    """The rank that reads this command's standard input; -1: none."""
     timeout_seconds: float
     max_restarts: int
     rendezvous: str
