@@ -42,7 +42,7 @@ class WarmProcess:
         files: Sequence[int],
         argument: str = "",
     ) -> None:
-        """Ask for a rank; `files` are its stdin, its stdout, its stderr and, where there is one, the file with its key."""
+        """Ask for a rank; `files` are its stdin, stdout and stderr and, where there is one, the file with its key."""
         order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
         link.send(self.socket, order, files)
 
