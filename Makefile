@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`.
+# Two commands on a fresh machine: `make demo` and `make test`; on one with a GPU also `make gpu PYTHON=…`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +11,10 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed system-packages slurm benchmark frameworks torches horovod clean
+.PHONY: demo test check installed system-packages slurm benchmark gpu frameworks torches horovod pyz docs clean
 
-demo: $(VENV)/.demo  ## train a small GPT on two ranks and draw its loss curve
-	@$(BIN)/echelon run -n 2 examples/gpt.py --progress
+demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
+	@tools/demo $(BIN)
 
 test: $(VENV)/.test check  ## install what the tests need, Slurm included, and run everything
 	@tools/install-slurm
@@ -33,6 +33,9 @@ slurm: $(VENV)/.test  ## a private Slurm cluster of four nodes to play with, unt
 benchmark: $(VENV)/.test  ## measure what docs/performance.md claims, torchrun beside us
 	@tools/install-slurm
 	$(BIN)/python -m benchmarks.launch --write
+
+gpu:  ## show on this machine's GPUs what can be shown there, with the Python that PYTHON names; installs nothing
+	@PYTHONPATH=src:. $(PYTHON) -m benchmarks.gpu $(ROWS)
 
 frameworks: system-packages $(INSTALLED)  ## install the frameworks of the guides, 3 GB, and run an example of each
 	@tools/run-frameworks $(FRAMEWORKS)
@@ -67,8 +70,18 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@$(INSTALL) 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' \
-	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' tensorboard safetensors tqdm
+	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' tensorboard safetensors tqdm \
+	  'sphinx>=8' furo myst-parser
 	@touch $@
 
+pyz: echelon.pyz  ## one file that python3 starts on a login node, without an installation
+
+echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell find src -name '*.py' -o -name '*.toml')
+	@rm -rf $(VENV)/pyz && $(INSTALL) --no-deps --target $(VENV)/pyz tomli
+	@$(BIN)/python packaging/build_pyz.py $@ $(VENV)/pyz/tomli
+
+docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
+	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs
+
 clean:  ## remove what the two commands made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache echelon-runs demo echelon.pyz build

@@ -141,6 +141,39 @@ def hooks(meter: Meter) -> Row:
     )  # fmt: skip
 
 
+def later_short(meter: Meter) -> Row:
+    """Compare later steps with one device where a step is so short that few are signed."""
+    return _beside_unchecked(meter, "short", "2 ranks, later steps compared, a step of few ms")
+
+
+def later_compute(meter: Meter) -> Row:
+    """Compare later steps with one device where each is signed."""
+    return _beside_unchecked(meter, "compute", "2 ranks, later steps compared (convolutions)")
+
+
+def _beside_unchecked(meter: Meter, task: str, title: str) -> Row:
+    """The median step shows what signatures cost; the mean has the spots 101 and 504 too, where they are timed."""
+    ours, theirs = _in_turns(
+        meter,
+        partial(_run, meter, [*_echelon(2, "data"), program("scale_plain"), task]),
+        partial(_run, meter, [*_echelon(2, "data"), "--no-check", program("scale_plain"), task]),
+    )
+    medians = [Spread(tuple(run.median for run in runs)) for runs in (ours, theirs)]
+    return Row(
+        title=title,
+        figures=(
+            Figure(
+                what="one step, median", unit="ms", ours=medians[0], theirs=medians[1], beside="`--no-check`",
+                target=OF_PLAIN,
+            ),
+            Figure(
+                what="one step, mean", unit="ms", ours=_means(ours), theirs=_means(theirs), beside="`--no-check`",
+                target=OF_DDP,
+            ),
+        ),
+    )  # fmt: skip
+
+
 def gpt(meter: Meter) -> Row:
     """Train a GPT on one GPU beside plain Python."""
     return _gpt(meter, "data", "1 GPU, GPT of 124 M parameters, bf16, compiled")
@@ -169,7 +202,8 @@ def _gpt(meter: Meter, scale: str, title: str) -> Row:
 
 
 ROWS: dict[str, Callable[[Meter], Row]] = {
-    "compute": compute, "wide": wide, "exact": exact, "hooks": hooks, "gpt": gpt, "fsdp": fsdp
+    "compute": compute, "wide": wide, "exact": exact, "hooks": hooks, "gpt": gpt, "fsdp": fsdp,
+    "later-short": later_short, "later-compute": later_compute,
 }  # fmt: skip
 
 

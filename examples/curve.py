@@ -1,6 +1,6 @@
-"""Draw the losses that gpt.py has written.
+"""Draw the losses that gpt.py has written, of one or several trainings in one picture.
 
-Usage: python curve.py loss.csv
+Usage: python curve.py one_rank/loss.csv two_ranks/loss.csv curves.png
 """
 
 import csv
@@ -14,40 +14,51 @@ import matplotlib
 matplotlib.use("Agg")  # draws without a screen
 from matplotlib import pyplot
 
-GREY, YELLOW, BLUE = "#616e7c", "#f0b429", "#2251cc"
+GREY = "#616e7c"
+COLORS = ("#f0b429", "#2251cc", "#127a4b", "#b3261e")
+WIDTHS = (6, 1.6, 1.2, 1.2)  # the first lies below the others, and is still seen
 
 
-def smooth(losses: list[float], reach: int = 12) -> list[float]:
+def read(table: Path) -> list[float]:
+    """Return the loss of each step."""
+    with table.open(newline="") as file:
+        return [float(row["loss_nats_per_byte"]) for row in csv.DictReader(file)]
+
+
+def smooth(losses: list[float], reach: int = 5) -> list[float]:
     """Return the mean of each step and its neighbours, with fewer of them near the ends."""
-    reaches = [min(step, reach) for step in range(len(losses))]
+    reaches = [min(step, reach, len(losses) - 1 - step) for step in range(len(losses))]
     return [fmean(losses[step - near : step + near + 1]) for step, near in enumerate(reaches)]
 
 
-def draw(losses: list[float], path: Path, *, caption: str = "", byte_entropy: float | None = None) -> None:
-    """Draw every step's loss, the smoothed one, and what guessing would cost."""
+def draw(curves: dict[str, list[float]], path: Path) -> None:
+    """Draw each training's loss, smoothed, and the loss of guessing."""
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=160, layout="constrained")
-    guesses = {"every byte equally likely": math.log(256)}
-    if byte_entropy is not None:
-        guesses["knowing only how often each byte occurs"] = byte_entropy
-    for guess, loss in guesses.items():
-        axes.axhline(loss, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
-        axes.text(len(losses), loss + 0.07, f"{guess}: {loss:.2f}", ha="right", color=GREY, fontsize=9)
-
-    steps, smoothed = range(1, len(losses) + 1), smooth(losses)
-    axes.plot(steps, losses, color=YELLOW, linewidth=1, alpha=0.6, label="each step")
-    axes.plot(steps, smoothed, color=BLUE, linewidth=2.2, label="smoothed")
-    last = f" {smoothed[-1]:.2f}"
-    axes.text(len(losses), smoothed[-1], last, va="center", color=BLUE, weight="bold")
-    axes.set(xlabel="training step", ylabel="loss (nats per byte)", xlim=(0, len(losses)), ylim=(0, 6.2))
-    axes.set_title("A small GPT learns to read Python", loc="left", weight="bold", pad=24)
-    axes.text(0, 1.04, caption, transform=axes.transAxes, color=GREY, fontsize=9)
+    longest = max(map(len, curves.values()))
+    axes.axhline(math.log(256), color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+    guess = f"every byte equally likely: {math.log(256):.2f}"
+    axes.text(longest, math.log(256) + 0.07, guess, ha="right", color=GREY, fontsize=9)
+    for (name, losses), color, width in zip(curves.items(), COLORS, WIDTHS, strict=False):
+        smoothed = smooth(losses)
+        label = f"{name}: {smoothed[-1]:.4f} at the end"
+        axes.plot(range(1, len(losses) + 1), smoothed, color=color, linewidth=width, label=label)
+    axes.set(xlabel="training step", ylabel="loss (nats per byte)", xlim=(0, longest), ylim=(0, 6.2))
+    axes.set_title("A small GPT learns to read Python", loc="left", weight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.8)
     axes.legend(frameon=False, loc="lower left")
     figure.savefig(path)
 
 
+def main(tables: list[Path], picture: Path) -> None:
+    """Draw the tables' losses; of two, say how far they are apart."""
+    curves = {table.parent.name.replace("_", " "): read(table) for table in tables}
+    draw(curves, picture)
+    if len(curves) == 2:
+        one, other = curves.values()
+        apart = max(abs(a - b) for a, b in zip(one, other, strict=True))
+        print(f"The losses of {' and '.join(curves)} differ by at most {apart:.4f} in {len(one)} steps: {picture}")
+
+
 if __name__ == "__main__":
-    table = Path(sys.argv[1])
-    with table.open(newline="") as file:
-        draw([float(row["loss_nats_per_byte"]) for row in csv.DictReader(file)], table.with_suffix(".png"))
+    main([Path(word) for word in sys.argv[1:-1]], Path(sys.argv[-1]))

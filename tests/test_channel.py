@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ class Stranger:
 
     def __init__(self, run: Run) -> None:
         order = json.loads((run.directory / "order.json").read_text())
-        self.secret = bytes.fromhex((run.directory / "secret").read_text())
         self.socket = socket.create_connection(tuple(order["addresses"][0]), timeout=10)
         self.lines = self.socket.makefile("rb")
         self.challenge: dict[str, Any] = json.loads(self.lines.readline())
@@ -91,8 +91,9 @@ def test_many_silent_connections(going: Run) -> None:
     assert len(strangers) == 50
 
 
-def test_agent_of_another_version(tmp_path: Path) -> None:
-    """An agent of another version ends the run before a rank is started, with both versions and the repair."""
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Run]:
+    """Return a run whose agent does not come."""
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexec sleep 30\n")
@@ -103,29 +104,44 @@ def test_agent_of_another_version(tmp_path: Path) -> None:
     run.until(
         lambda: (run.directory / "secret").exists() and bool((run.directory / "secret").read_text()), "the secret"
     )
-    stranger = Stranger(run)
-    stranger.hello(secret=stranger.secret, version=PROTOCOL + 1)
-    code, _, err = run.finish()
+    yield run
+    if run.process.poll() is None:
+        run.process.terminate()
+        run.finish()
+
+
+def test_agent_of_another_version(waiting: Run) -> None:
+    """An agent of another version ends the run before a rank is started, with both versions and the repair."""
+    secret = bytes.fromhex((waiting.directory / "secret").read_text())
+    Stranger(waiting).hello(secret=secret, version=PROTOCOL + 1)
+    code, _, err = waiting.finish()
     assert code == 2
     assert (
         f"the agent on elsewhere speaks version {PROTOCOL + 1} of the protocol, this supervisor version {PROTOCOL}"
         in err
     )
     assert "install the same echelon on every node" in err
-    assert run.left_behind(seconds=5) == []
+    assert waiting.left_behind(seconds=5) == []
 
 
-def test_secret_is_the_users_alone(going: Run) -> None:
+def test_secret_is_the_users_alone(waiting: Run) -> None:
     """The secret is in a file of mode 0600 in a directory of mode 0700, and on no command line or in no environment."""
-    secret = (going.directory / "secret").read_text()
-    assert stat.S_IMODE((going.directory / "secret").stat().st_mode) == 0o600
-    assert stat.S_IMODE(going.directory.stat().st_mode) == 0o700
+    secret = (waiting.directory / "secret").read_text()
+    assert stat.S_IMODE((waiting.directory / "secret").stat().st_mode) == 0o600
+    assert stat.S_IMODE(waiting.directory.stat().st_mode) == 0o700
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             seen = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
         assert secret.encode() not in seen
-    going.process.terminate()
-    going.finish()
+    waiting.process.terminate()
+    waiting.finish()
+    assert not (waiting.directory / "secret").exists()
+
+
+def test_secret_is_gone_once_all_agents_have_come(going: Run) -> None:
+    """Nobody else may come then, so it opens nothing, and no file of the run is another user's to read."""
     assert not (going.directory / "secret").exists()
+    files = [path for path in going.directory.rglob("*") if path.is_file()]
+    assert {path: stat.S_IMODE(path.stat().st_mode) for path in files} == dict.fromkeys(files, 0o600)

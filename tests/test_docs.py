@@ -40,6 +40,7 @@ from echelon.launch import failure, gathering, stragglers, supervisor
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+MADE_BY_RUNS = {line.strip("/") for line in (ROOT / ".gitignore").read_text().split()}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TRAINING = ("communication", "exact", "prove", "scale", "strategies")
 OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
@@ -406,6 +407,8 @@ def looks_like_ours(word: str) -> bool:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", word):
         return False
     top, _, rest = word.partition("/")
+    if top in MADE_BY_RUNS:
+        return False
     return bool(rest) and any((folder / top).is_dir() for folder in (ROOT, SOURCES / "echelon"))
 
 

@@ -40,6 +40,47 @@ def test_files_and_functions_stay_short(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno <= 60, node.name
 
 
+PICKLING = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve")
+OBJECTS = re.compile(r"(all_gather|gather)_object|(broadcast|scatter|send|recv)_object_list")
+
+
+def mistrusted(node: ast.AST) -> str:
+    """Return what a piece of code does that would run what it has received; empty for any other."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        return next((f"imports {module}" for module in names if module.partition(".")[0] in PICKLING), "")
+    if isinstance(node, ast.Attribute) and OBJECTS.fullmatch(node.attr):
+        return f"uses {node.attr}, which pickles"
+    if not isinstance(node, ast.Call):
+        return ""
+    if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "__import__"):
+        is_constant = bool(node.args) and isinstance(node.args[0], ast.Constant)
+        return "" if is_constant else f"calls {node.func.id}()"
+    if ast.unparse(node.func) == "torch.load":
+        safe = [word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords]
+        return "" if any(safe) else "calls torch.load() without weights_only=True"
+    return ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_nothing_that_was_received_is_executed(path: Path) -> None:
+    """No pickle, no eval, no object collective of PyTorch, and no torch.load that would unpickle."""
+    tree = ast.parse(path.read_text())
+    assert [f"line {node.lineno} {what}" for node in ast.walk(tree) if (what := mistrusted(node))] == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle", "from pickle import loads", "import dill.source", "dist.all_gather_object(a, b)",
+        "send = dist.send_object_list", "eval(text)", "torch.load(path)", "torch.load(path, weights_only=False)",
+    ],
+)  # fmt: skip
+def test_the_rule_sees_what_it_forbids(code: str) -> None:
+    """Each of these would fail the test above."""
+    assert any(mistrusted(node) for node in ast.walk(ast.parse(code)))
+
+
 @pytest.mark.parametrize("path", ON_NODES, ids=name)
 def test_node_code_is_python_3_9(path: Path) -> None:
     """What runs on compute nodes parses as Python 3.9 and imports the standard library and itself alone."""
@@ -50,6 +91,17 @@ def test_node_code_is_python_3_9(path: Path) -> None:
         for imported in names:
             top = imported.partition(".")[0]
             assert top in sys.stdlib_module_names or top in ("_echelon", "sitecustomize"), imported
+
+
+ASKS_DEVICES = re.compile(r"\btorch\.(cuda|xpu|mps|accelerator)\b|\.is_(cuda|xpu)\b|device\.type [!=]=")
+IN_RANKS = [path for path in FILES if path.relative_to(SOURCE).parts[0] == "train"]
+
+
+@pytest.mark.parametrize("path", IN_RANKS, ids=name)
+def test_devices_are_asked_at_one_door(path: Path) -> None:
+    """What a rank wants to know of its device it asks train/device.py, where tests put a stand-in."""
+    if name(path) != "train/device.py":
+        assert not ASKS_DEVICES.search(path.read_text())
 
 
 def pythons() -> list[str]:

@@ -151,7 +151,7 @@ def _run_start_hook(archive: str) -> None:
         sys.modules.pop(name, None)  # a new interpreter would not have them
     if "ECHELON_SCALE" not in os.environ:
         sys.modules.pop(LOOKER, None)
-    sys.path.insert(1, archive)
+    sys.path.insert(0, archive)  # before a sitecustomize of the script
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:

@@ -120,6 +120,15 @@ def test_only_gives_every_rank_another_device(amd_tree):
     assert own == ["7", "6", "5", "4", "3", "2", "1", "0"]
 
 
+def test_only_where_ranks_may_share(nvidia_tree):
+    """Ranks in excess of the devices have them in turns, where that is meant, and are refused where it is not."""
+    root = nvidia_tree(2)
+    shared = [devices.only({}, rank, root, may_share=True)["CUDA_VISIBLE_DEVICES"] for rank in range(4)]
+    assert shared == ["0", "1", "0", "1"]
+    with pytest.raises(DeviceError, match="local rank 2 has no device of its own"):
+        devices.only({}, 2, root)
+
+
 def test_only_where_the_task_has_one_device_already(nvidia_tree):
     """With one device per task, local rank 3 has that one."""
     changes = devices.only({"CUDA_VISIBLE_DEVICES": "2"}, 3, nvidia_tree(4))

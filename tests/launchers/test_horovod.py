@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.run.shell import Shell
 
-from echelon.node import horovod
+from echelon.node import horovod, serving
 from echelon.node.horovod import Store, parse
 
 STAND_IN = str(Path(__file__).parent / "stand_in")
@@ -32,11 +32,15 @@ if os.environ.get("FAIL_ONCE") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "
 """
 
 
+TOKEN = "7f" * 32
+NUM_RANKS = 4
+
+
 @pytest.fixture
 def store() -> Iterator[Store]:
     """Serve a store from a loop as an agent's is."""
     with selectors.DefaultSelector() as selector:
-        store = Store(selector, "127.0.0.1")
+        store = Store(selector, "127.0.0.1", TOKEN, NUM_RANKS)
         ends, wakes = socket.socketpair()
         selector.register(ends, selectors.EVENT_READ, lambda: None)
 
@@ -60,24 +64,24 @@ def store() -> Iterator[Store]:
 
 
 def say(store: Store, *parts: bytes) -> bytes:
-    """Return the whole answer to a request that comes in parts."""
+    """Return the whole answer to a request that comes in parts; TOKEN stands for the token."""
     with socket.create_connection(("127.0.0.1", store.port), timeout=30) as sock:
         for part in parts:
-            sock.sendall(part)
+            sock.sendall(part.replace(b"TOKEN", TOKEN.encode() + b":1"))
         return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
 
 def test_what_is_put_is_there_until_it_is_deleted(store: Store) -> None:
     """404 before, the very bytes after, in whatever pieces they come, and 404 again once they are deleted."""
-    value = bytes(range(256)) * 20_000  # more than a socket takes at once
-    get = b"GET /global/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    value = bytes(range(256)) * (horovod.LEAST_VALUE_BYTES // 256)
+    get = b"GET /TOKEN/global/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
     assert say(store, get).startswith(b"HTTP/1.1 404 ")
-    put = b"PUT /global/1 HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(value)
-    assert say(store, put[:9], put[9:-1], put[-1:] + value[:1], value[1:]).startswith(b"HTTP/1.1 200 ")
+    put = b"PUT /TOKEN/global/1 HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(value)
+    assert say(store, put[:4], put[4:-1], put[-1:] + value[:1], value[1:]).startswith(b"HTTP/1.1 200 ")
     head, _, body = say(store, get).partition(b"\r\n\r\n")
     assert (head.split(b"\r\n")[1], body) == (b"Content-Length: %d" % len(value), value)
-    assert say(store, b"GET /local_a/1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 404 ")  # another scope
-    assert say(store, b"DELETE /global/1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert say(store, b"GET /TOKEN/local_a/1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 404 ")  # another scope
+    assert say(store, b"DELETE /TOKEN/global/1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
     assert say(store, get).startswith(b"HTTP/1.1 404 ")
 
 
@@ -87,26 +91,32 @@ def test_what_is_put_is_there_until_it_is_deleted(store: Store) -> None:
         (b"GET /nothing HTTP/1.1\r\n\r\n", 400),
         (b"GET http://a/b HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01\r\n\r\n", 400),
-        (b"PUT /a/b HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST /a/b HTTP/1.1\r\n\r\n", 405),
-        (b"PUT /a/b HTTP/1.1\r\nContent-Length: 999999999\r\n\r\n", 413),
+        (b"GET /%s/global/0 HTTP/1.1\r\n\r\n" % (b"0" * 64), 403),
+        (b"GET //global/0 HTTP/1.1\r\n\r\n", 403),
+        (b"GET /TOKEN/other/0 HTTP/1.1\r\n\r\n", 400),
+        (b"GET /TOKEN/global/name HTTP/1.1\r\n\r\n", 400),
+        (b"PUT /TOKEN/global/0 HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"PUT /TOKEN/global/0 HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", 400),
+        (b"PUT /TOKEN/global/0 HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (b"POST /TOKEN/global/0 HTTP/1.1\r\n\r\n", 405),
+        (b"PUT /TOKEN/global/0 HTTP/1.1\r\nContent-Length: 999999999\r\n\r\n", 413),
         (b"x" * horovod.LARGEST_HEAD_BYTES, 400),
     ],
 )
 def test_strangers_get_a_number_and_keep_nothing(store: Store, request_: bytes, status: int) -> None:
-    """Whoever says something else is answered, and the store goes on."""
+    """Whoever says something else, or knows no token, is answered, and the store goes on."""
     assert say(store, request_).startswith(b"HTTP/1.1 %d " % status)
-    assert say(store, b"PUT /a/b HTTP/1.1\r\nContent-Length: 1\r\n\r\nx").startswith(b"HTTP/1.1 200 ")
+    assert say(store, b"PUT /TOKEN/global/1 HTTP/1.1\r\nContent-Length: 1\r\n\r\nx").startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_store_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger cannot fill the node's memory, and those who say nothing are not kept for ever."""
-    monkeypatch.setattr(horovod, "KEPT_BYTES", 10)
-    put = b"PUT /a/%d HTTP/1.1\r\nContent-Length: 6\r\n\r\nsixsix"
-    assert say(store, put % 1).startswith(b"HTTP/1.1 200 ")
-    assert say(store, put % 1).startswith(b"HTTP/1.1 200 ")  # in place of the former
-    assert say(store, put % 2).startswith(b"HTTP/1.1 507 ")
-    monkeypatch.setattr(horovod, "PATIENCE_SECONDS", 0.0)
+    """Nobody can fill the node's memory, and those who say nothing are not kept for ever."""
+    put = b"PUT /TOKEN/global/%d HTTP/1.1\r\nContent-Length: 6\r\n\r\nsixsix"
+    num_keys = horovod.Limits.of(NUM_RANKS).num_keys
+    for number in (*range(num_keys), 0):  # the last in place of the first
+        assert say(store, put % number).startswith(b"HTTP/1.1 200 ")
+    assert say(store, put % num_keys).startswith(b"HTTP/1.1 507 ")
+    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.0)
     with socket.create_connection(("127.0.0.1", store.port), timeout=30) as silent:
         assert say(store, put % 1).startswith(b"HTTP/1.1 200 ")
         say(store, put % 1)
@@ -115,9 +125,9 @@ def test_the_store_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_request_that_is_not_whole_yet() -> None:
     """Nothing is done before the last byte is there."""
-    whole = b"PUT /s/k HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
-    assert [parse(bytearray(whole[:end])) for end in range(len(whole))] == [None] * len(whole)
-    assert parse(bytearray(whole)) == ("PUT", "/s/k", b"abc")
+    whole = b"PUT /%s:1/local_k/3 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" % TOKEN.encode()
+    assert [parse(bytearray(whole[:end]), TOKEN, 9) for end in range(len(whole))] == [None] * len(whole)
+    assert parse(bytearray(whole), TOKEN, 9) == ("PUT", "/local_k/3", b"abc")
 
 
 def found(folder: Path, attempt: int = 0) -> list[dict[str, object]]:

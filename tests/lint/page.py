@@ -28,7 +28,7 @@ def score() -> str:
     all_seeds = seeds()
     found = sum(1 for seed in all_seeds if seed.is_found())
     which = f"Of {len(all_seeds)} mistakes that tests put into whole scripts, one at a time,"
-    before = "before the rules were mended for the others it was 138"
+    before = "before their rules were mended, 138 of the first 152 were"
     return f"{which} {found} are found at their line,\nwith a repair; {before}."
 
 

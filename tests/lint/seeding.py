@@ -17,7 +17,8 @@ else:
 
 FOLDER = Path(__file__).parent
 TABLE: dict[str, Any] = tomllib.loads((FOLDER / "seeds.toml").read_text("utf-8"))
-FILES: dict[str, dict[str, Any]] = TABLE["files"]
+CENTRES: dict[str, Any] = tomllib.loads((FOLDER / "centres.toml").read_text("utf-8"))
+FILES: dict[str, dict[str, Any]] = {**TABLE["files"], **CENTRES["files"]}
 BEFORE = datetime.date(2026, 7, 1)
 """When Puhti was still there."""
 
@@ -74,10 +75,16 @@ class Seed:
 def given(name: str) -> dict[str, str]:
     """Return a file and those that belong to it, without a mistake."""
     files = [name, *FILES[name].get("with", ())]
-    return {file: (FOLDER / "seeds" / (f"{file}.txt" if file.endswith(".py") else file)).read_text() for file in files}
+    return {file: _text(file) for file in files}
+
+
+def _text(name: str) -> str:
+    if "text" in FILES.get(name, {}):
+        return str(FILES[name]["text"]).removeprefix("\n")
+    return (FOLDER / "seeds" / (f"{name}.txt" if name.endswith(".py") else name)).read_text()
 
 
 def seeds() -> list[Seed]:
     """Return all seeds."""
-    rows = enumerate(TABLE["seeds"], 1)
+    rows = enumerate([*TABLE["seeds"], *CENTRES.get("seeds", ())], 1)
     return [Seed(name=f"{number}-{row['code']}-{row['in']}", row=row) for number, row in rows]

@@ -8,12 +8,11 @@ import pytest
 from echelon.cli import COMMANDS
 from echelon.cli.options import OPTIONS, Option, scan
 from echelon.errors import UsageError
-from echelon.lint.batch import names
-from echelon.lint.toml import words
+from echelon.lint.batch import names, names_of_steps
 
 from .shell import Shell
 
-SLURMS = names() | set(words()["slurm"]["steps"]["options"])
+SLURMS = names() | names_of_steps()
 TORCHRUNS = {name[2:] for option in OPTIONS for name in option.names if name.startswith("--")}
 
 

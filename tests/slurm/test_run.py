@@ -82,6 +82,34 @@ def test_32_ranks_have_what_torchrun_gives(slurm: Cluster, tmp_path: Path) -> No
     assert found[0]["master"] == slurm.addresses["nid005000"]
 
 
+SCALED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+inputs = torch.randn(8, 4)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for samples, targets in DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4):
+    loss = nn.functional.mse_loss(model(samples), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+print(f"loss {loss.item():.6f}")
+"""
+
+
+def test_ranks_of_two_nodes_meet_at_the_store(slurm: Cluster, tmp_path: Path) -> None:
+    """A scaled script's ranks reach the store of rank 0's agent from the other node, and write a file together."""
+    (tmp_path / "train.py").write_text(SCALED)
+    done = launch(slurm, tmp_path, "--nodes=2 --ntasks-per-node=1", *ECHELON, "run", "-n", "1", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "scaled over 2 ranks" in done.stderr
+    assert "loss " in done.stdout
+    assert (tmp_path / "model.pt").exists()
+
+
 def test_every_framework_finds_its_rank(slurm: Cluster, tmp_path: Path) -> None:
     """TF_CONFIG, Horovod's, DeepSpeed's and Slurm's own names all tell the same place."""
     found = run(slurm, tmp_path, "-N2 --ntasks-per-node=8", "-n", "3", REPORT, str(tmp_path))

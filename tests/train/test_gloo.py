@@ -81,7 +81,8 @@ def run(folder: Path, script: str, *words: str) -> tuple[int, set[tuple[int, int
 def test_loops_make_way(tmp_path: Path, script: str, words: list[str]) -> None:
     """Each process group has a loop of its own; all of them are lower than the program, which stays as it was."""
     program, loops = run(tmp_path, script, *words)
-    assert loops == {(program + gloo.NICENESS, 1)}
+    lowest = 19
+    assert loops == {(min(lowest, program + gloo.NICENESS), 1)}
 
 
 def test_group_of_the_script_is_left_alone(tmp_path: Path) -> None:

@@ -117,15 +117,6 @@ def test_a_look_ahead_and_inference_mode(tmp_path: Path, words: list[str]) -> No
     assert numbers(done) == pytest.approx(numbers(run(tmp_path, "looks.py")), rel=1e-5)
 
 
-def test_no_comparison_is_said(tmp_path: Path, alone: list[float]) -> None:
-    """A process that has used a GPU cannot be forked: nothing is compared, and the run says so and goes on."""
-    imitated = "is_initialized = lambda: True", "get_rng_state = torch.get_rng_state", "set_rng_state = lambda *_: None"
-    (tmp_path / "device.py").write_text("\n".join(["import torch", *(f"torch.cuda.{one}" for one in imitated), SCRIPT]))
-    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "device.py", "30", "0.2")
-    assert "first step: not compared with one device: a process that has used a GPU cannot be forked" in done.stderr
-    assert numbers(done) == pytest.approx(alone, rel=1e-5)
-
-
 def test_error_of_the_script(tmp_path: Path) -> None:
     """A script that fails on one device fails with the same error, and is not said to be one that cannot be scaled."""
     (tmp_path / "wrong.py").write_text(

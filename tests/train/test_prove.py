@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from tests import warm
 
+from echelon.cli import options, run
 from echelon.cli import prove as command
+from echelon.errors import UsageError
 
 TRAIN = """
 import torch
@@ -350,6 +352,35 @@ def test_explicit_form_is_recorded_once(tmp_path: Path) -> None:
     done = prove(tmp_path, script, "-n", "2", "--steps", "10")
     assert done.returncode == 0, done.stderr
     assert "equal within rounding: 10 steps on 2 ranks" in done.stdout
+
+
+def test_options_that_change_the_training(tmp_path: Path) -> None:
+    """They reach the ranks: with a larger batch and its BatchNorm they train as one device with the batch of all."""
+    script = TRAIN.replace("LOSS", MEAN).replace("nn.ReLU()", "nn.BatchNorm1d(32), nn.ReLU()")
+    assert "BatchNorm1d" in script
+    larger = ("--sync-bn", "--per-device-batch", "--scale-lr", "sqrt")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "5", "--json", *larger)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert figures(done)["verdict"] == "equal within rounding"
+
+
+def test_every_option_that_changes_the_training_is_known() -> None:
+    """What ranks are told about how to train stands in the one table of options as such, and so prove has it."""
+    values = {"scale_lr": "linear", "outer_lr": "0.7", "outer_momentum": "0.9", "compress": "bf16"}
+    needs = {
+        "--scale-lr": "--per-device-batch",
+        **dict.fromkeys(("--outer-lr", "--outer-momentum", "--async"), "--sync-every=4"),
+    }
+    for option in options.OPTIONS:
+        name = option.names[-1]
+        words = [name, *([values.get(option.key, "4")] if option.value else [])]
+        try:
+            job = run.read_job(options.scan([*([needs[name]] if name in needs else []), *words, "train.py"]))
+        except UsageError:  # of what names a file, say
+            job = None
+        changes = job is not None and any(word != "no-check" for word in job.scale_with)
+        assert option.trains == changes, name
+        assert option in command.OPTIONS or not option.trains
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ COMMANDS = {
     "clean": "remove run directories that nobody needs any more",
 }
 
+# What needs no Linux: these read texts and facts. All else starts processes, or looks at this machine's /proc and /sys.
+ANYWHERE = ("plan", "lint", "machines")
+
 HELP = """usage: echelon COMMAND …
 
 From one GPU to a whole supercomputer.
@@ -69,6 +72,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         if name in COMMANDS:
             from importlib import import_module
 
+            _refuse_other_systems(name)
             exit_code = int(import_module(f"echelon.cli.{name}").main(arguments))
             sys.stdout.flush()
             return exit_code
@@ -83,6 +87,16 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except BrokenPipeError:  # `echelon machines lumi | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _refuse_other_systems(name: str) -> None:
+    from echelon.errors import UsageError
+
+    if sys.platform != "linux" and name not in ANYWHERE:
+        raise UsageError(
+            f"echelon {name} needs Linux, and this is {sys.platform}; here {', '.join(ANYWHERE)} work",
+            hint="run it on the cluster",
+        )
 
 
 def _nearest_commands(name: str) -> str:

@@ -18,6 +18,7 @@ SCALES = ("auto", "off", "data", "fsdp", *SPLITS)
 
 _ALONE = {
     "exact": "ranks that train alone have other weights than one device, so there are no bits to be equal to",
+    "same-random": "a rank that trains alone draws for itself",
     "sync-bn": "statistics over the batch of all ranks are a message in every step",
     "compress": "it is gradients that are compressed, and none are exchanged",
     "bucket-mb": "it is gradients that travel in buckets, and none are exchanged",
@@ -27,6 +28,7 @@ _WHOLE_BATCH = "every rank has the whole batch, and "
 _OF_SHARED_BATCHES = {
     "exact": "sums that ranks share are in another order than on one device",
     "shard-eval": _WHOLE_BATCH + "a part of the model, also in evaluation",
+    "same-random": _WHOLE_BATCH + "so all that it draws is that of one device",
     "sync-bn": _WHOLE_BATCH + "so BatchNorm has its statistics already",
     "per-device-batch": _WHOLE_BATCH + "none has one of its own",
     "scale-lr": _WHOLE_BATCH + "it is no larger than the script's",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
     _refuse_contradictions(files, values)
     sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
     look, known = _linter(files, values)
+    look = partial(look, beside=_beside(sources))
     if "fix" not in values and "diff" not in values:
         linted, would_change = look(sources), False
     else:
@@ -120,9 +122,7 @@ def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return list(dict.fromkeys(files)), values
 
 
-def _linter(
-    files: list[str], values: dict[str, str]
-) -> tuple[Callable[[Mapping[str, bytes]], Linted], tuple[str, ...]]:
+def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
     """Return what lints the files, and the machines among which it looks where neither name nor place says one."""
     from echelon.host import Host
     from echelon.lint.run import lint
@@ -136,6 +136,25 @@ def _linter(
     machine = _where(host)
     known = {} if machine is not None else load.load_all(host.environ)
     return partial(lint, today=today(), machine=machine, machines=known), tuple(known)
+
+
+def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files that scripts call and that stand beside them: they are read, and nothing is said of them."""
+    from echelon.lint.beside import MOST_BYTES, called
+
+    found: dict[str, bytes] = {}
+    for path, source in sources.items():
+        is_shell = not path.endswith((".py", ".pyw", ".json", ".yaml", ".yml")) and len(source) <= MOST_BYTES
+        for name in called(source.decode("utf-8", "replace")) if is_shell else ():
+            for folder in dict.fromkeys((os.path.dirname(path), "")):
+                beside = os.path.normpath(os.path.join(folder, name))
+                if beside in sources or beside in found or not os.path.isfile(beside):
+                    continue
+                with contextlib.suppress(OSError), open(beside, "rb") as file:
+                    text = file.read(MOST_BYTES + 1)
+                    if len(text) <= MOST_BYTES and b"\0" not in text:
+                        found[beside] = text
+    return found
 
 
 def _where(host: Host) -> Machine | None:

@@ -25,6 +25,8 @@ class Option:
     help: str = ""
     no_meaning: str = ""
     """For torchrun's options that have none here: why."""
+    trains: bool = False
+    """Whether it changes how a script is trained: `echelon prove` has it too."""
 
     @property
     def key(self) -> str:
@@ -42,18 +44,19 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="more ranks than devices are meant"),
     Option(names=("--scale",), value="HOW", help="data, fsdp, tensor, context or pipeline: train a script for one device on all; off; auto: as the script is"),
-    Option(names=("--no-check",), help="scaled: do not compare the first step with one device"),
-    Option(names=("--shard-eval",), help="scaled: share evaluation too"),
-    Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device"),
-    Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks"),
-    Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger"),
-    Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt"),
-    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone, and weights are averaged every H steps"),
-    Option(names=("--outer-lr",), value="LR", help="and take a step along the mean progress instead, as DiLoCo does (its 0.7)"),
-    Option(names=("--outer-momentum",), value="M", help="and the Nesterov momentum of that step (DiLoCo's 0.9)"),
-    Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later"),
-    Option(names=("--compress",), value="HOW", help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]"),
-    Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)"),
+    Option(names=("--no-check",), help="scaled: do not compare the first step, and later ones, with one device"),
+    Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
+    Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
+    Option(names=("--same-random",), help="scaled: also random numbers that cost more are those of one device", trains=True),
+    Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
+    Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger", trains=True),
+    Option(names=("--scale-lr",), value="RULE", help="and the learning rate with it: linear or sqrt", trains=True),
+    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone, and weights are averaged every H steps", trains=True),
+    Option(names=("--outer-lr",), value="LR", help="and take a step along the mean progress instead, as DiLoCo does (its 0.7)", trains=True),
+    Option(names=("--outer-momentum",), value="M", help="and the Nesterov momentum of that step (DiLoCo's 0.9)", trains=True),
+    Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later", trains=True),
+    Option(names=("--compress",), value="HOW", help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]", trains=True),
+    Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)", trains=True),
     Option(names=("--check",), value="HOW", help="look at the nodes first: fast, full or off (default: fast, beside the ranks)"),
     Option(names=("--exclude-bad",), help="with --check: go on without the nodes on which an error is found"),
     Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
@@ -177,10 +180,9 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
 
 def _is_foreign(name: str) -> bool:
     """Say whether Slurm or torchrun has an option of exactly this name: then it is no abbreviation of ours."""
-    from echelon.lint.batch import names
-    from echelon.lint.toml import words
+    from echelon.lint.batch import names, names_of_steps
 
-    theirs = names() | frozenset(words()["slurm"]["steps"]["options"])
+    theirs = names() | names_of_steps()
     return name[2:] in theirs or any(name in option.names for option in OPTIONS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echelon.cli.exchange_options import SPLITS
@@ -15,6 +15,8 @@ from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
+_LARGER_BATCH = ("per_device_batch", "scale_lr")
+"""What one device does too: it has the global batch of the ranks."""
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 SCALES = ("data", "fsdp", *SPLITS, "off")
 OPTIONS: tuple[Option, ...] = (
@@ -24,7 +26,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--plot",), value="FILE", help="draw both curves into a PNG file"),
     Option(names=("--json",), help="every figure, as JSON"),
     Option(names=("-h", "--help"), help="show this"),
-    *(option for option in RUN_OPTIONS if option.key in _OF_RUN),
+    *(option for option in RUN_OPTIONS if option.key in _OF_RUN or option.trains),
 )  # fmt: skip
 
 
@@ -41,7 +43,9 @@ def main(arguments: list[str]) -> int:
     from echelon.launch import prove, prove_plot
 
     question = prove.Question(
-        options=_options_of_run(scanned),
+        options=_words_of_run(scanned, [option for option in RUN_OPTIONS if option.key in _OF_RUN]),
+        options_of_several=_words_of_run(scanned, [option for option in RUN_OPTIONS if option.trains]),
+        options_of_one=_words_of_run(scanned, [option for option in RUN_OPTIONS if option.key in _LARGER_BATCH]),
         script=scanned.rest[0],
         arguments=scanned.rest[1:],
         is_module="module" in values,
@@ -63,11 +67,11 @@ def main(arguments: list[str]) -> int:
     return 1 if result["is_wrong"] else 0
 
 
-def _options_of_run(scanned: Scanned) -> tuple[str, ...]:
-    """Return what every run gets, as words of `echelon run`."""
+def _words_of_run(scanned: Scanned, options: Sequence[Option]) -> tuple[str, ...]:
+    """Return some of the options that were given, as words of `echelon run`."""
     words: list[str] = []
-    for option in RUN_OPTIONS:
-        if option.key in _OF_RUN and option.key != "module":
+    for option in options:
+        if option.key != "module":
             name = option.names[-1]
             for value in scanned.values.get(option.key, ()):
                 words += [name, value] if option.value else [name]

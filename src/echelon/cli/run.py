@@ -25,6 +25,7 @@ MAX_RANKS = 1 << 20
 
 _NOT_EXACT = {
     "per-device-batch": "the global batch would depend on the number of ranks",
+    "same-random": "each shard draws for itself, by a key",
     "sync-bn": "statistics over the batch need every shard, and each is computed by itself",
 }
 """What contradicts `--exact`, and why."""
@@ -101,7 +102,8 @@ def read_job(scanned: Scanned) -> Job:
 def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
     """Return how to scale, in the words that ranks read."""
     exchange_options.refuse_with_splits(values)
-    words = [option for option in ("no-check", "shard-eval", "sync-bn", "per-device-batch") if _key(option) in values]
+    flags = ("no-check", "shard-eval", "sync-bn", "same-random", "per-device-batch")
+    words = [option for option in flags if _key(option) in values]
     if "scale_lr" in values:
         rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))
         if "per_device_batch" not in values:

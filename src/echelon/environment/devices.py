@@ -35,21 +35,24 @@ def vendor(environ: Mapping[str, str], root: str = "/") -> str:
     return "nvidia" if _is_nvidia(environ, root) else "amd"
 
 
-def only(environ: Mapping[str, str], local_rank: int, root: str = "/") -> dict[str, str | None]:
+def only(
+    environ: Mapping[str, str], local_rank: int, root: str = "/", *, may_share: bool = False
+) -> dict[str, str | None]:
     """Return the variables by which a rank sees its own device alone; None means to remove one.
 
-    Where each task was given one device of its own already, that is the one, whatever the local rank.
+    Where each task was given one device of its own already, that is the one, whatever the local rank. Ranks that may
+    share devices have them in turns.
     """
     devices = visible(environ, root)
     if not devices:
         return {}
-    if len(devices) > 1 and local_rank >= len(devices):
+    if len(devices) > 1 and local_rank >= len(devices) and not may_share:
         raise DeviceError(
             f"local rank {local_rank} has no device of its own: "
             f"{len(devices)} devices are visible ({','.join(devices)})",
             f"start at most {len(devices)} ranks on this node, or let each see all: --visible all",
         )
-    device = devices[local_rank] if len(devices) > 1 else devices[0]
+    device = devices[local_rank % len(devices)]
     variables: dict[str, str | None] = {**first_device(local_rank)}
     if _is_nvidia(environ, root):
         variables["CUDA_VISIBLE_DEVICES"] = device

@@ -113,15 +113,17 @@ def _horovod(start: _Start) -> dict[str, str]:
 
 
 def horovod_variables(
-    environ: Mapping[str, str], place: Place, *, node: str, port: int, interface: str
+    environ: Mapping[str, str], place: Place, *, node: str, port: int, token: str, interface: str
 ) -> dict[str, str]:
     """Return where Horovod's ranks meet, as horovodrun would say it; the user's own choices stay.
 
-    `port` is that of the store on rank 0's node, `interface` the one by which this node reaches the others.
+    `port` is that of the store on rank 0's node, which answers those who say `token`; `interface` is the one by which
+    this node reaches the others.
     """
     choices = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface}
     return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": place.master_addr,
+        # Horovod appends ":PORT/SCOPE/KEY" to this, so that the port stands twice (horovod/common/gloo/http_store.cc)
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{place.master_addr}:{port}/{token}",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
         # ranks that say the same share a node, so two agents on one machine must not

@@ -31,6 +31,8 @@ class Member:
     why_exec: str = ""
     share: Share | None = None
     ports: list[int] = field(default_factory=list)
+    stores: dict[str, int] = field(default_factory=dict)
+    """Ports of what it serves to the ranks, by name."""
     is_stopped: bool = False
 
 

@@ -111,6 +111,8 @@ def _cause(status: int, message: Message) -> tuple[str, str]:
     if status == -signal.SIGKILL and message.get("oom_kills"):
         return OUT_OF_MEMORY, "the kernel killed it for using more memory than the job has"
     from_text = _cause_from_text(str(message["tail"]))
+    if status == -signal.SIGKILL and from_text == REFUSED:
+        return REFUSED, ""  # by its own child, which had begun to train
     if status < 0:
         name = _signal_name(-status)
         if from_text and -status == signal.SIGABRT:

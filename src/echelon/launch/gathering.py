@@ -88,9 +88,11 @@ class Gathering:
         self.num_agents = len(chosen)
 
     def ports_of(self, member: Member) -> dict[str, object]:
-        """Return what an agent is asked for: a port for the master and one for each rank, and whether rank 0 is its."""
+        """Return what an agent is asked for: ports for the master and its ranks, and stores if rank 0 is its."""
         is_first = member.share is not None and member.share.first_rank == 0
-        return {"count": member.seat.num_ranks + 1, "has_first_rank": is_first}
+        num_ranks = sum(len(other.share.ranks) for other in self._crew if other.share is not None)
+        about = {"run_id": self._plan.run_id, "num_ranks": num_ranks, "has_first_rank": is_first}
+        return {"count": member.seat.num_ranks + 1, **about}
 
     def _shares_of(self, chosen: list[Member]) -> list[layout.Share]:
         """Return what each may do, with as many nodes as the plan allows; shorten the list to those."""

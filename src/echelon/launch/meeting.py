@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
@@ -64,6 +65,16 @@ def secret(plan: Plan) -> bytes:
     return hmac.new(_secret_of_user(), word, hashlib.sha256).digest()
 
 
+def _read_own(path: str) -> bytes:
+    """Read a file that no other user may read or have put there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "it is not yours, or others may read it")
+        return file.read()
+
+
 def _secret_of_user() -> bytes:
     """Read or make the user's own secret; on a cluster the home directory brings it to every node."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -79,10 +90,9 @@ def _secret_of_user() -> bytes:
             pass
         finally:
             os.unlink(fresh)
-        with open(path, "rb") as file:
-            return file.read()
+        return _read_own(path)
     except OSError as error:
         raise RunError(
             f"nodes that are started by hand prove themselves with the secret in {path}: {error.strerror}",
-            hint="put the same 32 random bytes there on every node, readable by you alone",
+            hint=f"put the same 32 random bytes there on every node; chmod 600 {path}",
         ) from None

@@ -51,6 +51,7 @@ def order(
         cpus_per_rank=plan.cpus_per_rank,
         rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
         mpi=plan.launcher.mpi if plan.launcher is not None else "",
-        horovod_address=("" if not plan.serves_horovod else "127.0.0.1" if plan.num_nodes == 1 else "0.0.0.0"),
+        store_address="127.0.0.1" if plan.num_nodes == 1 else "",
+        serves_horovod=plan.serves_horovod,
         looks=dict(looks) if looks is not None else None,
     )

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.host import Finished, Host
+from echelon.host import Finished, Host, ourselves
 from echelon.launch.shared_folder import shared_folder
 
 OFF, DATA = "off", "data"
@@ -31,6 +31,10 @@ class Question:
 
     options: tuple[str, ...]
     """Of `echelon run`, for every run."""
+    options_of_several: tuple[str, ...]
+    """Of `echelon run`, for the runs on several ranks: how they train."""
+    options_of_one: tuple[str, ...]
+    """Of these, what makes the global batch larger: one device has that of all ranks."""
     script: str
     arguments: tuple[str, ...]
     is_module: bool
@@ -166,13 +170,15 @@ class _Prover:
             "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
             "ECHELON_RECORD": record,
             "ECHELON_RECORD_STEPS": str(self._asked.num_steps),
+            "ECHELON_RECORD_BATCHES": str(self._asked.num_ranks),
             **start.variables,
         }
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         return [
-            sys.executable, "-m", "echelon", "run", "--nnodes", "1", "-n", str(start.num_ranks),
+            *ourselves.command(), "run", "--nnodes", "1", "-n", str(start.num_ranks),
             "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),
             *options, *self._asked.options,
+            *(self._asked.options_of_several if start.num_ranks > 1 else self._asked.options_of_one),
         ]  # fmt: skip
 
     def _script(self) -> list[str]:
@@ -185,7 +191,7 @@ class _Prover:
         return {**told, "is_wrong": True, "steps": [], "tensors": []} if told else {}
 
     def _ask(self, words: list[str]) -> dict[str, Any]:
-        command = [sys.executable, "-m", "echelon.train.proof.compare", *words]
+        command = [*ourselves.module("echelon.train.proof.compare"), *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
             raise RunError(f"the records could not be compared:\n{done.stderr}")

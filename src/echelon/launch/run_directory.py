@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from echelon.errors import UsageError
+from echelon.node import private
 from echelon.spec import Plan
 
 RUNS = "echelon-runs"
@@ -33,9 +35,12 @@ class RunDirectory:
         path = plan.run_directory
         _refuse_if_used(path)
         try:
-            os.makedirs(os.path.join(path, "logs"), mode=0o700, exist_ok=True)
+            os.makedirs(path, mode=0o700, exist_ok=True)
             os.chmod(path, 0o700)
-            events = open(os.path.join(path, "events.jsonl"), "ab", buffering=0)  # noqa: SIM115
+            if not private.is_own(path):
+                raise PermissionError(errno.EPERM, "it is another user's")
+            os.makedirs(os.path.join(path, "logs"), mode=0o700, exist_ok=True)
+            events = open(os.path.join(path, "events.jsonl"), "ab", buffering=0, opener=_own_file)  # noqa: SIM115
         except OSError as error:
             raise unwritable(path, error) from None
         try:
@@ -62,9 +67,7 @@ class RunDirectory:
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a file of the run; a problem is kept for the report."""
         try:
-            with open(self.file(name), "w", encoding="utf-8") as file:
-                json.dump(value, file, indent=1)
-                file.write("\n")
+            private.write(self.file(name), json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
             self.problem = self.problem or f"{name}: {error.strerror}"
 
@@ -78,13 +81,14 @@ class RunDirectory:
 
     def remove(self, name: str) -> None:
         """Remove a file that is of no use after the run."""
-        try:
-            os.unlink(self.file(name))
-        except FileNotFoundError:
-            pass  # the run ended before it was written
+        private.remove(self.file(name))
 
     def close(self) -> None:
         self._events.close()
+
+
+def _own_file(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def unwritable(path: str, error: OSError) -> UsageError:

@@ -25,6 +25,7 @@ from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
 from echelon.node import order as node_order
+from echelon.node import private
 from echelon.spec import Plan
 
 REASON_SECONDS = 1.0
@@ -87,7 +88,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         _report(plan, directory, supervisor, outcome, time.monotonic() - began, lookouts.load)
         return exit_code
     finally:
-        directory.remove("secret")
+        directory.remove(private.SECRET)
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()

@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
-from echelon.host import Finished, Host
+from echelon.host import Finished, Host, ourselves
 from echelon.launch import scaling
 from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import RUNS, new_path
+from echelon.node import private
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
@@ -120,7 +121,7 @@ def _supervised(
     if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
         sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
     return batch.supervised(
-        [sys.executable, "-m", "echelon", "run", *sizes, *wish.run_words],
+        [*ourselves.command(), "run", *sizes, *wish.run_words],
         run_directory,
         [("ECHELON_MACHINE", wish.machine.name)],
         container.modules if container else (),
@@ -187,8 +188,8 @@ def write(script: Script) -> None:
         with open(script.path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(script.text)
         os.chmod(script.path, 0o700)
-        with open(os.path.join(script.run_directory, "booking.json"), "w", encoding="utf-8") as file:
-            json.dump({"format": 1, **asdict(script.booking)}, file, indent=1)
+        booking = json.dumps({"format": 1, **asdict(script.booking)}, indent=1)
+        private.write(os.path.join(script.run_directory, "booking.json"), booking.encode())
     except OSError as error:
         raise UsageError(
             f"the run directory {script.run_directory} cannot be written: {error.strerror}",

@@ -21,6 +21,7 @@ from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.signals import Signals
 from echelon.launch.stragglers import Stragglers
+from echelon.node import private
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -129,6 +130,7 @@ class Supervisor:
         except EchelonError as error:
             self._give_up(error)
             return
+        self.directory.remove(private.SECRET)  # nobody else may come
         self.bound = Bound(self.plan, self.directory, self.gathering.num_agents, self.console.say)
         self.num_prepared = 0
         for member in self.crew:
@@ -137,7 +139,7 @@ class Supervisor:
             self.crew.tell(member, "ports", attempt=self.attempt.number, **self.gathering.ports_of(member))
 
     def _hear_ports(self, member: Member, message: Message) -> None:
-        member.ports = list(message["ports"])
+        member.ports, member.stores = list(message["ports"]), dict(message["stores"])
         self.num_prepared += 1
         if self.num_prepared == self.gathering.num_agents and not self.attempt.is_running and not self.stop_signal:
             self._start()

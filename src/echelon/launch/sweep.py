@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import RunError, UsageError
-from echelon.host import Host
+from echelon.host import Host, ourselves
 from echelon.launch.shared_folder import shared_folder
 
 PROGRAM = "echelon.train.collectives.sweep"
@@ -46,7 +45,7 @@ def sweep(
     with shared_folder("check", "the results are left there") as folder:
         out = os.path.join(folder, "sweep.json")
         command = [
-            sys.executable, "-m", "echelon", "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
+            *ourselves.command(), "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
             "--check", "off", "--show", "none", "--timeout", f"{timeout_seconds:g}", "--env", "NCCL_DEBUG=INFO",
             "--env", "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH", "--env", f"NCCL_DEBUG_FILE={folder}/nccl.%h.%p",
             *(("-n", str(ranks_per_node), "--share-devices") if ranks_per_node else ()),

@@ -25,15 +25,15 @@ def describe(plan: Plan, members: Sequence[Member]) -> Message:
         "master_addr": _master_host(plan, hosts[0]),
         "master_port": members[0].ports[0],
         "workers": workers,
-        "horovod_port": members[0].ports[-1],  # where a store was asked for
+        "stores": members[0].stores,
         "ranks_per_node": layout.ranks_per_node(shares),
         "show": "all" if plan.show is None else sorted(plan.show),
     }
 
 
 def _ports_of_ranks(member: Member) -> list[int]:
-    """Return one port for each rank: the first is the master's, and one more may be that of Horovod's store."""
-    return member.ports[1 : 1 + member.seat.num_ranks]
+    """Return one port for each rank: the first is the master's."""
+    return member.ports[1:]
 
 
 def _master_host(plan: Plan, first_host: str) -> str:

@@ -44,6 +44,8 @@ class Header:
     options: tuple[Option, ...]
     late: tuple[Late, ...]
     """Lines of options that Slurm does not read."""
+    is_heterogeneous: bool = False
+    """Whether the job has several parts; the options are those of the first."""
 
     @property
     def last(self) -> dict[str, Option]:
@@ -52,6 +54,12 @@ class Header:
 
 
 @cache
+def names_of_steps() -> frozenset[str]:
+    """Return the long names of the options that srun alone has."""
+    steps = words()["slurm"]["steps"]
+    return frozenset(name for name in (*steps["value"], *steps["flag"]) if len(name) > 1)
+
+
 def names() -> frozenset[str]:
     """Return every long option that there is."""
     table = words()["slurm"]["options"]
@@ -64,19 +72,22 @@ def read(lines: list[str]) -> Header:
     options: list[Option] = []
     late: list[Late] = []
     first_command = 0
+    is_heterogeneous = False
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if line.startswith(directive):
             if first_command:
                 why = f"stands after line {first_command}, the first command: Slurm does not read it"
                 late.append(Late(line=number, why=why, text=text))
-            else:
+            elif re.fullmatch(rf"{directive}\s+(?:het|pack)job\s*", line):
+                is_heterogeneous = True
+            elif not is_heterogeneous:
                 options += _options(line, number, len(directive))
-        elif re.match(rf"#\s+{directive[1:]}\b|\s+{directive}\b", line, re.IGNORECASE) and " -" in line:
+        elif re.match(rf"#\s{{0,2}}{directive[1:]}\s+-|\s+{directive}\s+-|(?i:{directive})\s+-", line):
             late.append(Late(line=number, why=f"does not begin with {directive}", text=text))
         elif text and not text.startswith(NO_COMMANDS) and not first_command:
             first_command = number
-    return Header(options=tuple(options), late=tuple(late))
+    return Header(options=tuple(options), late=tuple(late), is_heterogeneous=is_heterogeneous)
 
 
 def _options(line: str, number: int, start: int) -> list[Option]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.errors import UsageError
 from echelon.lint import shell
+from echelon.lint.assigned import EXPORTS, Variable, assignments
 from echelon.lint.batch import Header, Option
 from echelon.lint.batch import read as read_header
-from echelon.lint.finding import Edit, Hit
+from echelon.lint.command import Command, Document, Script
 from echelon.lint.program import Program
+from echelon.lint.running import running
 from echelon.lint.starts import Start, starts
 from echelon.lint.text import lines_of
 from echelon.lint.toml import words
@@ -23,18 +27,19 @@ from echelon.lint.toml import words
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine, NodeType, Partition
 
-EXPORTS = frozenset({"export", "declare", "typeset"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
-    """One assignment of a variable."""
-
-    name: str
-    value: str
-    word: shell.Word
-    command: shell.Command
-    is_exported: bool
+DEVICE_OPTIONS = (
+    "gpus",
+    "gpus-per-node",
+    "gres",
+    "gpus-per-task",
+    "gpus-per-socket",
+    "tres-per-task",
+    "ntasks-per-gpu",
+)
+COUNTS = re.compile(r"nodes?\b|ntasks|num_|nproc|world|gpus|multi|dist", re.IGNORECASE)
+"""What the test of a branch names that tells one node from several."""
+MOST_DEVICES = 8
+"""Of a node whose machine is not known: who asks for as many has the node alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,10 @@ class Job:
     machine: Machine | None = None
     programs: tuple[Program, ...] = field(default=(), repr=False)
     """The training scripts that were given beside it."""
+    scripts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The texts of the shell scripts that were given beside it, by name."""
+    writer: Job | None = field(default=None, repr=False)
+    """The script that writes this one, and fills its variables in."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -59,14 +68,14 @@ class Job:
         return read_header(self.lines)
 
     @cached_property
-    def script(self) -> shell.Script:
+    def script(self) -> Script:
         """The commands; none of a script for another shell."""
-        return shell.parse(self.text) if self.is_bash else shell.Script()
+        return shell.parse(self.text) if self.is_bash else Script()
 
-    @property
-    def commands(self) -> list[shell.Command]:
-        """All commands, with those inside of bash -c."""
-        return self.script.commands
+    @cached_property
+    def commands(self) -> list[Command]:
+        """All commands that run in the end; those that stand in the script are `script.commands`."""
+        return running(self.script, self.scripts)
 
     @cached_property
     def is_bash(self) -> bool:
@@ -103,7 +112,7 @@ class Job:
     def asked(self, name: str) -> int:
         """Return the number that one of Slurm's options asks for; a variable there is no number: no shell reads it."""
         text = self.value(name).partition("-")[0]
-        return self.number(text) if "$" not in text else 0
+        return self.number(text) if "$" not in text or self.writer is not None else 0
 
     @cached_property
     def partition(self) -> Partition | None:
@@ -119,6 +128,32 @@ class Job:
         gres = self.value("gres")
         typed = [kind for kind in self.machine.node_types if kind.gres.count(":") and _names_type(gres, kind.gres)]
         return typed[0] if typed else self.machine.node_type(self.partition)
+
+    @cached_property
+    def chip(self) -> tuple[str, str]:
+        """The chip of the job's devices and its vendor: of the machine, or as the options name it; empty if unknown."""
+        if self.kind is not None:
+            return self.kind.chip, self.kind.vendor
+        names = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "constraint")
+        asked = re.split(r"[:,&|*()\[\]=]+", " ".join(map(self.value, names)).lower().replace(" ", ":"))
+        rows = words()["chips"]["named"]
+        found = next((rows[word] for part in asked for word in (part, part.partition("_")[0]) if word in rows), None)
+        return (found[0], found[1]) if found else ("", "")
+
+    @cached_property
+    def wants_devices(self) -> bool:
+        """Whether anything says that the job is for devices."""
+        return any(map(self.option, DEVICE_OPTIONS)) or "gpu" in self.value("partition").lower()
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether the job has parts that ask for different nodes."""
+        return self.header.is_heterogeneous
+
+    def runs(self, start: Start, program: Program) -> bool:
+        """Tell whether a program is what is started, by the name of its file."""
+        script = start.script
+        return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
 
     @cached_property
     def num_nodes(self) -> int:
@@ -180,34 +215,13 @@ class Job:
     def takes_all_devices(self) -> bool:
         """Whether all devices of the nodes are this job's."""
         there = self.kind.num_devices if self.kind else None
-        return self.has_whole_nodes or bool(there and self.devices_per_node >= there)
+        is_wide = self.machine is None and self.num_nodes > 1
+        return self.has_whole_nodes or is_wide or self.devices_per_node >= (there or MOST_DEVICES)
 
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
         """Every assignment, in the order of the script."""
-        return tuple(self._variables())
-
-    def _variables(self) -> Iterator[Variable]:
-        exports_all = any(
-            command.program == "set" and any(word.text in ("-a", "allexport") for word in command.argv)
-            for command in self.commands
-        )
-        for command in self.commands:
-            is_prefix = bool(command.argv)
-            for word in command.assignments:
-                yield from _assigned(word, command, is_exported=exports_all or is_prefix)
-            if command.program in EXPORTS:
-                is_exported = command.program == "export" or any("x" in word.text for word in command.argv[1:2])
-                for word in command.argv[1:]:
-                    yield from _assigned(word, command, is_exported=is_exported or exports_all)
-            elif command.program == "env":
-                for word in command.argv[1:]:
-                    yield from _assigned(word, command, is_exported=True)
-            for word in command.argv:
-                if word.text.startswith("--export="):
-                    for part in re.findall(r"(\w+=[^,]*)", word.text.removeprefix("--export=")):
-                        name, _, value = part.partition("=")
-                        yield Variable(name=name, value=value, word=word, command=command, is_exported=True)
+        return tuple(assignments(self.commands))
 
     @cached_property
     def exported_names(self) -> frozenset[str]:
@@ -230,8 +244,38 @@ class Job:
         return {variable.name: variable for variable in self.variables}
 
     @cached_property
+    def _branched(self) -> frozenset[str]:
+        """The variables whose value depends on a branch, or on the turn of a loop."""
+        values: dict[str, set[str]] = {}
+        branched: set[str] = set()
+        for variable in self.variables:
+            values.setdefault(variable.name, set()).add(variable.value)
+            if any(block.kind in ("if", "case", "loop") for block in variable.command.blocks):
+                branched.add(variable.name)
+        loops = {word.text for command in self.commands if command.program == "for" for word in command.argv[1:2]}
+        return frozenset({name for name in branched if len(values[name]) > 1} | loops)
+
+    def is_chosen(self, command: Command) -> bool:
+        """Tell whether a branch that asks for the number of nodes or ranks leads to a command."""
+        return any(block.number in self._choosing for block in command.blocks if block.kind in ("if", "case"))
+
+    @cached_property
+    def _choosing(self) -> frozenset[int]:
+        """The blocks whose test names nodes, tasks or ranks."""
+        found: set[int] = set()
+        for command, follows in pairwise([*self.script.commands, *self.script.commands[-1:]]):
+            is_case = command.program == "case"
+            if (is_case or command.keyword in ("if", "elif")) and COUNTS.search(
+                " ".join(w.text for w in command.words)
+            ):
+                found |= {block.number for block in (follows if is_case else command).blocks[-1:]}
+        return frozenset(found)
+
+    @cached_property
     def starts(self) -> tuple[Start, ...]:
-        """Every program of interest that is started, in the order of the script."""
+        """Every program of interest that is started, in the order of the script; none where parts differ."""
+        if self.is_heterogeneous:
+            return ()
         return tuple(start for command in self.commands for start in starts(command))
 
     def started(self, *names: str) -> Iterator[Start]:
@@ -267,12 +311,16 @@ class Job:
         if not found:
             return 0
         variable = self.last(found[1])
+        if variable is not None and (found[1] in self._branched or "+=" in variable.word.raw):
+            return 0
         if variable is not None and f"${found[1]}" not in variable.value and f"{{{found[1]}" not in variable.value:
             return self.number(variable.value)
         return self._slurm_number(found[1])
 
     def _slurm_number(self, name: str) -> int:
         prefix = words()["slurm"]["variable"]
+        if not name.startswith(prefix):
+            return self.writer.number(f"${name}") if self.writer is not None else 0
         given = {
             "NNODES": self.num_nodes,
             "JOB_NUM_NODES": self.num_nodes,
@@ -282,37 +330,10 @@ class Job:
             "CPUS_PER_TASK": self.asked("cpus-per-task"),
             "GPUS_ON_NODE": self.devices_per_node,
         }
-        return given.get(name.removeprefix(prefix), 0) if name.startswith(prefix) else 0
+        return given.get(name.removeprefix(prefix), 0)
 
 
-def hit(
-    place: shell.Word | Option, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
-) -> Hit:
-    """Return a hit at a word or an option; `becomes` is what `--fix` writes there."""
-    width = max(1, len(written(place).partition("\n")[0]))
-    if becomes and becomes != written(place):
-        edits = (Edit(line=place.line, column=place.column, old=written(place), new=becomes),)
-    return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair, edits=edits)
-
-
-def written(place: shell.Word | Option) -> str:
-    """Return a word or an option as it stands in the script."""
-    return place.raw if isinstance(place, shell.Word) else place.written
-
-
-def line_before(job: Job, command: shell.Command, text: str) -> tuple[Edit, ...]:
-    """Return the edit that puts a line before a command; none where the command does not begin a line of its own."""
-    first = command.words[0]
-    before, number = job.lines[first.line - 1][: first.column - 1], first.line
-    while number > 1 and re.match(r"\s*#(?!!|[A-Z]{4,} )", job.lines[number - 2]):
-        number -= 1  # the comment is about the command
-    previous = job.lines[number - 2].rstrip() if number > 1 else ""
-    if command.outer is not None or before.strip() or previous.endswith(("\\", "|", "&&")):
-        return ()
-    return (Edit(line=number, column=1, old="", new=f"{before}{text}\n"),)
-
-
-def _lines_of(document: shell.Document) -> range:
+def _lines_of(document: Document) -> range:
     return range(document.line, document.line + document.text.count("\n") + 1)
 
 
@@ -338,10 +359,3 @@ def _names_type(asked: str, gres: str) -> bool:
 def _named(text: str) -> str:
     text = text.strip()
     return text if text.isdigit() or text.startswith("$") else f"${text}"
-
-
-def _assigned(word: shell.Word, command: shell.Command, *, is_exported: bool) -> Iterator[Variable]:
-    found = shell.ASSIGNMENT.match(word.text)
-    if found:
-        value = word.text[found.end() :]
-        yield Variable(name=found[1], value=value, word=word, command=command, is_exported=is_exported)

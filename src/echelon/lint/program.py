@@ -93,6 +93,18 @@ class Program:
         return bool(parts & self.words) and not self.is_served
 
     @cached_property
+    def needs_device(self) -> int:
+        """The first line that fails without a device; 0 where nothing does, or the script asks what is there."""
+        if {"is_available", "device_count", "accelerator"} & self.words:
+            return 0
+        for name, call in self.calls:
+            first = constant(call.args[0]) if call.args else None
+            is_named = tail(call.func) in ("to", "device") and isinstance(first, str) and first.startswith("cuda")
+            if is_named or (tail(call.func) == "cuda" and not call.args) or name == "torch.cuda.set_device":
+                return call.lineno
+        return 0
+
+    @cached_property
     def is_served(self) -> bool:
         """Whether a framework does what the rules for ranks look for."""
         return bool(SERVED & self.uses)

@@ -27,6 +27,7 @@ def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
         typed = any(f"{gres}:" in f"{job.value('gres')}:" for gres in kinds)
         if row is None or (":" in job.value("gres").removeprefix("gpu:") and not typed):
             continue
-        if typed or partition not in words()["machines"]["common_partitions"]:
+        is_common = partition in words()["machines"]["common_partitions"]
+        if not is_common or (typed and (machine.account != "required" or job.value("account").startswith("project_"))):
             found.append(machine)
     return found[0] if len(found) == 1 else None

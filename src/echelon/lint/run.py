@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.lint import table
 from echelon.lint.finding import Finding, Hit
+from echelon.lint.inside import jobs_inside, moved
 from echelon.lint.job import Job
 from echelon.lint.look import finding, look, ordered
 from echelon.lint.program import Program
@@ -46,34 +48,40 @@ def lint(
     today: date,
     machine: Machine | None = None,
     machines: Mapping[str, Machine] | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> Linted:
     """Return all findings in these files, which may be jobs, training scripts and settings, worst first.
 
     `machine` is the one that the jobs are for; without it each job's own is looked for among `machines`.
+    `beside` are files that jobs call: they are read for what they do, and nothing is said of them.
     """
     texts = {path: decode(source, path) for path, source in sources.items()}
+    others = {path: decode(source, path) for path, source in (beside or {}).items()}
     programs, broken = _programs({path: text for path, text in texts.items() if kind(path, text) == "python"})
-    jobs = []
+    found_programs, _ = _programs({path: text for path, text in others.items() if kind(path, text) == "python"})
+    known = (*programs, *found_programs)
+    scripts = {os.path.basename(path): text for path, text in (others | texts).items() if kind(path, text) == "shell"}
+    found = [*broken, *look(programs, table.OF_PROGRAMS)]
+    jobs: list[Job] = []
     for path, text in texts.items():
         if kind(path, text) == "shell":
-            job = Job(path=path, text=text, today=today, programs=programs)
-            own = machine or recognise(job, machines or {})
-            jobs.append(Job(path=path, text=text, today=today, programs=programs, machine=own))
+            own = {name: other for name, other in scripts.items() if name != os.path.basename(path)}
+            job = Job(path=path, text=text, today=today, programs=known, scripts=own)
+            whole = [(job, 0), *jobs_inside(job)]
+            for each, lines in whole:
+                judged = replace(each, machine=machine or recognise(each, machines or {}))
+                found += [moved(hit, lines) for hit in look([judged], table.OF_JOBS)]
+                jobs.append(judged)
     settings = [
         Settings(path=path, text=text, jobs=tuple(jobs))
         for path, text in texts.items()
         if kind(path, text) == "settings"
     ]
-    found = [
-        *broken,
-        *look(jobs, table.OF_JOBS),
-        *look(programs, table.OF_PROGRAMS),
-        *look(settings, table.OF_SETTINGS),
-    ]
-    lines = {path: lines_of(text) for path, text in texts.items()}
-    kept = [each for each in found if not is_silenced(each.code, lines[each.path], each.line)]
-    known = tuple(sorted({job.machine.name for job in jobs if job.machine is not None}))
-    return Linted(findings=tuple(ordered(kept)), num_silenced=len(found) - len(kept), machines=known)
+    found += look(settings, table.OF_SETTINGS)
+    lines_by_path = {path: lines_of(text) for path, text in texts.items()}
+    kept = [each for each in found if not is_silenced(each.code, lines_by_path[each.path], each.line)]
+    names = tuple(sorted({job.machine.name for job in jobs if job.machine is not None}))
+    return Linted(findings=tuple(ordered(kept)), num_silenced=len(found) - len(kept), machines=names)
 
 
 def kind(path: str, text: str) -> str:

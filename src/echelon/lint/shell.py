@@ -8,86 +8,16 @@ from __future__ import annotations
 
 import bisect
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+
+from echelon.lint.blocks import CLOSING, Blocks
+from echelon.lint.command import GIVEN, SHELLS, Command, Document, Problem, Redirection, Script, Word
 
 ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?\+?=")
-SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|[;&|()]")
+REDIRECTION = re.compile(r"<<<|<<-?|&>>?|[<>]\(|>>|[<>]&|>\||<>|[<>]")
 DEEPEST = 4  # bash -c inside bash -c
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """One word of a command."""
-
-    raw: str
-    """As it is written."""
-    text: str
-    """Without quotes; expansions stand as they are written."""
-    live: str
-    """The parts in which this shell expands variables: nothing of single quotes, nothing that is escaped."""
-    line: int
-    column: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One simple command."""
-
-    words: tuple[Word, ...]
-    keyword: str
-    """The word of the grammar before it: "if", "then"."""
-    outer: Command | None
-    """The command whose bash -c holds this one."""
-
-    @property
-    def assignments(self) -> tuple[Word, ...]:
-        """The NAME=value words at the front."""
-        return self.words[: self._first]
-
-    @property
-    def argv(self) -> tuple[Word, ...]:
-        """The program and its arguments."""
-        return self.words[self._first :]
-
-    @property
-    def program(self) -> str:
-        """The program's name without its folder; empty for assignments alone."""
-        return self.argv[0].text.rpartition("/")[2] if self.argv else ""
-
-    @property
-    def _first(self) -> int:
-        return next((i for i, word in enumerate(self.words) if not ASSIGNMENT.match(word.raw)), len(self.words))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A here-document."""
-
-    text: str
-    line: int
-    """The line of its first line."""
-    is_quoted: bool
-    """Whether the shell leaves its variables alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Something that the shell would not read."""
-
-    what: str
-    line: int
-    column: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Script:
-    """A script taken apart."""
-
-    commands: list[Command] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
 
 
 def parse(text: str) -> Script:
@@ -101,17 +31,28 @@ def parse(text: str) -> Script:
     return script
 
 
+def parse_at(text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None) -> Script:
+    """Read a piece of a script that begins at a place of its file; `place` knows that of each character."""
+    script = Script()
+    _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place).run()
+    return script
+
+
 class _Reader:
     def __init__(
-        self, text: str, script: Script, *, first_line: int, first_column: int, outer: Command | None, depth: int
-    ) -> None:
+        self, text: str, script: Script, *, first_line: int, first_column: int, outer: Command | None, depth: int,
+        place: Callable[[int], tuple[int, int]] | None = None,
+    ) -> None:  # fmt: skip
+        self.known_place = place
         self.text, self.script, self.outer, self.depth = text, script, outer, depth
         self.first_line, self.first_column = first_line, first_column
         self.starts = [0, *(found.end() for found in re.finditer("\n", text))]
         self.at = 0
         self.words: list[Word] = []
         self.keyword = ""
-        self.awaited: list[tuple[str, bool, bool]] = []
+        self.awaited: list[tuple[Word, bool]] = []
+        self.redirections: list[Redirection] = []
+        self.blocks = Blocks()
 
     def run(self) -> None:
         """Walk over the text once."""
@@ -124,7 +65,7 @@ class _Reader:
             elif char == "#":
                 self.at = self._until("\n")
             elif char == "\n":
-                self._end()
+                self._end("\n")
                 self.at += 1
                 self._documents()
             elif char in "<>" or self.text.startswith("&>", self.at):
@@ -136,6 +77,8 @@ class _Reader:
         self._end()
 
     def _place(self, at: int) -> tuple[int, int]:
+        if self.known_place is not None:
+            return self.known_place(at)
         row = bisect.bisect_right(self.starts, at) - 1
         column = at - self.starts[row] + 1
         return self.first_line + row, column + (self.first_column - 1 if row == 0 else 0)
@@ -144,18 +87,26 @@ class _Reader:
         found = self.text.find(mark, self.at if start is None else start)
         return len(self.text) if found < 0 else found
 
-    def _end(self) -> None:
+    def _end(self, ending: str = "") -> None:
         if self.words:
-            command = Command(words=tuple(self.words), keyword=self.keyword, outer=self.outer)
+            first = self.words[0]
+            is_closing = first.raw in CLOSING
+            if is_closing:
+                self.blocks.close(first.raw)
+            command = Command(
+                words=tuple(self.words), keyword=self.keyword, outer=self.outer, ending=ending,
+                blocks=tuple(self.blocks.open), redirections=tuple(self.redirections),
+            )  # fmt: skip
             self.script.commands.append(command)
+            self.blocks.command(first)
             self._inner(command)
-        self.words, self.keyword = [], ""
+        self.words, self.keyword, self.redirections = [], "", []
 
     def _inner(self, command: Command) -> None:
         """Read what `bash -c` is given, wherever it stands in the command."""
         words = command.words
         for index, word in enumerate(words[:-2]):
-            is_given = words[index + 1].text in ("-c", "-lc", "-ec", "-xc")
+            is_given = words[index + 1].text in GIVEN
             if self.depth < DEEPEST and word.text.rpartition("/")[2] in SHELLS and is_given:
                 body = words[index + 2]
                 quoted = body.raw[:1] in "'\"" and len(body.raw) > 1
@@ -170,13 +121,30 @@ class _Reader:
 
     def _operator(self) -> None:
         if self.text.startswith("((", self.at) and [word.raw for word in self.words] in ([], ["for"]):
-            self.at = self._until("))") + 2
+            self.at = self._arithmetic(self.at + 2)
             return
-        self._end()
-        self.at += 1
+        found = OPERATOR.match(self.text, self.at)
+        operator = found.group() if found else self.text[self.at]
+        if operator == "(" and self.words:
+            behind = self.text.find(")", self.at)
+            if behind >= 0 and not self.text[self.at + 1 : behind].strip():
+                self._define(self.words[-1].text)
+                self.at = behind + 1
+                return
+        self._end(operator)
+        if operator == "(":
+            self.blocks.bracket()
+        elif operator == ")":
+            self.blocks.unbracket()
+        self.at += len(operator)
+
+    def _define(self, name: str) -> None:
+        """Remember the function whose body comes next."""
+        self.blocks.defined = name
+        self.words, self.keyword, self.redirections = [], "", []
 
     def _redirection(self) -> None:
-        found = re.compile(r"<<<|<<-?|&>>?|[<>]\(|>>|[<>]&|>\||<>|[<>]").match(self.text, self.at)
+        found = REDIRECTION.match(self.text, self.at)
         operator = found.group() if found else self.text[self.at]
         if operator in ("<(", ">("):
             self._word()
@@ -188,28 +156,33 @@ class _Reader:
             self.at += 1
         if self.at < len(self.text) and self.text[self.at] not in ENDS:
             target = self._read_word()
+            self.redirections.append(Redirection(operator=operator, target=target))
             if operator in ("<<", "<<-"):
-                self.awaited.append((target.text, operator == "<<-", target.raw != target.text))
+                self.awaited.append((target, operator == "<<-"))
 
     def _documents(self) -> None:
-        for end, strips, is_quoted in self.awaited:
+        for mark, strips in self.awaited:
             start, lines = self.at, []
             while self.at < len(self.text):
                 stop = self._until("\n")
                 line = self.text[self.at : stop]
                 self.at = min(stop + 1, len(self.text))
-                if (line.lstrip("\t") if strips else line) == end:
+                if (line.lstrip("\t") if strips else line) == mark.text:
                     break
                 lines.append(line)
-            first = self._place(start)[0]
-            self.script.documents.append(Document(text="\n".join(lines), line=first, is_quoted=is_quoted))
+            first, is_quoted = self._place(start)[0], mark.raw != mark.text
+            document = Document(text="\n".join(lines), line=first, is_quoted=is_quoted, mark=mark)
+            self.script.documents.append(document)
         self.awaited = []
 
     def _word(self) -> None:
         word = self._read_word()
-        if not self.words and not self.keyword and word.raw in KEYWORDS:
-            self.keyword = word.raw
-        elif self.words or word.raw not in KEYWORDS:
+        if word.raw == "{" and len(self.words) == 2 and self.words[0].raw == "function":
+            self._define(self.words[1].text)
+        if not self.words and word.raw in KEYWORDS:
+            self.blocks.keyword(word.raw)
+            self.keyword = self.keyword or word.raw
+        else:
             self.words.append(word)
 
     def _read_word(self) -> Word:
@@ -240,7 +213,7 @@ class _Reader:
         if char in "$`<>" and self._skip():
             pass
         elif self.text.startswith("=(", begin) and begin > start:
-            self.at = self._closing(begin + 2, ")")  # NAME=(…)
+            self.at = self._closing(begin + 2, ")", has_comments=True)  # NAME=(…)
         else:
             self.at += 1
         part = self.text[begin : self.at]
@@ -251,10 +224,9 @@ class _Reader:
         for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}"), ("<(", ")"), (">(", ")")):
             if self.text.startswith(opening, self.at):
                 if closing == "))":
-                    end = self.text.find("))", self.at)
-                    self.at = end + 2 if end >= 0 else self._closing(self.at + 2, ")")
+                    self.at = self._arithmetic(self.at + 3)
                 else:
-                    self.at = self._closing(self.at + len(opening), closing)
+                    self.at = self._closing(self.at + len(opening), closing, has_comments=opening == "$(")
                 return True
         if self.text[self.at] == "`":
             self.at = self._close(self.at, "`", "a backquote")
@@ -295,7 +267,18 @@ class _Reader:
             self._problem(f"{what} is not closed", begin)
         return at + 1
 
-    def _closing(self, at: int, mark: str) -> int:
+    def _arithmetic(self, at: int) -> int:
+        """Return the place behind the )) that closes what was opened before `at`; brackets in between close first."""
+        depth, begin = 2, at
+        while at < len(self.text) and depth:
+            char = self.text[at]
+            depth += {"(": 1, ")": -1}.get(char, 0)
+            at += 2 if char == "\\" else 1
+        if depth:
+            self._problem("a )) is missing", max(0, begin - 2))
+        return min(at, len(self.text))
+
+    def _closing(self, at: int, mark: str, *, has_comments: bool = False) -> int:
         """Return the place after the bracket that closes one opened before `at`."""
         begin, opening, depth = at, {")": "(", "}": "{"}[mark], 1
         while at < len(self.text):
@@ -304,6 +287,8 @@ class _Reader:
                 at += 1
             elif char in "'\"" and mark == ")":
                 at = self._quoted(at) - 1
+            elif char == "#" and has_comments and self.text[at - 1] in " \t\n":
+                at = self._until("\n", at) - 1
             elif char == opening:
                 depth += 1
             elif char == mark:

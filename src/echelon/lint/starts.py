@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from echelon.lint.shell import SHELLS, Command, Word
+from echelon.lint.command import SHELLS, Command, Word
+from echelon.lint.running import INERT
+from echelon.lint.toml import words
 
 PROGRAMS = frozenset(
     {
@@ -21,6 +24,7 @@ MODULES = {
 }
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun")
 CONTAINERS = ("singularity", "apptainer")
+ALIASES = {"tasks-per-node": "ntasks-per-node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,20 @@ class Start:
 
     @property
     def own(self) -> tuple[Word, ...]:
-        """The arguments before the script that it starts."""
+        """The arguments before the script or the program that it starts."""
+        if self.name == "srun":
+            return self.words[: _options_of_step(self.words)]
         end = next((i for i, word in enumerate(self.words) if word.text.endswith(".py")), len(self.words))
         return self.words[:end]
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether a variable that nobody knows may hold some of its options."""
+        before = ("", *(word.text for word in self.own))
+        return any(
+            word.text.startswith("$") and not (last.startswith("-") and "=" not in last)
+            for last, word in zip(before, self.own[:-1], strict=False)
+        )
 
     def option(self, *names: str) -> tuple[Word, str] | None:
         """Return an option and its value, --name=value or --name value; underscores count as dashes."""
@@ -63,6 +78,7 @@ class Start:
         for index, word in enumerate(own):
             name, equals, value = word.text.partition("=")
             plain = name.lstrip("-").replace("_", "-")
+            plain = ALIASES.get(plain, plain)
             if not name.startswith("-"):
                 continue
             if plain in names:
@@ -78,31 +94,62 @@ def starts(command: Command) -> list[Start]:
     """Return the programs of a command from the outside in."""
     outer = starts(command.outer) if command.outer else []
     argv = command.argv
-    marks: list[tuple[int, int, str]] = []
-    index = 0
-    while index < len(argv):
-        name = argv[index].text.rpartition("/")[2]
-        if name in SHELLS or (marks and marks[-1][2] == "echelon"):
-            break
-        if name in PROGRAMS and not _is_value(argv, index):
-            first, name = _module(argv, index, name)
-            marks.append((index, first, name))
-            if name in ("python", "python3", *LAUNCHERS) and name not in ("mpirun", "mpiexec"):
-                break  # what follows is the user's own
-            index = first
-            continue
-        index += 1
     found: list[Start] = []
-    for number, (at, first, name) in enumerate(marks):
+    for number, (at, first, name) in enumerate(marks := _marks(argv)):
         end = marks[number + 1][0] if number + 1 < len(marks) else len(argv)
         before = (*outer, *found)
         found.append(Start(name=name, command=command, word=argv[at], words=argv[first:end], outer=before))
     return found
 
 
-def _is_value(argv: tuple[Word, ...], index: int) -> bool:
-    """Tell whether the word is the value of an option, or an argument of a program that only looks at it."""
-    return index > 0 and argv[0].text in ("module", "ml", "which", "command", "echo", "pip", "conda", "type", "alias")
+def _marks(argv: tuple[Word, ...]) -> list[tuple[int, int, str]]:
+    """Return where each program stands, where its arguments begin, and what it is."""
+    marks: list[tuple[int, int, str]] = []
+    index = 0
+    if argv and (_is_inert(argv) or (len(argv) > 1 and argv[1].raw in ("=", "+="))):
+        return marks
+    while index < len(argv):
+        name = argv[index].text.rpartition("/")[2]
+        if name in SHELLS or (marks and marks[-1][2] == "echelon"):
+            break
+        if name in PROGRAMS or re.fullmatch(r"python3?\.\d+", name):
+            first, name = _module(argv, index, "python" if name.startswith("python3.") else name)
+            marks.append((index, first, name))
+            if name in ("python", "python3", *LAUNCHERS) and name not in ("mpirun", "mpiexec"):
+                break  # what follows is the user's own
+            index = first + (_options_of_step(argv[first:]) if name == "srun" else 0)
+            continue
+        index += 1
+    return marks
+
+
+def _is_inert(argv: tuple[Word, ...]) -> bool:
+    """Tell whether a program only looks at its arguments: echo srun, conda install python."""
+    name = argv[0].text.rpartition("/")[2]
+    second = argv[1].text if len(argv) > 1 else ""
+    if name in ("conda", "micromamba", "uv", "command"):
+        return (second not in ("run", "srun") and name != "command") or second in ("-v", "-V")
+    return name in INERT
+
+
+def _options_of_step(argv: tuple[Word, ...]) -> int:
+    """Return how many words are srun's own options with their values; the next one is what it starts."""
+    table = words()["slurm"]
+    takes = {*table["options"]["value"], *table["steps"]["value"]}
+    index = 0
+    while index < len(argv) and argv[index].text.startswith("-"):
+        word = argv[index].text
+        follows = argv[index + 1].text if index + 1 < len(argv) else ""
+        if word.startswith("--"):
+            name = ALIASES.get(word[2:], word[2:])
+            is_unknown = name not in table["options"]["flag"] and name not in table["steps"]["flag"]
+            behind = argv[index + 2].text if index + 2 < len(argv) else ""
+            is_value = name in takes or (is_unknown and not follows.startswith("-") and behind.startswith("-"))
+            index += 1 + ("=" not in word and is_value)
+        else:
+            long = table["short"].get(word[1:2], word[1:2])
+            index += 1 + (len(word) == 2 and long in takes)
+    return min(index, len(argv))
 
 
 def _module(argv: tuple[Word, ...], index: int, name: str) -> tuple[int, str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from echelon.lint.rules import (
+    asking,
     binding,
+    flow,
     launch,
     limits,
     meeting,
     network,
     request,
     settings,
+    several,
     shares,
     shell,
     steps,
@@ -28,6 +31,9 @@ OF_JOBS = (
     *shell.RULES,
     *network.RULES,
     *together.RULES,
+    *asking.RULES,
+    *flow.RULES,
+    *several.RULES,
 )
 OF_PROGRAMS = RULES
 OF_SETTINGS = settings.RULES

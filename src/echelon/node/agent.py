@@ -4,10 +4,10 @@ import os
 import selectors
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import children, guard, ports, report, sweep
+from . import children, guard, ports, private, report, sweep
 from .binding import Binding
 from .binding_watch import Holdings
 from .channel import Channel, Closed, Message
@@ -21,9 +21,7 @@ from .seat import Seat
 from .settings import num_threads, surroundings_of_ranks
 from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
-
-if TYPE_CHECKING:
-    from .horovod import Store
+from .stores import Stores
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -39,7 +37,8 @@ class Agent:
         self.run_directory = run_directory
         self.mark = "%s.%d" % (order.run_id, seat.agent_index)
         self.guard = watcher
-        self.guard.name(self.mark)
+        self._secret = os.path.join(run_directory, private.SECRET)
+        self.guard.name(self.mark, self._secret)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
         self.channel: Optional[Channel] = None
@@ -52,7 +51,7 @@ class Agent:
         environ = surroundings_of_ranks(order, seat, self.mark)
         self.binding = Binding(order, seat, environ)
         self.holdings: Optional[Holdings] = None
-        self.store: Optional[Store] = None  # of the attempt, where the ranks are Horovod's
+        self.stores = Stores(self.selector, order)
         num_cores = self.binding.num_cores(seat.first_local_rank)
         environ.setdefault("OMP_NUM_THREADS", str(num_threads(seat, num_cores, order.cpus_per_rank)))
         self.starter = Starter(order, seat, self.binding, environ, archive)
@@ -124,8 +123,8 @@ class Agent:
     def _obey(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "ports":
-            found = ports.free_ports(message["count"])
-            self._tell("ports", attempt=message["attempt"], ports=found + self._serve_horovod(message))
+            free = ports.free_ports(message["count"])
+            self._tell("ports", attempt=message["attempt"], ports=free, stores=self.stores.serve(message))
         elif kind == "world":
             self.world = message
         elif kind == "start":
@@ -137,17 +136,6 @@ class Agent:
         elif kind == "end":
             self.exit_code = message["exit_code"]
 
-    def _serve_horovod(self, message: Message) -> List[int]:
-        """Open the store by which the next attempt's ranks meet, where the script wants one and rank 0 is here."""
-        if not self.order.horovod_address or not message["has_first_rank"]:
-            return []
-        from .horovod import Store  # few scripts need it
-
-        if self.store is not None:
-            self.store.close()
-        self.store = Store(self.selector, self.order.horovod_address)
-        return [self.store.port]
-
     def _signal(self, number: int) -> None:
         if self.attempt is not None:
             self.attempt.signal(number)
@@ -158,6 +146,7 @@ class Agent:
         if self.channel is not None:
             self.selector.unregister(self.channel)
             self.channel = None
+            private.remove(self._secret)  # the supervisor was killed, and cannot
         if self.attempt is None:
             self.exit_code = 1
         else:
@@ -179,6 +168,7 @@ class Agent:
         self.postponed = None
         self.ears.show(message["show"], self.imports)
         self.attempt = Attempt(message["attempt"], self.mark, self._spared)
+        self.starter.begin(message)
         self.holdings = Holdings(self.binding, self.attempt, self.seat.num_ranks, self._tell)
         if self.binding.why_not:
             self._tell("unbound", attempt=self.attempt.number, why=self.binding.why_not)
@@ -315,7 +305,7 @@ class Agent:
     def _replace_guard(self) -> None:
         self.selector.unregister(self.guard.link)
         self.guard = guard.start()
-        self.guard.name(self.mark)
+        self.guard.name(self.mark, self._secret)
         self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 

@@ -5,7 +5,7 @@ import signal
 import socket
 from typing import Iterable
 
-from . import sweep
+from . import private, sweep
 
 
 class Guard:
@@ -15,9 +15,9 @@ class Guard:
         self.pid = pid
         self.link = link  # at its end of file the guard is gone
 
-    def name(self, mark: str) -> None:
-        """Say which mark in their environment the processes bear that are to be ended."""
-        self._write("mark:%s\n" % mark)
+    def name(self, mark: str, secret: str) -> None:
+        """Say which mark the processes bear that are to be ended, and where the secret lies that is to be removed."""
+        self._write("mark:%s\nsecret:%s\n" % (mark, os.fsencode(secret).hex()))
 
     def watch(self, sessions: Iterable[int]) -> None:
         self._write("".join("%d\n" % session for session in sessions))
@@ -73,3 +73,6 @@ def _stand_guard(link: socket.socket) -> None:
         mark = next((word[len("mark:") :] for word in words if word.startswith("mark:")), "none")
         sessions = {int(word) for word in words if word.isdigit()}
         sweep.kill_all(mark, sessions, sweep.Spared(frozenset({os.getpid()})), seconds=4.0)
+        for word in words:
+            if word.startswith("secret:"):
+                private.remove(os.fsdecode(bytes.fromhex(word[len("secret:") :])))

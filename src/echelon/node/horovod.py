@@ -1,24 +1,31 @@
-"""Where Horovod's ranks meet: keys and values by HTTP, which horovodrun would serve, in the first agent's own loop."""
+"""Where Horovod's ranks meet: keys and values by HTTP, which horovodrun would serve, in the first agent's own loop.
+
+Horovod's client sends no secret, but it takes an address with a path: `127.0.0.1:20000/TOKEN`. It appends `:PORT`, the
+scope and the key to that (http_store.cc), so that each request begins with the token, which only our ranks know.
+"""
 
 import fcntl
+import re
 import selectors
 import socket
 import struct
-import time
-from functools import partial
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..environment import frameworks
 from ..environment.place import Place
+from .secret import is_digest
+from .serving import Caller, Server
 
-LARGEST_VALUE_BYTES = 1 << 24  # a rank puts 136 bytes for each of the others (gloo/transport/tcp/address.h)
-KEPT_BYTES = 1 << 30  # of 2,800 ranks; each of them holds as many connections
+LEAST_VALUE_BYTES = 1 << 12
+VALUE_BYTES_OF_RANK = 256  # a rank puts 136 bytes for each of the others (gloo/transport/tcp/address.h)
+KEYS_OF_RANK = 24  # an address and a host name in each of three scopes, also of further process sets
 LARGEST_HEAD_BYTES = 1 << 13
-PATIENCE_SECONDS = 30.0
-ACCEPTED_AT_ONCE = 64  # the agent's other duties come in between
 GET_ADDRESS = 0x8915  # SIOCGIFADDR of linux/sockios.h
-WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large",
-         507: "Insufficient Storage"}  # fmt: skip
+WORDS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+         413: "Content Too Large", 507: "Insufficient Storage"}  # fmt: skip
+_SCOPE = re.compile(r"(global|local|cross)[-\w.]{0,300}", re.ASCII)
+_KEY = re.compile(r"(rank_)?[0-9]{1,7}", re.ASCII)
+_LENGTH = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 class Request(NamedTuple):
@@ -37,92 +44,41 @@ class Wrong(Exception):
         self.status = status
 
 
-class _Caller:
-    """A connection, which brings one request and takes one answer."""
+class Limits(NamedTuple):
+    """What a world of ranks needs."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-        self.heard = bytearray()
-        self.answer = memoryview(b"")
-        self.deadline = time.monotonic() + PATIENCE_SECONDS
+    value_bytes: int
+    num_keys: int
+
+    @classmethod
+    def of(cls, num_ranks: int) -> "Limits":
+        """Return the limits of a number of ranks."""
+        return cls(LEAST_VALUE_BYTES + VALUE_BYTES_OF_RANK * num_ranks, KEYS_OF_RANK * num_ranks)
 
 
-class Store:
-    """Answers `PUT`, `GET` and `DELETE` of /scope/key as horovodrun's server does."""
+class Store(Server):
+    """Answers `PUT`, `GET` and `DELETE` of /scope/key as horovodrun's server does, to those who know the token."""
 
-    def __init__(self, selector: selectors.BaseSelector, address: str) -> None:
-        self._selector = selector
+    def __init__(self, selector: selectors.BaseSelector, address: str, token: str, num_ranks: int) -> None:
+        super().__init__(selector, address)
+        self._token = token
+        self._limits = Limits.of(num_ranks)
         self._kept: Dict[str, bytes] = {}
-        self._kept_bytes = 0
-        self._callers: Dict[_Caller, None] = {}
-        self._listener = socket.create_server((address, 0), backlog=4096)
-        self._listener.setblocking(False)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    @property
-    def port(self) -> int:
-        port: int = self._listener.getsockname()[1]
-        return port
-
-    def close(self) -> None:
-        """Forget everything; the next attempt meets at a store of its own."""
-        for caller in list(self._callers):
-            self._drop(caller)
-        self._selector.unregister(self._listener)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        now = time.monotonic()
-        for silent in [caller for caller in self._callers if caller.deadline < now]:
-            self._drop(silent)
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                sock, _address = self._listener.accept()
-            except OSError:  # nobody is left, or no descriptor is: Horovod's ranks call again
-                return
-            sock.setblocking(False)
-            caller = _Caller(sock)
-            self._callers[caller] = None
-            self._selector.register(sock, selectors.EVENT_READ, partial(self._hear, caller))
-
-    def _hear(self, caller: _Caller) -> None:
+    def hear(self, caller: Caller) -> None:
+        """Answer one request; then the connection ends."""
+        if caller.ends_when_sent:
+            raise ValueError("a second request")
         try:
-            data = caller.socket.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(caller)
-            return
-        caller.heard += data
-        try:
-            request = parse(caller.heard)
+            request = parse(caller.heard, self._token, self._limits.value_bytes)
             if request is None:
                 return
             answer = response(200, self._carry_out(request))
         except Wrong as error:
             answer = response(error.status)
-        caller.answer = memoryview(answer)
-        self._selector.modify(caller.socket, selectors.EVENT_WRITE, partial(self._say, caller))
-        self._say(caller)
-
-    def _say(self, caller: _Caller) -> None:
-        try:
-            sent = caller.socket.send(caller.answer)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(caller)
-            return
-        caller.answer = caller.answer[sent:]
-        if not caller.answer:
-            self._drop(caller)
-
-    def _drop(self, caller: _Caller) -> None:
-        del self._callers[caller]
-        self._selector.unregister(caller.socket)
-        caller.socket.close()
+        caller.heard.clear()
+        caller.ends_when_sent = True
+        self.say(caller, answer)
 
     def _carry_out(self, request: Request) -> bytes:
         """Keep, return or forget a value; raise Wrong where there is none, or no room."""
@@ -130,17 +86,16 @@ class Store:
             if request.key not in self._kept:
                 raise Wrong(404)  # Horovod asks again until it is there
             return self._kept[request.key]
-        old = len(self._kept.pop(request.key, b""))
-        self._kept_bytes -= old
-        if request.method == "PUT":
-            if self._kept_bytes + len(request.value) > KEPT_BYTES:
-                raise Wrong(507)
-            self._kept[request.key] = request.value
-            self._kept_bytes += len(request.value)
-        return b""  # a rank deletes its own key once all have met, so that a second hvd.init() waits for the new one
+        if request.method == "DELETE":
+            self._kept.pop(request.key, None)
+            return b""  # once all have met, so that a second hvd.init() waits for the new addresses
+        if request.key not in self._kept and len(self._kept) >= self._limits.num_keys:
+            raise Wrong(507)
+        self._kept[request.key] = request.value
+        return b""
 
 
-def parse(heard: bytearray) -> Optional[Request]:
+def parse(heard: bytearray, token: str, largest_value_bytes: int) -> Optional[Request]:
     """Return the request, None while it is not whole; raise Wrong for what Horovod would not say."""
     end = heard.find(b"\r\n\r\n", 0, LARGEST_HEAD_BYTES)
     if end < 0:
@@ -149,22 +104,28 @@ def parse(heard: bytearray) -> Optional[Request]:
         return None
     first, *fields = bytes(heard[:end]).decode("latin-1").split("\r\n")
     words = first.split(" ")
-    if len(words) != 3 or words[1].count("/") != 2 or not words[1].startswith("/"):
+    path = words[1].split("/") if len(words) == 3 else []
+    if len(path) != 4 or path[0]:
         raise Wrong(400)
+    if not is_digest(token.encode(), path[1].partition(":")[0].encode()):
+        raise Wrong(403)
     if words[0] not in ("GET", "PUT", "DELETE"):
         raise Wrong(405)
+    if not (_SCOPE.fullmatch(path[2]) and _KEY.fullmatch(path[3])):
+        raise Wrong(400)
     size = _size(fields)
-    if size > LARGEST_VALUE_BYTES:
+    if size > largest_value_bytes:
         raise Wrong(413)
     begin = end + 4
-    return Request(words[0], words[1], bytes(heard[begin : begin + size])) if len(heard) >= begin + size else None
+    key = "/%s/%s" % (path[2], path[3])
+    return Request(words[0], key, bytes(heard[begin : begin + size])) if len(heard) >= begin + size else None
 
 
 def _size(fields: List[str]) -> int:
     for field in fields:
         name, _, value = field.partition(":")
         if name.strip().lower() == "content-length":
-            if not value.strip().isdigit():
+            if not _LENGTH.fullmatch(value.strip()):
                 raise Wrong(400)
             return int(value)
     return 0
@@ -176,13 +137,16 @@ def response(status: int, value: bytes = b"") -> bytes:
     return head.encode() + value
 
 
-def variables(environ: Mapping[str, str], place: Place, node: str, message: Mapping[str, Any]) -> Dict[str, str]:
+def variables(
+    environ: Mapping[str, str], place: Place, node: str, message: Mapping[str, Any], token: str
+) -> Dict[str, str]:
     """Return what tells a rank of this node where Horovod's ranks meet, and which way it reaches the other nodes."""
     return frameworks.horovod_variables(
         environ,
         place,
         node=node,
-        port=message["horovod_port"],
+        port=message["stores"]["horovod"],
+        token=token,
         interface=interface_towards(another_host(place, message["workers"])),
     )
 

@@ -4,6 +4,8 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from . import private
+
 
 class Order(NamedTuple):
     """What order.json holds, and the secret."""
@@ -36,25 +38,26 @@ class Order(NamedTuple):
     rank_argument: str = ""  # each rank gets this and its local rank as its first argument; "": none
     mpi: str = ""  # what starts the ranks of an MPI program: "mpirun", "horovodrun", Slurm's "pmix" …; "": we do
     looks: Optional[Dict[str, Any]] = None  # what is looked at beside the ranks, as a survey is asked; None: nothing
-    horovod_address: str = ""  # where the first agent serves the store by which Horovod's ranks meet; "": nowhere
+    store_address: str = ""  # where the first agent serves what ranks meet by; "": on all interfaces
+    serves_horovod: bool = False  # whether it serves the store by which Horovod's ranks meet, too
 
 
 def read(run_directory: str) -> Order:
     """Read the order and the secret of a run."""
+    return Order(**read_fields(run_directory), secret=private.read_secret(run_directory))
+
+
+def read_fields(run_directory: str) -> Dict[str, Any]:
+    """Read the order alone: the secret is gone once all agents have come."""
     with open(os.path.join(run_directory, "order.json"), encoding="utf-8") as file:
         fields: Dict[str, Any] = json.load(file)
-    with open(os.path.join(run_directory, "secret"), "rb") as secret:
-        fields["secret"] = bytes.fromhex(secret.read().decode())
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
-    return Order(**fields)
+    return fields
 
 
 def write(order: Order, run_directory: str) -> None:
-    """Write the order and the secret, the secret readable by the user alone."""
+    """Write the order and the secret, readable by the user alone."""
     fields = order._asdict()
     secret: bytes = fields.pop("secret")
-    with open(os.path.join(run_directory, "order.json"), "w", encoding="utf-8") as file:
-        json.dump(fields, file, indent=1)
-    descriptor = os.open(os.path.join(run_directory, "secret"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret.hex())
+    private.write(os.path.join(run_directory, "order.json"), json.dumps(fields, indent=1).encode())
+    private.write_secret(run_directory, secret)

@@ -16,7 +16,7 @@ class RankOutput:
 
     def __init__(self, log_path: str, forward: "Forward | None") -> None:
         self.path = log_path
-        self._log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._buffer = bytearray()
         self._forward = forward
         self.pipes: Dict[int, str] = {}  # reading end → "stdout" or "stderr"

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set
 from ..environment.rank_names import RANK_NAMES
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and leaves the driver alone
-DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")  # NVML, which only looks, keeps /dev/nvidiactl open
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # pyarrow's allocator, which locks itself around every fork
 
 

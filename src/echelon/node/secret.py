@@ -7,25 +7,33 @@ try:
 except ImportError:  # a Python that was built without it
     from hashlib import blake2b
 
+NONCE_BYTES = 16
+PROOF_BYTES = 32
+
 
 def nonce() -> str:
     """Return a fresh random challenge."""
-    return os.urandom(16).hex()
+    return os.urandom(NONCE_BYTES).hex()
 
 
 def proof(secret: bytes, role: str, challenge: str) -> str:
     """Return what only a holder of the run's secret (at most 64 bytes) can answer to a challenge."""
-    return str(_mac(secret, (role + ":" + challenge).encode("utf-8", "surrogatepass")).hex())
+    return digest(secret, (role + ":" + challenge).encode("utf-8", "surrogatepass")).hex()
 
 
 def proves(secret: bytes, role: str, challenge: str, answer: object) -> bool:
     """Say whether the answer to a challenge shows knowledge of the secret."""
     if not isinstance(answer, str):
         return False
-    blind = os.urandom(16)  # two digests under a key of the moment: how long they compare tells nothing
-    wanted = proof(secret, role, challenge).encode()
-    return _mac(blind, wanted) == _mac(blind, answer.encode("utf-8", "surrogatepass"))
+    return is_digest(proof(secret, role, challenge).encode(), answer.encode("utf-8", "surrogatepass"))
 
 
-def _mac(key: bytes, text: bytes) -> bytes:
-    return bytes(blake2b(text, key=key, digest_size=32).digest())
+def is_digest(wanted: bytes, answer: bytes) -> bool:
+    """Say whether both are equal; how long that takes tells nothing: two digests under a key of the moment differ."""
+    blind = os.urandom(NONCE_BYTES)
+    return digest(blind, wanted) == digest(blind, answer)
+
+
+def digest(key: bytes, text: bytes) -> bytes:
+    """Return the PROOF_BYTES that only a holder of a key (at most 64 bytes) can make of a text."""
+    return bytes(blake2b(text, key=key, digest_size=PROOF_BYTES).digest())

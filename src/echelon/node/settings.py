@@ -1,12 +1,11 @@
 """The environment that all ranks of this node share."""
 
 import os
-import stat
 from typing import Dict, Mapping
 
 from ..environment import threads
 from ..environment.slurm_agent import job_id
-from . import sweep
+from . import private, sweep
 from .order import Order
 from .seat import Seat
 
@@ -50,7 +49,6 @@ def _make(folder: str) -> bool:
     """Make a folder of the user's own; return whether it is one: code is run from some of them, and /tmp is shared."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.lstat(folder)
+        return not os.path.islink(folder) and private.is_own(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

@@ -52,6 +52,8 @@ if _scale:
     __import__("_echelon.train")  # found by its package from here on, also when the path is left
 if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
+elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py), and not to be by what the script starts
+    os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
 _leave_the_path()
 try:
     # the site's own has its turn; where there is none, or it fails, site.py gets the error that it would have got
@@ -70,7 +72,7 @@ finally:
         try:
             from _echelon.train import automatic
 
-            automatic.begin(_scale)
+            automatic.begin(_scale, was_forked=bool(_link))
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # Python itself would go on with the script, on all ranks alike

@@ -1,17 +1,18 @@
 """Give every rank of this node its environment and start it, by fork from the warm process or by exec."""
 
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..environment import devices, frameworks, slurm_task, surroundings
 from ..environment.place import Place
-from . import affinity, sweep, warm_process
+from . import affinity, credentials, sweep, warm_process
 from .binding import Binding
 from .order import Order
 from .output import RankOutput
 from .ranks import Rank
 from .seat import Seat
 from .spawn import CannotStart, merged, open_input, spawn
+from .stores import attempt_key, horovod_token
 from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
 
 Variables = Dict[str, Optional[str]]
@@ -30,6 +31,7 @@ class Starter:
         self._adopts = False
         self.warm: Optional[WarmProcess] = None
         self.why_exec = "" if order.launch == "warm" else "asked for"
+        self._entrance = -1  # the descriptor by which ranks get the key of the attempt
 
     def warm_up(self, stdout: int, stderr: int) -> None:
         """Start importing at once, while the other agents are still on their way."""
@@ -60,6 +62,18 @@ class Starter:
         """Say whether the imports are still going on, so that ranks cannot be started yet."""
         return self.warm is not None and self.warm.state == STARTING
 
+    def begin(self, message: Dict[str, Any]) -> None:
+        """Have ready what all ranks of the attempt inherit."""
+        self._forget_entrance()
+        if "ranks" in message["stores"]:
+            key, port = attempt_key(self.order.secret, message), message["stores"]["ranks"]
+            self._entrance = credentials.write(credentials.Entrance(key, message["master_addr"], port))
+
+    def _forget_entrance(self) -> None:
+        if self._entrance >= 0:
+            os.close(self._entrance)
+            self._entrance = -1
+
     def start(self, rank: Rank, variables: Variables) -> None:
         """Start one rank; raise CannotStart. By fork its process id comes later, in a message."""
         stdout, stderr = rank.output.open_pipes()
@@ -69,17 +83,28 @@ class Starter:
         try:
             if self.warm is not None and self.warm.state == READY:
                 rank.was_forked = True
-                self.warm.fork(rank.local_rank, variables, cpus, (stdin, stdout, stderr), self._argument(variables))
+                files = [stdin, stdout, stderr, *([self._entrance] if self._entrance >= 0 else [])]
+                self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables))
             else:
                 self._adopt_orphans()
                 affinity.apply(cpus)  # a program inherits it
                 argv = with_argument(self.order, self._argument(variables))
-                rank.pid = spawn(argv, self._exec_environment(variables), stdin, stdout, stderr)
+                rank.pid = self._spawn(argv, self._exec_environment(variables), (stdin, stdout, stderr))
         finally:
             if cpus and not rank.was_forked:
                 os.sched_setaffinity(0, ours)
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
+
+    def _spawn(self, argv: List[str], environ: Dict[str, str], standard: Tuple[int, int, int]) -> int:
+        """Start a program, which inherits the key of the attempt."""
+        if self._entrance < 0:
+            return spawn(argv, environ, *standard)
+        os.set_inheritable(self._entrance, True)
+        try:
+            return spawn(argv, {**environ, **credentials.variable(self._entrance)}, *standard)
+        finally:
+            os.set_inheritable(self._entrance, False)
 
     def _argument(self, variables: Variables) -> str:
         """Return what DeepSpeed's launcher, for one, puts before the script's own arguments."""
@@ -117,10 +142,11 @@ class Starter:
                 error_file=error_file,
             )
         )
-        if self.order.horovod_address:
+        if self.order.serves_horovod and "horovod" in message["stores"]:
             from . import horovod  # few scripts need it
 
-            result.update(horovod.variables(self.environ, place, self.seat.node, message))
+            token = horovod_token(self.order.secret, message)
+            result.update(horovod.variables(self.environ, place, self.seat.node, message, token))
         result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
         if frameworks.OF_NO_RANK in self.environ:
             result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]
@@ -129,13 +155,15 @@ class Starter:
         if not self.order.mpi:
             result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
         if self.order.visible == "own":
-            result.update(devices.only(self.environ, place.local_rank))
+            may_share = self.seat.num_devices < self.seat.local_world_size  # else the plan was refused
+            result.update(devices.only(self.environ, place.local_rank, may_share=may_share))
         elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
             result.update(devices.first_device(place.local_rank))
         result.update({name: value for name, value in self.order.environ.items() if name in result})
         return result
 
     def close(self) -> None:
+        self._forget_entrance()
         if self.warm is not None:
             self.warm.close()
 
@@ -164,7 +192,7 @@ def with_argument(order: Order, argument: str) -> List[str]:
 
 def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
     """Return a rank with its log file, not yet started; raise OSError where the log cannot be written."""
-    os.makedirs(log_directory, exist_ok=True)
+    os.makedirs(log_directory, mode=0o700, exist_ok=True)
     output = RankOutput(os.path.join(log_directory, "rank-%d.log" % place.rank), forward)
     return Rank(rank=place.rank, local_rank=place.local_rank, output=output)
 

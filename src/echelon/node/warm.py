@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
-from . import affinity, children, leave, link, preload, sweep
+from . import affinity, children, credentials, leave, link, preload, sweep
 
 # Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -104,7 +104,7 @@ def _become_rank(
     signal.set_wakeup_fd(-1)
     for end in wakeup:
         os.close(end)
-    for standard, descriptor in enumerate(descriptors):
+    for standard, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, standard)
         os.close(descriptor)
     for name, value in message["environ"].items():
@@ -112,6 +112,8 @@ def _become_rank(
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    for descriptor in descriptors[3:]:
+        os.environ.update(credentials.variable(descriptor))
     if message.get("argument"):
         sys.argv.insert(1, message["argument"])
     _reseed()

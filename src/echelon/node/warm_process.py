@@ -39,11 +39,12 @@ class WarmProcess:
         local_rank: int,
         environ: Dict[str, Optional[str]],
         cpus: Sequence[int],
-        standard: Sequence[int],
+        files: Sequence[int],
         argument: str = "",
     ) -> None:
+        """Ask for a rank; `files` are its stdin, stdout, stderr and, where there is one, the file with its key."""
         order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
-        link.send(self.socket, order, list(standard))
+        link.send(self.socket, order, files)
 
     def receive(self) -> Optional[Dict[str, Any]]:
         """Return its next message, or None when it is gone."""

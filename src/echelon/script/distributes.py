@@ -13,7 +13,7 @@ _PACKAGES = (
 )  # fmt: skip
 _NAMES = (
     "torch.distributed", "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed",
-    "torch.multiprocessing.spawn", "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",
+    "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",
     "transformers.Trainer", "transformers.Seq2SeqTrainer",
 )  # fmt: skip
 

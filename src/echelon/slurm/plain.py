@@ -155,9 +155,15 @@ def _settings(variables: Sequence[Variable], threads: int) -> list[str]:
             value = value.replace(place, text)
         lines += [f"# {line}" for line in textwrap.wrap(_comment(variable.why), COMMENT_WIDTH)]
         lines.append(f'export {variable.name}="${{{variable.name}:-{value}}}"')
-    folders = [f'"${variable.name}"' for variable in variables if variable.is_folder]
+    folders = [variable.name for variable in variables if variable.is_folder]
     if folders:
-        lines.append("mkdir -p " + " ".join(folders))
+        lines += [
+            "# A folder that another user has made is not used: the code in it would run as you.",
+            f"for name in {' '.join(folders)}; do",
+            '  mkdir -p -m 700 "${!name}"',
+            '  [ -O "${!name}" ] && [ ! -L "${!name}" ] || unset "$name"',
+            "done",
+        ]
     return lines
 
 

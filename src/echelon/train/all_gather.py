@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch.distributed import irecv, isend  # themselves, also where a proof counts them
 from torch.nn import Module
 
+from . import device as devices
+
 _around_a_ring = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the newer name, and the older
 SMALL_BYTES = 1 << 17
 """Up to here turns cost more than bytes do."""
@@ -24,7 +26,7 @@ def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
     """Return the sum over the ranks of a group, or all, in their order; every rank has the same bits of it."""
     group = group or dist.group.WORLD
     size = group.size()
-    if size == 1 or value.device.type != "cpu" or size * value.numel() * value.element_size() > SMALL_BYTES:
+    if size == 1 or devices.is_accelerator(value.device) or size * value.numel() * value.element_size() > SMALL_BYTES:
         found = value.clone()
         dist.all_reduce(found, group=group)
         return found
@@ -36,7 +38,7 @@ def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
 
 def install(model: Module, device: torch.device) -> None:
     """Let fully_shard gather all weights of a model in few turns."""
-    if device.type != "cpu":
+    if devices.is_accelerator(device):
         return
     gather = _FewTurns(is_one_node=os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"))
     for module in model.modules():

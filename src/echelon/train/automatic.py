@@ -26,8 +26,14 @@ def prepare(scale: str) -> None:
         from .split import gradients, hooks  # noqa: F401
 
 
-def begin(scale: str) -> None:
+def begin(scale: str, *, was_forked: bool) -> None:
     """Scale the script that follows, as `scale` says; "observe": only record what it does by itself."""
+    rank_pid = os.environ.pop("ECHELON_CHILD_OF", "")
+    if rank_pid:
+        from . import elsewhere
+
+        elsewhere.guard(int(rank_pid))
+        return
     is_exact = wishes.read(os.environ).num_shards > 0
     if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ and not is_exact:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
@@ -44,4 +50,4 @@ def begin(scale: str) -> None:
     if scale == OBSERVE:
         observe.begin(os.environ)
     else:
-        start.start_hooked()
+        start.start_hooked(was_forked=was_forked)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from . import messages
 from .view import pieces
 from .view.pieces import Pieces
 from .view.tensors import Sharded, map_tensors, own_part, tensors_of
@@ -83,7 +84,8 @@ def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: 
     """View a batch of which every rank has its samples; a collate function may have made other rows than samples."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
-    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world)), world, rows, [batch])
+    kept = counts[0] if counts and max(counts[0]) <= max(rows) else rows  # a collate function may drop samples
+    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world)), world, kept, [batch])
 
 
 def _viewing(
@@ -126,6 +128,4 @@ def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: Li
 
 def _gathered_list(parts: List[Any], world: World, rows: Tuple[int, ...]) -> List[Any]:
     mine = [entry for one, place in zip(parts, world.shards()) for entry in list(one)[: rows[place.rank]]]  # noqa: B905
-    found: List[Any] = [None for _ in range(world.processes.size)]
-    dist.all_gather_object(found, mine)
-    return [entry for part in found for entry in part]
+    return [entry for part in messages.gather(mine) for entry in part]

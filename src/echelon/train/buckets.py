@@ -13,6 +13,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from . import device as devices
 from .world import World
 
 DEFAULT_MEGABYTES = 25.0
@@ -58,10 +59,10 @@ class Buckets:
         if not self._is_open:
             yield
             return
-        self._wait_for_device()
+        devices.synchronize(self._world.device)
         began = time.perf_counter()
         yield
-        self._wait_for_device()
+        devices.synchronize(self._world.device)
         self._times[-1].append(time.perf_counter() - began)
 
     def are_others_due(self) -> bool:
@@ -93,10 +94,6 @@ class Buckets:
             "gradients travel in buckets of %g MB: a backward() takes %.3g ms so, %s (measured in the first %d)"
             % (self._current, taken[self._current], others, sum(map(len, self._times)))
         )
-
-    def _wait_for_device(self) -> None:
-        if self._world.device.type == "cuda":
-            torch.cuda.synchronize(self._world.device)
 
 
 def _is_determinism_wanted() -> bool:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from . import gloo
+from . import groups
 
 ONE_BUCKET_MEGABYTES = float(1 << 20)
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,8 +35,7 @@ def compress(model: DistributedDataParallel, how: str) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # it needs numpy
 
         rank, step = (int(one) for one in how.split(":")[1:])
-        group = dist.new_group()  # its messages begin in other threads, and must not mix with those of the script
-        gloo.yield_cores()
+        group = groups.new()  # its messages begin in other threads, and must not mix with those of the script
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=step)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 

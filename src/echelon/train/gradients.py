@@ -6,13 +6,13 @@ methods the model was called, how often, or how many models there are. DDP overl
 
 import inspect
 import weakref
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, Optional
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, Collection, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 from .buckets import DEFAULT_MEGABYTES, Buckets
 from .compression import compress
@@ -24,7 +24,8 @@ from .wholes import is_sharded
 from .witnesses import Witnesses, multiply_all
 from .world import World
 
-_MAY_LEAVE_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
+_HAS_SWITCH = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
+_NO_SYNC: Dict[str, Any] = {"init_sync": False} if _HAS_SWITCH else {}
 
 
 class _Trained(nn.Module):
@@ -82,15 +83,34 @@ class Gradients:
     def has_optimizers(self) -> bool:
         return any(known() is not None for known in self._optimizers)
 
+    def known_optimizers(self) -> List[torch.optim.Optimizer]:
+        """Return the optimizers that there are, in the order of all ranks."""
+        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+
     def parameters(self) -> List[nn.Parameter]:
         """Return what is trained, each once, in the order of the optimizers' groups."""
-        found = {}
-        for optimizer in [known() for known in self._optimizers]:
-            for group in optimizer.param_groups if optimizer is not None else ():
-                for parameter in group["params"]:
-                    if parameter.requires_grad:
-                        found[id(parameter)] = parameter
+        found: Dict[int, nn.Parameter] = {}
+        for optimizer in self.known_optimizers():
+            found.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
         return list(found.values())
+
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+        """Return what one optimizer trains."""
+        return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+
+    def place_of(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return an optimizer's place in the order in which all ranks made them."""
+        self.add(optimizer)
+        return next(place for place, known in enumerate(self._optimizers) if known() is optimizer)
+
+    def all_but(self, places: Collection[int]) -> List[List[nn.Parameter]]:
+        """Return what each of the other optimizers trains that there are now."""
+        others = [known() for place, known in enumerate(self._optimizers) if place not in places]
+        return [self.parameters_of(optimizer) for optimizer in others if optimizer is not None]
+
+    def known_parameters(self) -> List[nn.Parameter]:
+        """Return what all ranks have met over, in the order of all ranks."""
+        return self._parameters
 
     def prepare(self) -> None:
         """Meet the other ranks over the parameters; they get rank 0's values when they are first seen."""
@@ -102,7 +122,7 @@ class Gradients:
             refuse_several_devices(parameters)
             for parameter in parameters:
                 if id(parameter) not in known and not is_sharded(parameter):
-                    dist.broadcast(parameter.detach(), 0)
+                    dist.broadcast(parameter.data, 0)  # a graph that waits for its backward() shall not notice
             self._parameters = parameters
             self._ddp = None
 
@@ -113,23 +133,22 @@ class Gradients:
         self._shards.refuse_thawed()
         self.prepare()
         if not all(is_sharded(one) for one in self._parameters):
-            optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
-            self._shards.apply(optimizers, self._parameters)
+            self._shards.apply(self.known_optimizers(), self._parameters)
             self._parameters = self.parameters()
 
-    def _wrap(self, *, finds_unused: bool, are_equal: bool = False) -> None:
+    def _wrap(self, *, finds_unused: bool) -> None:
         self._ddp = None  # its hooks go with it
         self._finds_unused = finds_unused
         dense = [one for one in self._parameters if id(one) not in self._sparse]
         if dense:
             self._buckets.begin(dense)
-            more: Dict[str, Any] = {"init_sync": False} if are_equal and _MAY_LEAVE_OUT_SYNC else {}
-            self._ddp = DistributedDataParallel(
-                _Trained(dense),
-                find_unused_parameters=finds_unused,
-                bucket_cap_mb=self._buckets.limit,
-                **more,
-            )
+            with _without_sync():
+                self._ddp = DistributedDataParallel(
+                    _Trained(dense),
+                    find_unused_parameters=finds_unused,
+                    bucket_cap_mb=self._buckets.limit,
+                    **_NO_SYNC,
+                )
             compress(self._ddp, self._compression)
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
@@ -152,7 +171,7 @@ class Gradients:
             self.is_local = False
             self._after_sync()
             if self._buckets.are_others_due():
-                self._wrap(finds_unused=self._finds_unused, are_equal=True)
+                self._wrap(finds_unused=self._finds_unused)
 
     def may_be_multiplied(self, loss: torch.Tensor) -> bool:
         """Say whether the gradients of this loss may be multiplied by a factor when they are there."""
@@ -261,6 +280,19 @@ class Gradients:
         indices = exchange.gather(gradient.indices().t().contiguous(), self._world, rows)
         values = exchange.gather(gradient.values(), self._world, rows) / self._world.size
         return torch.sparse_coo_tensor(indices.t(), values, parameter.shape, check_invariants=False).coalesce()
+
+
+@contextmanager
+def _without_sync() -> Iterator[None]:
+    """Let DDP leave weights as they are, which ranks have agreed on: a graph may wait for its backward()."""
+    name = "_sync_module_states"
+    original = getattr(distributed, name)
+    if not _HAS_SWITCH:
+        setattr(distributed, name, lambda *_args, **_kwargs: None)
+    try:
+        yield
+    finally:
+        setattr(distributed, name, original)
 
 
 def refuse_several_devices(parameters: List[nn.Parameter]) -> None:

@@ -1,13 +1,13 @@
 """The automatic form: PyTorch's own entry points call a Run, so that a script for one device needs no change."""
 
 from functools import wraps
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, shards, wholes
+from . import alone, batch_norm, draws, shards, tracing, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
@@ -23,7 +23,10 @@ def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     _hook_backward(run)
     run.gradients.witnesses.install()
+    run.late_hooks.install()
     _hook_calls(run)
+    if run.draws.is_on:
+        draws.install(run.draws)
     derivatives.install(run)
     if isinstance(run.gradients, OwnGradients):
         local_hooks.install(run, run.gradients)
@@ -35,6 +38,7 @@ def install(run: Run) -> None:
         _hook_loaders(run)
         _hook_optimizers(run)
         _hook_modes(run)
+        tracing.install(run, lambda module: _share_buffers(module, run) if _is_trained(module, run) else None)
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
@@ -46,7 +50,7 @@ def install(run: Run) -> None:
             _hook_for_split(run)
         if run.wishes.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
-        if run.wishes.keeps_batch and run.world.size > 1:
+        if run.batches_per_step > 1:
             _hook_lengths(run)
 
 
@@ -65,14 +69,45 @@ def _hook_for_split(run: Run) -> None:
 
 
 def _hook_backward(run: Run) -> None:
-    original = torch.Tensor.backward
+    """Let loss.backward() and torch.autograd.backward() be those of the whole batch; one may call the other."""
+    original, engine = torch.Tensor.backward, torch.autograd.backward
+    within: List[bool] = []
+
+    def enter(loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        within.append(True)
+        try:
+            run.backward(loss, run_backward)
+        finally:
+            within.pop()
 
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if within or run.calls.is_inside:
+            original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+            return
         if args or kwargs.keys() - {"retain_graph"}:
             run.gradients.witnesses.note()
-        run.backward(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
+        enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
+
+    def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        if within or run.calls.is_inside or not run.has_begun or run.world.is_alone:
+            engine(tensors, grad_tensors, *args, **kwargs)
+            return
+        run.gradients.witnesses.note()
+        enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
+    torch.autograd.backward = backward_of_several
+
+
+def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
+    """Return one loss that has the gradients of several tensors, each with its weights."""
+    several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    given = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
+    terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, given)]  # noqa: B905
+    loss = terms[0]
+    for term in terms[1:]:
+        loss = loss + term
+    return loss
 
 
 def _hook_calls(run: Run) -> None:
@@ -80,7 +115,7 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if run.calls.is_idle:
+        if run.calls.is_idle or alone.is_alone():
             return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
@@ -94,9 +129,11 @@ def _hook_calls(run: Run) -> None:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
         run.calls.is_compiled = True
+        run.draws.stop("models, for torch.compile has compiled what draws them")
         leave()  # what is compiled is the module, not how it is called
         try:
-            return compiles(model, *args, **kwargs)
+            with run.draws.put_back():
+                return compiles(model, *args, **kwargs)
         finally:
             enter()
 
@@ -110,7 +147,7 @@ def _hook_steps(run: Run) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: run.gradients.after_step(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: run.after_step(optimizer))
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
@@ -165,7 +202,7 @@ def _hook_optimizers(run: Run) -> None:
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
     """Let a larger global batch have the learning rate that was asked for, before a scheduler sees it."""
-    factor = run.world.size ** LEARNING_RATES[run.wishes.learning_rate]
+    factor = run.batches_per_step ** LEARNING_RATES[run.wishes.learning_rate]
     for group in optimizer.param_groups if factor != 1 else ():
         group["lr"] = group["lr"] * factor
 
@@ -176,7 +213,7 @@ def _hook_lengths(run: Run) -> None:
 
     def length(self: "DataLoader[Any]") -> int:
         num_batches = original(self)
-        return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.world.size)
+        return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.batches_per_step)
 
     DataLoader.__len__ = length  # type: ignore[method-assign]
 
@@ -192,6 +229,8 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
+        if run.calls.is_idle or alone.is_alone():
+            return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
             run.gradients.settle(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):
@@ -258,6 +297,8 @@ def _hook_own_distribution(run: Run) -> None:
     original = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if not _is_ours():
+            run.first_step.leave("the script distributes itself")
         if not _is_ours() and not run.world.is_alone:
             if run.wishes.is_auto and not run.has_begun:
                 run.stand_aside()

@@ -32,6 +32,8 @@ class ShardedSampler:
         self.run = run
         self.is_whole = is_whole
         self.rows: Deque[Tuple[int, ...]] = deque()
+        self.indices: Deque[List[Any]] = deque()
+        """Of the samples of the batches whose rows wait, on all ranks."""
         self._ahead: Deque[List[Any]] = deque()
         self._batches: Iterator[List[Any]] = iter(())
 
@@ -40,6 +42,7 @@ class ShardedSampler:
 
     def __iter__(self) -> Iterator[List[Any]]:
         self.rows.clear()
+        self.indices.clear()
         self._ahead.clear()
         self._batches = self._draw_all()  # now, and not when the first batch is asked for
         return self._each()
@@ -75,6 +78,7 @@ class ShardedSampler:
             num_batches += 1
             rows = batches.rows_of(len(batch), run.world.size)
             self.rows.append(rows)
+            self.indices.append(batch)
             yield self._of_exact(batch, rows, key + num_batches) if run.world.is_exact else self._own(batch, rows)
 
     def _own(self, batch: List[Any], rows: Tuple[int, ...]) -> List[Any]:
@@ -144,7 +148,7 @@ class Loop:
 
     def _begin(self, loader: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-            if self.run.wishes.keeps_batch and self.run.world.size > 1:
+            if self.run.batches_per_step > 1:
                 raise Refusal(
                     "--per-device-batch needs samples that can be chosen, and the DataLoader reads a stream",
                     "leave --per-device-batch out: the ranks then share each batch of the stream",
@@ -179,18 +183,19 @@ class Loop:
 
     def __next__(self) -> Any:
         is_whole = self._sampler is None or self._sampler.is_whole
+        self.run.raised.refuse_if_caught()
         self.run.enter(self)
         if self._sampler is not None:
             self._sampler.draw_ahead()
         try:
-            with self._streams(is_whole):
+            with self.run.later.pace.part("load"), self._streams(is_whole):
                 batch = next(self._inner)
         except StopIteration:
             self.close()
             raise
         return self._shared(batch)
 
-    def _streams(self, is_whole: bool) -> ContextManager[None]:
+    def _streams(self, is_whole: bool) -> ContextManager[Any]:
         """Return whose random numbers a batch is loaded with."""
         streams = self.run.streams
         if self._sampler is not None and self.run.world.is_exact:
@@ -210,8 +215,13 @@ class Loop:
             if size < run.world.size and not self._num_batches:
                 raise small_batch(size, run.world)
             rows = batches.rows_of(size, run.world.size)
+            run.later.at_stream(batch)
         else:
             rows = self._sampler.rows.popleft()
+            size = batches.length_of(batch) if self._sampler.is_whole and run.world.size > 1 else 0
+            if size and size < sum(rows) and not run.world.is_exact:
+                rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
+            run.later.at_batch(self._sampler.indices.popleft())
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:
@@ -270,3 +280,18 @@ class WholeLoop:
 def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":
     """Return a place for the sharded copies of loaders, which keep their workers from epoch to epoch."""
     return weakref.WeakKeyDictionary()
+
+
+class ShardedLoader:
+    """The explicit form of a sharded loader."""
+
+    def __init__(self, loader: "DataLoader[Any]", run: "Run") -> None:
+        self._loader = loader
+        self._run = run
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Any:
+        self._run.begin_training()
+        return Loop(self._loader, self._run)

@@ -9,6 +9,7 @@ import ctypes
 import random
 import struct
 import sys
+import zlib
 from functools import lru_cache
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -63,6 +64,12 @@ def is_same(one: Kept, other: Kept) -> bool:
     are_bytes = isinstance(one.numpy, bytes) and isinstance(other.numpy, bytes)
     is_numpy_same = one.numpy == other.numpy if are_bytes else str(one.numpy) == str(other.numpy)
     return is_numpy_same and bool(one.python == other.python)
+
+
+def digest() -> int:
+    """Return a number that two processes share where both states are equal."""
+    kept = keep()
+    return zlib.crc32(repr((kept.python, kept.numpy)).encode())
 
 
 def portable() -> List[Any]:

@@ -1,13 +1,18 @@
 """What cannot be scaled, or was not, is said in a few lines and stops the run."""
 
+import atexit
 import linecache
 import os
 import sys
+import threading
 from types import FrameType, TracebackType
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from .wishes import SPREAD
 
+REFUSED_EXIT_CODE = 2
+_untold: "List[Refusal]" = []
+"""Refusals that nobody has been told of yet."""
 _INSIDE = ("echelon", "_echelon", "torch")
 _OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
 _WEIGHTS_ARE_PARTS = (
@@ -16,8 +21,11 @@ _WEIGHTS_ARE_PARTS = (
 )
 
 
-class Refusal(RuntimeError):
-    """The script cannot be trained on several devices as it stands; the message holds the reason and the way out."""
+class Refusal(BaseException):
+    """The script cannot be trained on several devices as it stands; the message holds the reason and the way out.
+
+    It is no Exception: a script that goes on after an error must not go on after this, and train otherwise.
+    """
 
     is_told_briefly = True
 
@@ -25,30 +33,72 @@ class Refusal(RuntimeError):
         super().__init__("%s\n  way out: %s" % (reason, way_out))
         self.factor = factor
         """By what a gradient is a multiple of the right one; 0: it is none."""
+        _untold.append(self)
+
+    def __reduce__(self) -> Any:
+        reason, _, way_out = str(self).partition("\n  way out: ")
+        return type(self), (reason, way_out)
+
+    def withdraw(self) -> None:
+        """Forget a refusal that our own code has caught: it does not hold."""
+        if self in _untold:
+            _untold.remove(self)
 
 
 Refusal.__module__ = "echelon"  # as people know it, from wherever it was imported
 
 
 def tell_briefly(how: str = "data") -> None:
-    """Let a refusal that nobody catches be told with the script's own line, and not with how we came to it.
+    """Let a refusal be told with the script's own line, and not with how we came to it; the run fails in any case.
 
     `how` is what --scale says: where it cuts weights, PyTorch's own words about them get the way out.
     """
-    original = sys.excepthook
+    original, of_threads, pid = sys.excepthook, threading.excepthook, os.getpid()
 
     def excepthook(kind: Any, error: BaseException, trace: Optional[TracebackType]) -> None:
-        if not getattr(error, "is_told_briefly", False):
-            original(kind, error, trace)
-            if how in SPREAD and is_about_parts(error):
-                sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
+        if getattr(error, "is_told_briefly", False):
+            _tell(error, _place_of(trace))
             return
-        said = "echelon.%s: %s\n%s" % (kind.__name__, error, _place_of(trace))
-        file = sys.__stderr__ or sys.stderr  # torch.distributed has put its own there, which begins lines with the rank
-        file.write(said)
-        file.flush()
+        original(kind, error, trace)
+        if how in SPREAD and is_about_parts(error):
+            sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
 
-    sys.excepthook = excepthook
+    def excepthook_of_threads(caught: Any) -> None:
+        if not isinstance(caught.exc_value, Refusal):
+            of_threads(caught)
+            return
+        _tell(caught.exc_value, _place_of(caught.exc_traceback))
+        _end()  # the script's other threads may go on for hours, or wait for this one
+
+    def end() -> None:
+        if _untold and os.getpid() == pid:
+            _tell(_untold[0], _place_of(_untold[0].__traceback__))
+            _end()
+
+    sys.excepthook, threading.excepthook = excepthook, excepthook_of_threads
+    atexit.register(end)
+
+
+def tell_here(refusal: Refusal) -> None:
+    """Tell a refusal where it is found."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and (_is_inside(frame) or _is_installed(frame)):
+        frame = frame.f_back
+    _tell(refusal, "" if frame is None else _line_of(frame, frame.f_lineno))
+
+
+def _tell(error: BaseException, place: str) -> None:
+    _untold.clear()
+    file = sys.__stderr__ or sys.stderr  # torch.distributed has put its own there, which begins lines with the rank
+    file.write("echelon.%s: %s\n%s" % (type(error).__name__, error, place))
+    file.flush()
+
+
+def _end() -> None:
+    """End this process as one that was refused."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    os._exit(REFUSED_EXIT_CODE)
 
 
 def is_about_parts(error: BaseException) -> bool:
@@ -82,7 +132,12 @@ def _place_of(trace: Optional[TracebackType]) -> str:
         trace = trace.tb_next
     if found is None:
         return ""
-    path, number = found[0].f_code.co_filename, found[1]
+    return _line_of(*found)
+
+
+def _line_of(frame: FrameType, number: int) -> str:
+    """Return how a line of the script is shown."""
+    path = frame.f_code.co_filename
     short = os.path.relpath(path)
     line = linecache.getline(path, number).strip()
     return "  at %s:%d: %s\n" % (path if short.startswith("..") else short, number, line)

@@ -5,25 +5,33 @@ import sys
 from typing import Any, Callable, List, Optional, Set, Union
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from . import device as devices
+from . import elsewhere
 from . import world as worlds
 from .batches import leave_workers, rows_of
 from .buckets import DEFAULT_MEGABYTES, Buckets
+from .check.first_step import FirstStep
+from .check.later import LaterSteps
 from .compression import ONE_BUCKET_MEGABYTES, described, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
-from .first_step import FirstStep
 from .gradients import Gradients
+from .late_hooks import LateHooks
 from .local_sgd.gradients import OwnGradients
 from .local_sgd.headline import headline
 from .local_sgd.meetings import Rule
-from .loops import Loop, WholeLoop, iterate, new_twins
+from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .proof import record
+from .raised import Raised
 from .refusal import Refusal
+from .rng import Draws
 from .streams import Streams
-from .view import rules  # noqa: F401  (it says what views do)
+from .unshared import refusal
+from .view import aliases, rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
 from .view.pieces import Pieces
 from .view.signs import Signs
@@ -51,19 +59,21 @@ class Run:
         """Whether this rank speaks and writes for all."""
         self.is_split = wishes.splits_model and not world.is_alone
         """Whether every rank has whole batches, as the oracle of the first step has too."""
-        self.files = Files(is_closed=not self.is_main)
+        self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.gradients = self._new_gradients()
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
-        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
+        self.later = LaterSteps(self, is_wanted=wishes.checks_first_step and self.record is None)
+        self.draws = self._new_draws()
         self.calls = self._new_calls()
+        self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
-        self.batches_per_step = world.size if wishes.keeps_batch else 1
+        self.batches_per_step = (wishes.num_batches or world.size) if wishes.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
@@ -91,6 +101,12 @@ class Run:
             compression=wishes.compress,
         )
 
+    def _new_draws(self) -> Draws:
+        wishes, world = self.wishes, self.world
+        is_on = world.size > 1 and not (world.is_exact or wishes.steps_alone or self.is_split)
+        say = self.say if self.is_main else _nothing
+        return Draws(world, self.streams, say, is_on=is_on, takes_all=wishes.draws_all)
+
     def _new_calls(self) -> Calls:
         if not self.is_split:
             return Calls(self)
@@ -107,7 +123,7 @@ class Run:
 
     def loader(self, loader: "DataLoader[Any]") -> Any:
         """Return an iterable with this rank's share of each batch, in the order of one device."""
-        return _Sharded(loader, self)
+        return ShardedLoader(loader, self)
 
     def model(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
         """Put a model on this rank's device and have its gradients be those of the global batch."""
@@ -119,11 +135,12 @@ class Run:
         """Split a training as a Strategy says, and return what steps, clips, saves and loads: docs/strategies.md."""
         from .parallel.apply import parallelize
 
+        self.first_step.cancel("run.parallelize() is for all ranks together")
         return parallelize(self, model, strategy, **wishes)
 
     def mean(self, value: Floats) -> torch.Tensor:
         """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
-        worlds.join(self.world)
+        self.join()
         if isinstance(value, View):
             tensor: torch.Tensor = plain(value)
             return tensor
@@ -132,6 +149,7 @@ class Run:
 
     def barrier(self) -> None:
         """Wait for all ranks."""
+        self.join()
         worlds.barrier(self.world)
 
     # What hooks and loops call
@@ -178,18 +196,30 @@ class Run:
         return WholeLoop(loader, self) if self.is_split else Loop(loader, self)
 
     def begin_training(self) -> None:
-        """Meet the other ranks; the first time, say so and send an oracle ahead."""
+        """Meet the other ranks; the first time, say so, once an oracle is on its way."""
+        self._send_oracle(before_device=False)
         self.prepare()
         if not self.has_begun:
             self._tell()
         self.has_begun = True
-        self._compare_first_step()
+        if self.record is not None:
+            self.first_step.keep_dropout_off()
+        elif not self.world.is_alone or self.first_step.is_oracle:
+            self._begin_first_step()
         self.gradients.shard()
+
+    def _begin_first_step(self) -> None:
+        """Compare the first steps; dropout stays on in them where ranks draw what one device draws."""
+        if self.first_step.is_due:
+            as_one = self.gradients.draws_as_one or self.draws.is_on
+            self.first_step.keeps_dropout = self.world.is_exact or as_one
+            self.draws.is_compared = True
+        self.first_step.begin()
 
     def _tell(self) -> None:
         """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
-        if self.world.together is not None:
-            self.streams.follow(self.world.processes)
+        if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
+            self.streams.follow(self.world.processes)  # a script may seed with the time
         if self.is_main and not self.world.is_alone:
             self.say(self._headline())
 
@@ -205,15 +235,20 @@ class Run:
         numbers = "%s or %s" % (", ".join(valid[:-1]), valid[-1])
         return SCALED_EXACTLY % (num_ranks, "s" if num_ranks > 1 else "", num_shards, numbers)
 
-    def _compare_first_step(self) -> None:
+    def watch_devices(self) -> None:
+        """Let the oracle go first, wherever this process is about to use a device."""
+        if self.is_main and not self.world.is_alone and self.record is None:
+            devices.before_first_use(lambda: self._send_oracle(before_device=True))
+
+    def _send_oracle(self, *, before_device: bool) -> None:
         """Send an oracle ahead, which is this process as one device."""
-        if self.record is not None:
-            self.first_step.keep_dropout_off()
-        elif self.first_step.is_due and not self.world.is_alone and self.first_step.begin():
+        if self.record is not None or self.world.is_alone or not self.is_at_home:
+            return
+        if self.first_step.send_ahead(before_device=before_device):
             self._become_oracle()
 
     def _become_oracle(self) -> None:
-        """Go on as one device that has whole batches, up to the first step."""
+        """Go on as one device that has whole batches, up to the first steps."""
         self._pid = os.getpid()
         leave_workers()
         self.twins = new_twins()
@@ -221,7 +256,9 @@ class Run:
         if not self.gradients.draws_as_one:
             self.streams.become_alone()
         self.gradients.become_alone()
-        self.files.is_closed = True
+        self.files.close_fork()
+        self.first_step.on_end_of_oracle(self.files.remove_own)
+        self.draws.become_alone()
 
     def stand_aside(self) -> None:
         """Leave a script alone that turns out to share the work by itself."""
@@ -230,18 +267,35 @@ class Run:
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
         self.gradients.become_alone()
+        self.draws.become_alone()
         self.files.is_closed = False
-        self.first_step.is_due = False
+        self.first_step.cancel("")
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
+        if not self.is_at_home and not self.world.is_alone:
+            elsewhere.meet(self._pid)
+            return
         self.gradients.before_step(optimizer)
+        self.draws.compare()
         if self.record is not None:
             with self.gradients.shown():
                 self.record.before_step(optimizer, self.gradients.parameters())
-        elif self.gradients.num_steps == 1 and self.first_step.is_begun:
+        elif self.first_step.is_open:
             with self.gradients.shown():
-                self.first_step.before_step(self.gradients.parameters(), was_drawn=self.streams.was_drawn)
+                self.first_step.guesses = self.draws.guesses
+                self.first_step.num_samples = self.calls.num_samples
+                try:
+                    self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
+                except Refusal as error:
+                    raise self.calls.doubt or error from error
+            self.draws.is_compared = self.first_step.is_open
+        self.later.before_step(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice that an optimizer has stepped."""
+        self.gradients.after_step(optimizer)
+        self.later.after_step()
 
     def say(self, text: str) -> None:
         """Talk to the person: on standard error, which is shown for rank 0."""
@@ -250,8 +304,18 @@ class Run:
 
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
-        worlds.join(self.world)
+        self.join()
         self.gradients.prepare()
+
+    def join(self) -> None:
+        """Meet the other ranks, with the device in use; where there is one the oracle has been there before."""
+        self.before_joining()
+        worlds.join(self.world)
+
+    def before_joining(self) -> None:
+        """Let the oracle go first, where ranks that meet begin to use their devices."""
+        if not dist.is_initialized() and devices.is_accelerator(self.world.device):
+            self._send_oracle(before_device=True)
 
     def enter(self, loop: Loop) -> None:
         """Begin a step of a loop."""
@@ -266,11 +330,23 @@ class Run:
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
+        if not self.is_at_home and not self.world.is_alone:
+            elsewhere.meet(self._pid)
+            run_backward(loss)
+            return
+        self.raised.refuse_if_caught()
+        with self.later.pace.part("model"), self.late_hooks.around_backward(self.gradients):
+            self._backward(loss, run_backward)
+        if self.record is not None and loss.numel() == 1:
+            self.record.loss = float(plain(loss).detach())
+
+    def _backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        aliases.settle()
         if self.world.is_alone:
             run_backward(loss)
         elif self.is_split:
             self.gradients.backward(loss, run_backward)
-        elif self.calls.num_shared:
+        elif self.calls.num_shared or self.calls.num_counted or isinstance(loss, View):
             self.gradients.prepare()
             if self.world.is_exact:
                 self._backward_of_shards(loss, run_backward)
@@ -279,9 +355,7 @@ class Run:
             else:
                 self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
-            self._refuse_unshared()
-        if self.record is not None and loss.numel() == 1:
-            self.record.loss = float(plain(loss).detach())
+            raise refusal(loss, self.calls.unshared, self.world.size, self.gradients.has_optimizers)
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""
@@ -308,29 +382,6 @@ class Run:
             )
         loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
 
-    def _refuse_unshared(self) -> None:
-        raise Refusal(
-            "backward() was called, and no model has computed a part of a batch before: "
-            "every rank would train on the same samples",
-            "call a torch.nn.Module with batches, and step with a torch.optim optimizer, "
-            "or start one rank: echelon run -n 1 …",
-        )
-
 
 def _nothing(_text: str) -> None:
     pass
-
-
-class _Sharded:
-    """The explicit form of a sharded loader."""
-
-    def __init__(self, loader: "DataLoader[Any]", run: Run) -> None:
-        self._loader = loader
-        self._run = run
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Any:
-        self._run.begin_training()
-        return Loop(self._loader, self._run)

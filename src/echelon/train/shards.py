@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from . import all_gather, modules, optimizer_kinds
+from . import device as devices
 from .former import Former
 from .refusal import Refusal
 from .view.tensors import map_tensors, tensors_of
@@ -76,7 +77,7 @@ def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
     """Refuse a PyTorch whose fully_shard fails in the midst of the first step."""
     from .parallel import versions
 
-    if device.type == "cpu" and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
+    if not devices.is_accelerator(device) and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
         raise Refusal(
             "--scale fsdp spreads weights with fully_shard, and PyTorch %s cannot do that on a CPU yet" % version,
             "PyTorch 2.13; or echelon run --scale data …, where every rank has all weights",

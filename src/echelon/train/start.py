@@ -6,7 +6,8 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
-from . import hooks, wishes
+from . import device as devices
+from . import elsewhere, groups, hooks, unseeded, wishes
 from . import world as worlds
 from .exact import number
 from .files import sharing
@@ -24,6 +25,8 @@ def start(exact: int = 0) -> Run:
         tell_briefly()
         _run = _explicit(exact)
         hooks.install(_run)
+        _run.watch_devices()
+        _run.before_joining()  # which leaves the oracle alone
         if _run.world.size > 1:
             _meet(_run.world)
             _run.streams.follow(_run.world)  # the script may have seeded before
@@ -43,13 +46,12 @@ def _explicit(num_shards: int) -> Run:
 def _meet(world: worlds.World) -> None:
     """Meet the other ranks; a process that computes all virtual shards has none, and needs no launcher for that."""
     if world.processes.size == 1 and not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        groups.form_alone(world.device)
     worlds.join(world)
 
 
-def start_hooked() -> None:
-    """Scale the script that begins after this."""
+def start_hooked(*, was_forked: bool = True) -> None:
+    """Scale the script that begins after this; `was_forked` says whether this process is a fork of the warm one."""
     global _run
     asked = wishes.read(os.environ)
     tell_briefly(asked.how)
@@ -59,13 +61,19 @@ def start_hooked() -> None:
     if asked.splits_model:
         world = worlds.of_split(world)
     _run = Run(world, is_hooked=True, wishes=asked)
+    _run.first_step.may_fork_for_device = was_forked
     hooks.install(_run)
     sharing.install(_run)
+    _run.watch_devices()
+    if world.processes.size > 1:
+        seed = worlds.seed_of_run(os.environ)
+        unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
+        elsewhere.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
 
 
 def _make_repeatable(world: worlds.World) -> None:
     """Let nothing but the values decide the bits: the number of threads changes how a sum is cut."""
-    if world.device.type == "cpu":
+    if not devices.is_accelerator(world.device):
         torch.set_num_threads(1)
     else:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as PyTorch asks for

@@ -6,14 +6,15 @@ is drawn inside of a model (dropout), or when samples are loaded, must not be, f
 
 import random
 import sys
+import zlib
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Optional
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from . import random_states
+from . import device as devices
+from . import messages, random_states
 from .refusal import Refusal
 from .world import World
 
@@ -35,6 +36,15 @@ class Streams:
         self._other: Optional[List[Any]] = None
         if seed is not None:
             seed_all(seed)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether numbers are drawn for what this rank alone has."""
+        return self._is_own
+
+    def note_drawn(self) -> None:
+        """Notice, as one device, that another generator than the known ones draws what ranks would each for itself."""
+        self.was_drawn = self.was_drawn or (self.is_watched and self._seen is not None)
 
     def become_alone(self) -> None:
         """Go on as one device, and notice what it draws where ranks would draw for themselves."""
@@ -111,21 +121,27 @@ class Streams:
                 )
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Leave all generators as they were before."""
+    def kept(self) -> Iterator[Callable[[], bool]]:
+        """Leave all generators as they were before; what is given says whether something was drawn."""
         state = _state()
         try:
-            yield
+            yield lambda: not _is_same(state, _state())
         finally:
             _set_state(state)
 
     def follow(self, world: World) -> None:
         """Go on with rank 0's random numbers, on all ranks."""
-        states: List[Any] = [torch.get_rng_state(), random_states.portable()]
-        dist.broadcast_object_list(states, 0)
+        states: List[Any] = [*_torch_state(), random_states.portable()]
+        told = messages.broadcast(states, 0)
         if world.rank:
-            torch.set_rng_state(states[0])
-            random_states.put_portable(states[1])
+            torch.set_rng_state(told[0])
+            devices.set_random_state(told[1])
+            random_states.put_portable(told[2])
+
+    def digest(self) -> int:
+        """Return a number that ranks share where all their generators are in the same state."""
+        states = [b"" if one is None else one.cpu().numpy().tobytes() for one in _torch_state()]
+        return zlib.crc32(b"".join(states), random_states.digest())
 
     def _look(self) -> None:
         """Notice what was drawn since the generators were last seen."""
@@ -154,8 +170,7 @@ def seed_again(seed: int) -> None:
     """Seed the generators that are in use; torch.manual_seed notes a traceback for each device that is not, in 3 ms."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
+    devices.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
@@ -166,17 +181,17 @@ def _state() -> List[Any]:
 
 
 def _torch_state() -> List[Any]:
-    is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return [torch.get_rng_state(), torch.cuda.get_rng_state() if is_on_gpu else None]
+    return [torch.get_rng_state(), devices.random_state()]
 
 
 def _set_state(state: List[Any]) -> None:
-    (cpu, cuda), others = state
+    (cpu, of_device), others = state
     torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda)
+    devices.set_random_state(of_device)
     random_states.put(others)
 
 
 def _is_same(one: List[Any], other: List[Any]) -> bool:
-    return torch.equal(one[0][0], other[0][0]) and random_states.is_same(one[1], other[1])
+    (cpu, cuda), (other_cpu, other_cuda) = one[0], other[0]
+    is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
+    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(one[1], other[1])

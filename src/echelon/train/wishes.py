@@ -19,6 +19,8 @@ class Wishes(NamedTuple):
     syncs_batch_norm: bool = False
     keeps_batch: bool = False
     """Whether each rank has the script's batch, and the global one is larger by the number of ranks."""
+    num_batches: int = 0
+    """With that, of a run that is recorded: of how many ranks the global batch is; 0: of those that there are."""
     learning_rate: str = ""
     num_shards: int = 0
     """Of `--exact`: in how many virtual shards a batch is computed, on however many ranks; 0 where none are wanted."""
@@ -32,6 +34,8 @@ class Wishes(NamedTuple):
     """As what gradients travel: "bf16", "fp16", "powersgd:RANK:STEP", or as they are."""
     bucket_megabytes: float = 0.0
     """Gradients that travel together; 0: as many as measurements say."""
+    draws_all: bool = False
+    """Of `--same-random`: whether random numbers that cost more are those of one device too."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to share the work itself."""
 
@@ -54,6 +58,7 @@ def read(environ: Mapping[str, str]) -> Wishes:
         shards_evaluation="shard-eval" in words,
         syncs_batch_norm="sync-bn" in words,
         keeps_batch="per-device-batch" in words,
+        num_batches=int(environ.get("ECHELON_RECORD_BATCHES", 0)),
         learning_rate=values.get("lr", ""),
         num_shards=int(values.get("exact", 0)),
         steps_alone=int(values.get("sync-every", 0)),
@@ -62,5 +67,6 @@ def read(environ: Mapping[str, str]) -> Wishes:
         is_late="async" in words,
         compress=values.get("compress", ""),
         bucket_megabytes=float(values.get("bucket-mb", 0.0)),
+        draws_all="same-random" in words,
         is_auto="auto" in words,
     )

@@ -6,7 +6,8 @@ from typing import Any, List, Mapping, NamedTuple
 import torch
 import torch.distributed as dist
 
-from . import gloo
+from . import device as devices
+from . import groups
 
 SEED_OF_RECORDS = 20_260_701
 
@@ -54,7 +55,7 @@ class World(NamedTuple):
 def read(environ: Mapping[str, str], num_shards: int = 0) -> World:
     """Return the place that the launcher gives; a script started by itself is a world of one."""
     local_rank = int(environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    device = devices.of_rank(local_rank)
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     if not num_shards:
         return World(rank, size, device)
@@ -72,10 +73,7 @@ def of_split(world: World) -> World:
 def join(world: World) -> None:
     """Meet the other ranks, once; alone there is nobody to meet."""
     if not world.is_alone and not dist.is_initialized():
-        if world.device.type == "cuda":
-            torch.cuda.set_device(world.device)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo")
-        gloo.yield_cores()
+        groups.form(world.device)
 
 
 def mean(world: World, value: torch.Tensor, weight: float = 1.0) -> torch.Tensor:

@@ -16,7 +16,7 @@
 #SBATCH -o logs/%x_%A_%a.out
 
 : "${DATA:?where is the data?}"
-unset SLURM_NTASKS SLURM_NTASKS_PER_NODE
+unset SLURM_NTASKS SLURM_NTASKS_PER_NODE; set -o pipefail
 eval "$(conda shell.bash hook)"
 conda activate "$HOME/envs/torch"
 ml load gcc

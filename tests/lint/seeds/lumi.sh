@@ -55,7 +55,7 @@ report() {
 }
 trap 'report $?' EXIT
 
-mkdir -p logs
+mkdir -p results
 for attempt in 1 2 3; do
   if srun --cpus-per-task=7 --cpu-bind="$MASKS" --kill-on-bad-exit=1 \
     singularity exec "$CONTAINER" bash -c '

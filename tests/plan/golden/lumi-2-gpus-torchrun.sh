@@ -54,7 +54,11 @@ srun --nodes=1 --ntasks=1 --ntasks-per-node=1 \
     # AMD’s AITER, used by vLLM, locks the folder that it compiles into: Lustre does not deal well with
     # the locks of many ranks; /tmp is the node’s own memory
     export AITER_JIT_DIR="${AITER_JIT_DIR:-/tmp/$USER-aiter-$SLURM_JOB_ID-$SLURM_NODEID}"
-    mkdir -p "$MIOPEN_USER_DB_PATH" "$MIOPEN_CUSTOM_CACHE_DIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$HF_MODULES_CACHE" "$AITER_JIT_DIR"
+    # A folder that another user has made is not used: the code in it would run as you.
+    for name in MIOPEN_USER_DB_PATH MIOPEN_CUSTOM_CACHE_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR HF_MODULES_CACHE AITER_JIT_DIR; do
+      mkdir -p -m 700 "${!name}"
+      [ -O "${!name}" ] && [ ! -L "${!name}" ] || unset "$name"
+    done
     exec torchrun --nnodes=1 --nproc-per-node=2 \
       --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" "$@"
   ' rank train.py --epochs 3

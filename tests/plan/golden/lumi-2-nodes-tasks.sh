@@ -56,7 +56,11 @@ srun --nodes=2 --ntasks=16 --ntasks-per-node=8 \
     # AMD’s AITER, used by vLLM, locks the folder that it compiles into: Lustre does not deal well with
     # the locks of many ranks; /tmp is the node’s own memory
     export AITER_JIT_DIR="${AITER_JIT_DIR:-/tmp/$USER-aiter-$SLURM_JOB_ID-$SLURM_NODEID}"
-    mkdir -p "$MIOPEN_USER_DB_PATH" "$MIOPEN_CUSTOM_CACHE_DIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$HF_MODULES_CACHE" "$AITER_JIT_DIR"
+    # A folder that another user has made is not used: the code in it would run as you.
+    for name in MIOPEN_USER_DB_PATH MIOPEN_CUSTOM_CACHE_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR HF_MODULES_CACHE AITER_JIT_DIR; do
+      mkdir -p -m 700 "${!name}"
+      [ -O "${!name}" ] && [ ! -L "${!name}" ] || unset "$name"
+    done
     # Slurm’s numbers under the names that PyTorch reads
     export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
     export LOCAL_WORLD_SIZE=8 NODE_RANK=$SLURM_NODEID GROUP_RANK=$SLURM_NODEID

@@ -33,7 +33,11 @@ srun --nodes=1 --ntasks=2 --ntasks-per-node=2 \
     export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$TMPDIR/$USER-inductor-$SLURM_JOB_ID-$SLURM_NODEID}"
     # code that comes with a model is written there by every rank at once
     export HF_MODULES_CACHE="${HF_MODULES_CACHE:-$TMPDIR/$USER-hf-modules-$SLURM_JOB_ID-$SLURM_NODEID}"
-    mkdir -p "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$HF_MODULES_CACHE"
+    # A folder that another user has made is not used: the code in it would run as you.
+    for name in TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR HF_MODULES_CACHE; do
+      mkdir -p -m 700 "${!name}"
+      [ -O "${!name}" ] && [ ! -L "${!name}" ] || unset "$name"
+    done
     # Slurm’s numbers under the names that PyTorch reads
     export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
     export LOCAL_WORLD_SIZE=2 NODE_RANK=$SLURM_NODEID GROUP_RANK=$SLURM_NODEID

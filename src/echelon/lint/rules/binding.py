@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit
-from echelon.lint.shell import Word
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 from echelon.lint.starts import Start
 from echelon.lint.toml import words
 

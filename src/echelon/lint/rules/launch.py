@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.starts import LAUNCHERS, Start
 from echelon.lint.toml import words
@@ -28,7 +30,8 @@ def nproc(job: Job) -> Iterator[Hit]:
             ranks = "1 rank" if count == 1 else f"{count} ranks"
             message = f"{ranks} on each node, and the job has {job.devices_per_node} devices there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
-            yield hit(word, message, f"{name}={job.devices_per_node}")
+            found = hit(word, message, f"{name}={job.devices_per_node}")
+            yield found if count > job.devices_per_node else replace(found, severity="warning")
 
 
 def started_by_each_task(job: Job) -> Iterator[Hit]:
@@ -44,27 +47,62 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
     """A launcher of one node, which nobody starts on the others."""
     if not job.is_batch:
         return
-    for start in job.started("torchrun", "accelerate"):
-        if job.num_nodes > 1 and start.step is None and not _reaches_others(job):
-            message = f"{start.name} starts on the first node alone, and the job has {job.num_nodes}"
-            yield hit(start.word, message, f"srun --ntasks={job.num_nodes} --ntasks-per-node=1 {start.name} …")
+    if _reaches_others(job):
+        return
+    for start in job.started("torchrun", "accelerate", "python", "python3"):
+        if job.num_nodes < 2 or start.step is not None or start.outer or job.is_chosen(start.command):
+            continue
+        launches = start.name in ("torchrun", "accelerate")
+        if not launches and (start.script is None or _is_beside_steps(job, start) or job.option("array")):
+            continue
+        if start.name == "accelerate" and start.option("deepspeed-hostfile", "deepspeed-multinode-launcher"):
+            continue
+        message = f"{start.name} starts on the first node alone, and the job has {job.num_nodes}"
+        tasks = "" if not launches else f"--ntasks={job.num_nodes} --ntasks-per-node=1 "
+        found = hit(start.word, message, f"srun {tasks}{start.name} …")
+        is_sure = launches and _waits(job, start)
+        yield found if is_sure else replace(found, severity="warning")
+        if not launches:
+            return
+
+
+def _waits(job: Job, start: Start) -> bool:
+    """Tell whether a launcher waits for nodes on which nobody starts it."""
+    given = start.option("nnodes", "num-machines")
+    return given is not None and ":" not in given[1] and job.number(given[1]) > 1
+
+
+def _is_beside_steps(job: Job, start: Start) -> bool:
+    """Tell whether another line of the script uses the nodes, or the script does so itself."""
+    programs = [program for program in job.programs if job.runs(start, program)]
+    starts_others = {"subprocess", "submitit", "ray", "dask", "dask_jobqueue", "mpi4py", "parsl"}
+    return any(starts_others & program.uses for program in programs) or any(
+        each.name in ("srun", "mpirun", "mpiexec", "deepspeed", "horovodrun", "echelon") for each in job.starts
+    )
 
 
 def _reaches_others(job: Job) -> bool:
-    return any(command.program in ("ssh", "pdsh", "clush", "parallel-ssh") for command in job.commands)
+    reaching = ("ssh", "pdsh", "clush", "parallel-ssh", "ray", "ibrun", "jsrun", "aprun", "mpiexec.hydra", "flux")
+    return any(command.program in reaching for command in job.commands)
 
 
 def alone_on_several(job: Job) -> Iterator[Hit]:
     """Each node for itself: --standalone, or one node by default."""
     for start in job.started("torchrun"):
         nodes = job.step_nodes(start)
-        if nodes < 2 or start.step is None:
+        if nodes < 2 or start.step is None or job.is_chosen(start.command) or _is_one_task(job, start):
             continue
         if standalone := start.option("standalone"):
             message = f"--standalone makes each of {nodes} nodes a training of its own: their gradients never meet"
             yield hit(standalone[0], message, _meeting(nodes))
         elif start.option("nnodes") is None:
             yield hit(start.word, f"without --nnodes each of {nodes} nodes is a training of its own", _meeting(nodes))
+
+
+def _is_one_task(job: Job, start: Start) -> bool:
+    """Tell whether the step starts one task in all: there is a step for each node, or for each training."""
+    given = start.step.option("ntasks", "n") if start.step else None
+    return given is not None and job.number(given[1]) == 1
 
 
 def _meeting(nodes: int) -> str:
@@ -79,11 +117,17 @@ def nnodes(job: Job) -> Iterator[Hit]:
         given = start.option("nnodes", "num-machines")
         count = job.number(given[1]) if given and ":" not in given[1] else 0
         nodes = job.step_nodes(start)
-        if given and count and job.is_batch and count != nodes:
+        is_open = job.is_chosen(start.command) or (
+            start.step is not None and start.step.option("nodelist", "w") is not None
+        )
+        if given and count and job.is_batch and count != nodes and not is_open:
+            if start.step is None and count > nodes and nodes > 1:
+                continue
             word, value = given
             does = "waits for the others until it gives up" if count > nodes else "leaves the others idle"
             message = f"{count} nodes are named here, and the job has {nodes}: it {does}"
-            yield hit(word, message, word.text.replace(value, str(nodes)) if "=" in word.text else "")
+            repair = word.text.replace(value, str(nodes)) if "=" in word.text else f"{word.text} {nodes}"
+            yield hit(word, message, repair)
 
 
 def no_meeting(job: Job) -> Iterator[Hit]:
@@ -91,7 +135,16 @@ def no_meeting(job: Job) -> Iterator[Hit]:
     names = ("rdzv-endpoint", "master-addr", "standalone", "rdzv-conf")
     for start in job.started("torchrun"):
         given = start.option("nnodes")
-        if given and job.number(given[1]) > 1 and not any(start.option(name) for name in names):
+        if job.is_chosen(start.command) or start.has_unknown:
+            continue  # a variable that nobody knows may hold what is missing
+        backend, address = start.option("rdzv-backend"), start.option("master-addr")
+        if given and job.number(given[1]) > 1 and address and backend and backend[1] in ("c10d", "etcd"):
+            if start.option("rdzv-endpoint") is None:
+                message = (
+                    f"--rdzv-backend={backend[1]} does not read --master-addr: each node waits on its own localhost"
+                )
+                yield hit(address[0], message, _meeting(job.number(given[1])))
+        elif given and job.number(given[1]) > 1 and not any(start.option(name) for name in names):
             message = f"{given[1]} nodes, and no --rdzv-endpoint: each waits on its own localhost:29500"
             yield hit(given[0], message, _meeting(job.number(given[1])))
 
@@ -160,9 +213,9 @@ def processes_of_accelerate(job: Job) -> Iterator[Hit]:
         if given and count and wanted and count != wanted:
             word, value = given
             message = f"{count} processes in all, and the job has {nodes} × {job.devices_per_node} = {wanted} devices"
-            yield hit(
-                word, message, word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
-            )
+            repair = word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
+            found = hit(word, message, repair)
+            yield found if count > wanted else replace(found, severity="warning")
 
 
 def trainer(job: Job) -> Iterator[Hit]:
@@ -187,7 +240,9 @@ def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[
             and place is not None
         ):
             message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, and the job has {there}"
-            yield hit(place, message, f"Trainer({name}={there}, …)")
+            found = hit(place, message, f"Trainer({name}={there}, …)")
+            is_idle = name == "devices" and given < there
+            yield replace(found, severity="warning") if is_idle else found
 
 
 def horovod(job: Job) -> Iterator[Hit]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.errors import UsageError
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 from echelon.plan.shape import usable_cores
+
+if TYPE_CHECKING:
+    from echelon.lint.batch import Option
+    from echelon.machines.machine import Partition
 
 
 def unknown_partition(job: Job) -> Iterator[Hit]:
@@ -17,8 +23,8 @@ def unknown_partition(job: Job) -> Iterator[Hit]:
     option, machine = job.option("partition"), job.machine
     if option is None or machine is None or job.partition or not machine.partitions or not option.value.isascii():
         return
-    if any(char in option.value for char in "<{$,"):
-        return
+    if any(char in option.value for char in "<{$,") or not job.wants_devices:
+        return  # only partitions of devices are known
     known = [row.name for row in machine.partitions if row.retired_on is None]
     near = difflib.get_close_matches(option.value, known, n=1, cutoff=0.5) or known[:1]
     message = f"{machine.title} has no partition for devices {option.value!r}; it has {', '.join(known)}"
@@ -48,6 +54,7 @@ def retired_machine(job: Job) -> Iterator[Hit]:
 def too_long(job: Job) -> Iterator[Hit]:
     """More time than the partition gives."""
     option, row = job.option("time"), job.partition
+    row = row or _most(job, "max_minutes")
     if option is None or row is None or row.max_minutes is None:
         return
     try:
@@ -58,6 +65,15 @@ def too_long(job: Job) -> Iterator[Hit]:
         most = units.slurm_time(row.max_minutes)
         message = f"{units.slurm_time(asked)} are asked for, and {row.name} gives at most {most}"
         yield hit(option, message, f"--time={most}")
+
+
+def _most(job: Job, limit: str) -> Partition | None:
+    """Return the partition with the highest limit where the job names none; None where a limit is not published."""
+    rows = [row for row in (job.machine.partitions if job.machine else ()) if row.retired_on is None]
+    limits = [getattr(row, limit) for row in rows]
+    if job.option("partition") or not rows or None in limits:
+        return None
+    return max(rows, key=lambda row: getattr(row, limit) or 0)
 
 
 def too_many_nodes(job: Job) -> Iterator[Hit]:
@@ -80,6 +96,8 @@ def devices(job: Job) -> Iterator[Hit]:
     option = next(
         filter(None, map(job.option, ("gpus-per-node", "gres", "gpus", "gpus-per-task", "ntasks-per-gpu"))), None
     )
+    if option is not None and row is None and job.machine is not None and not job.option("partition"):
+        yield from _devices_of_no_node(job, option)
     if row is None or kind is None or option is None or not job.devices_per_node:
         return
     name, total = option.name, job.devices_per_node * job.num_nodes
@@ -94,6 +112,16 @@ def devices(job: Job) -> Iterator[Hit]:
         yield hit(option, f"{total} devices are asked for, and {row.name} gives a job at most {row.max_devices}")
     elif row.min_devices is not None and total < row.min_devices:
         yield hit(option, f"{total} devices are asked for, and {row.name} takes jobs of at least {row.min_devices}")
+
+
+def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
+    counts = [kind.num_devices for kind in (job.machine.node_types if job.machine else ())]
+    most = max((count for count in counts if count), default=0)
+    if most and None not in counts and job.devices_per_node > most and job.machine is not None:
+        message = (
+            f"{job.devices_per_node} devices of each node are asked for, and {job.machine.title} has at most {most}"
+        )
+        yield hit(option, message, f"--gpus-per-node={most}")
 
 
 def cores(job: Job) -> Iterator[Hit]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from echelon.lint.assigned import Variable
+from echelon.lint.command import Command, Word
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.job import Job, Variable, hit
-from echelon.lint.shell import Command, Word
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 from echelon.lint.starts import Start
 from echelon.lint.toml import words
 
 HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")
 LOOPBACK = re.compile(r"(?:localhost|127\.0\.0\.1)(?::|$)")
 MEETING = ("MASTER_ADDR", "HEAD_NODE", "RDZV_HOST", "MASTER_NODE", "HEAD_NODE_IP", "head_node_ip")
+NEEDED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+GIVEN_BY_LAUNCHERS = (*NEEDED, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 TOOL = re.compile(r"\b(scontrol|squeue|sinfo|sacct|srun)\b")
 
 
@@ -89,7 +94,7 @@ def _is_wrapper(job: Job) -> bool:
 
 def several_addresses(job: Job) -> Iterator[Hit]:
     """`hostname -i` gives several words where a node has several addresses."""
-    for command in job.commands:
+    for command in (each for each in job.commands if each.program not in ("echo", "printf", "logger")):
         for word in command.words:
             found = re.search(
                 r"(?:\$\(|`)(?:[^()`]*\s)?hostname\s+(-i|-I|--ip-address|--all-ip-addresses)\s*(?:\)|`)", word.live
@@ -134,9 +139,21 @@ def not_exported(job: Job) -> Iterator[Hit]:
         is_ours = name in table["for_ranks"] or name.startswith(tuple(table["prefixes_for_ranks"]))
         if not is_ours or name in job.exported_names or _is_expanded(job, name):
             continue
+        is_needed = name in NEEDED and _meets_by_variables(job)
+        if name in GIVEN_BY_LAUNCHERS and not is_needed:
+            continue  # a launcher sets it, or nobody reads it
         what = variable.word.raw.partition("\n")[0]
         message = f"{name} is not exported: no program that is started sees it"
-        yield hit(variable.word, message, f"export {what}", edits=_exported(variable))
+        found = hit(variable.word, message, f"export {what}", edits=_exported(variable))
+        yield found if is_needed else replace(found, severity="warning")
+
+
+def _meets_by_variables(job: Job) -> bool:
+    """Tell whether ranks are started that find each other by variables alone."""
+    if any(job.started("torchrun", "accelerate", "deepspeed", "horovodrun", "echelon")):
+        return False
+    steps = [start for start in job.started("python", "python3") if start.step is not None]
+    return any(job.step_tasks_per_node(start) * job.step_nodes(start) > 1 for start in steps)
 
 
 def _exported(variable: Variable) -> tuple[Edit, ...]:
@@ -169,7 +186,10 @@ def read_too_early(job: Job) -> Iterator[Hit]:
             found = mine.search(word.live)
             if found and _matters(word):
                 message = f"${found[1]} is read before srun: it is 0 for all {num_tasks} tasks"
-                yield hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
+                if re.search(r"(?i)(?:node|machine)[_-]rank", word.text) and _meets_by_itself(job):
+                    continue
+                placed = hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
+                yield placed if _is_needed(job, command, word) else replace(placed, severity="warning")
     for document in job.script.documents:
         found = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
         if found:
@@ -177,6 +197,24 @@ def read_too_early(job: Job) -> Iterator[Hit]:
             column = found.start() - document.text.rfind("\n", 0, found.start())
             message = f"${found[1]} is read while the file is written: it is 0 for all {num_tasks} tasks"
             yield Hit(line=line, column=column, width=len(found.group()), message=message, repair=f"\\${found[1]}")
+
+
+def _meets_by_itself(job: Job) -> bool:
+    """Tell whether every launcher of the job numbers its nodes by itself, so that no number is read."""
+    backends = [start.option("rdzv-backend") for start in job.started("torchrun", "accelerate")]
+    return bool(backends) and all(given is not None and given[1] != "static" for given in backends)
+
+
+def _is_needed(job: Job, command: Command, word: Word) -> bool:
+    """Tell whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
+    if re.match(r"(?:LOCAL_)?RANK=", word.text) or command.program.startswith("python"):
+        return True
+    for start in job.started("torchrun", "accelerate"):
+        given = start.option("node-rank", "machine-rank")
+        backend = start.option("rdzv-backend")
+        if given is not None and (backend is None or backend[1] == "static"):
+            return True
+    return False
 
 
 def _matters(word: Word) -> bool:

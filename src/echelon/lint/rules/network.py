@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from echelon.lint.assigned import Variable
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.job import Job, Variable, hit, line_before
+from echelon.lint.hits import hit, line_before
+from echelon.lint.job import Job
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
 from echelon.lint.toml import words
 from echelon.script.misspellings import meant
@@ -17,7 +19,8 @@ CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", 
 
 def _first(job: Job) -> Start | None:
     """Return the first program that becomes ranks; None where echelon starts them."""
-    if any(job.started("echelon")):
+    is_without = job.partition is None and not job.wants_devices  # a partition of cores alone
+    if any(job.started("echelon")) or is_without:
         return None
     return next((start for start in job.starts if start.name in ("srun", *LAUNCHERS)), None)
 
@@ -220,7 +223,7 @@ def conda(job: Job) -> Iterator[Hit]:
 
 def image_without_gpu(job: Job) -> Iterator[Hit]:
     """An image in which NVIDIA's driver is missing."""
-    if job.kind is None or job.kind.vendor != "nvidia" or not job.devices_per_node:
+    if job.chip[1] != "nvidia" or not job.devices_per_node:
         return
     for start in job.started(*CONTAINERS):
         given = [word.text for word in start.words]

@@ -27,12 +27,51 @@ def no_device(program: Program) -> Iterator[Hit]:
         return
     if any("VISIBLE_DEVICES" in text for text in program.texts):
         return
+    bare = _first_bare(program)
+    if bare is None and "DistributedDataParallel" not in program.words:
+        return  # what the ranks compute on stands in another file
     for call in program.called("init_process_group"):
-        if _uses_nccl(call) and (call.args or call.keywords or "cuda" in program.text):
+        backend = keyword(call, "backend") or (call.args[0] if call.args else None)
+        is_open = isinstance(backend, (ast.Name, ast.Attribute)) and bare is not None and not _chooses(program)
+        is_given = call.args or call.keywords or "cuda" in program.text
+        if is_given and (_uses_nccl(call) or is_open):
             message = "no device is chosen: what does not name one, such as barrier, is on device 0 in every rank"
-            repair = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-            yield program.hit(call, message, repair)
+            if bare is not None:
+                message = f"no device is chosen: {ast.unparse(bare)} in line {bare.lineno} is device 0 in every rank"
+            yield program.hit(call, message, 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))')
             return
+
+
+def _chooses(program: Program) -> bool:
+    """Tell whether a device is taken by its number anywhere."""
+    texts = (ast.unparse(node) for node in program.nodes if isinstance(node, ast.JoinedStr))
+    return any("cuda:" in text for text in texts) or any(len(call.args) > 1 for call in program.called("device"))
+
+
+def _first_bare(program: Program) -> ast.expr | None:
+    """Return the first place that means the current device: .cuda(), .to("cuda"), device = "cuda"."""
+    for node in program.nodes:
+        if isinstance(node, ast.Call) and tail(node.func) == "cuda" and not node.args and not node.keywords:
+            return node
+        if isinstance(node, ast.Constant) and node.value == "cuda":
+            parent = program.parents.get(node)
+            is_used = isinstance(parent, ast.Call) and tail(parent.func) in ("to", "device")
+            if is_used or isinstance(parent, (ast.Assign, ast.IfExp)):
+                return parent if isinstance(parent, ast.expr) else node
+    return None
+
+
+def _zero(call: ast.Call) -> ast.expr | None:
+    """Return the constant 0 by which a call takes the first device."""
+    word, args = tail(call.func), call.args
+    if word in ("set_device", "cuda") and args and constant(args[0]) == 0 and constant(args[0]) is not False:
+        return args[0]
+    if word == "device" and len(args) > 1 and constant(args[0]) in ("cuda", "hip") and constant(args[1]) == 0:
+        return args[1]
+    ids = keyword(call, "device_ids")
+    if isinstance(ids, ast.List) and len(ids.elts) == 1 and constant(ids.elts[0]) == 0:
+        return ids.elts[0]
+    return None
 
 
 def first_device(program: Program) -> Iterator[Hit]:
@@ -49,6 +88,11 @@ def first_device(program: Program) -> Iterator[Hit]:
                 yield program.hit(
                     node, f"{node.value!r} is the same device for every rank of a node", 'f"cuda:{local_rank}"'
                 )
+    for call in program.called("set_device", "cuda", "device", "DistributedDataParallel"):
+        zero = _zero(call)
+        if zero is not None and not program.is_guarded(call) and "VISIBLE_DEVICES" not in " ".join(program.texts):
+            repair = program.source(call).replace("0", 'int(os.environ["LOCAL_RANK"])')
+            yield program.hit(call, "device 0 is the same one for every rank of a node", repair)
 
 
 def global_as_local(program: Program) -> Iterator[Hit]:

@@ -37,7 +37,7 @@ def collective_on_some(program: Program) -> Iterator[Hit]:
         if not _is_collective(program, call) or any(each.arg == "group" for each in call.keywords):
             continue
         guard = program.guard(call)
-        if guard is None or not _is_of_one(program, guard.test) or _pairs(program, guard, call):
+        if guard is None or not is_of_one(program, guard.test) or _pairs(program, guard, call):
             continue
         who = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
         message = f"only {who} come here, and {tail(call.func)} waits for all"
@@ -57,7 +57,7 @@ def _moved_out(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> t
     return (Edit(line=call.lineno, column=1, old=line, new=above[: guard.col_offset] + line.strip()),)
 
 
-def _is_of_one(program: Program, test: ast.expr) -> bool:
+def is_of_one(program: Program, test: ast.expr) -> bool:
     """Tell whether a test lets one rank through, or all but one."""
     text = ast.unparse(test).lower()
     if any(isinstance(each, ast.Name) and each.id in program.flags for each in ast.walk(test)):
@@ -94,7 +94,7 @@ def exit_on_some(program: Program) -> Iterator[Hit]:
         after = [each for each in program.called(*COLLECTIVES, "backward") if each.lineno > call.lineno]
         if (
             guard is not None
-            and _is_of_one(program, guard.test)
+            and is_of_one(program, guard.test)
             and after
             and any(call is inner for inner in ast.walk(guard))
         ):

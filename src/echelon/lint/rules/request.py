@@ -11,7 +11,8 @@ from echelon import units
 from echelon.errors import UsageError
 from echelon.lint.batch import Option, names, read
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.job import Job, hit
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 from echelon.lint.toml import words
 
 PLACEHOLDER = re.compile(
@@ -39,10 +40,7 @@ def unknown_option(job: Job) -> Iterator[Hit]:
             yield hit(option, f"{option.written} has {dashes}, a long option has two", repair, becomes=repair)
             continue
         if not option.name.startswith("-") and option.written.startswith("--"):
-            near = difflib.get_close_matches(option.name, known, n=1, cutoff=0.6)
-            repair = option.written.replace(option.name, near[0], 1) if near else ""
-            is_sure = len(difflib.get_close_matches(option.name, known, n=2, cutoff=SURE)) == 1
-            yield hit(option, f"Slurm has no option --{option.name}", repair, becomes=repair if is_sure else "")
+            yield from _of_nobody(option, known)
         elif not PLACEHOLDER.search(option.written):
             yield hit(option, f"{option.written} is no option, and options alone stand on this line")
     for start in job.started("srun"):
@@ -51,6 +49,36 @@ def unknown_option(job: Job) -> Iterator[Hit]:
             if re.match(r"-[A-Za-z][\w-]{2,}", word.raw) and bare in known and len(bare) > 2:
                 message = f"{word.text} has one dash, a long option has two"
                 yield hit(word, message, f"-{word.text}", becomes=f"-{word.raw}")
+
+
+def _of_nobody(option: Option, known: frozenset[str]) -> Iterator[Hit]:
+    """An option that Slurm does not have: a site's own, one of srun alone, or a slip."""
+    table = words()["slurm"]
+    if option.name in table["sites"]["options"]:
+        return
+    near = difflib.get_close_matches(option.name, known, n=1, cutoff=0.6)
+    repair = option.written.replace(option.name, near[0], 1) if near else ""
+    if option.name in table["steps"]["alone"]:
+        yield hit(option, f"--{option.name} is an option of srun alone", f"srun {option.written} …")
+        return
+    is_sure = len(difflib.get_close_matches(option.name, known, n=2, cutoff=SURE)) == 1
+    is_slip = is_sure or any(_is_slip(option.name, name) for name in known)
+    if is_slip:
+        yield hit(option, f"Slurm has no option --{option.name}", repair, becomes=repair if is_sure else "")
+        return
+    message = f"Slurm itself has no option --{option.name}: it is taken where the site has added it"
+    yield replace(hit(option, message, repair), severity="note")
+
+
+def _is_slip(written: str, name: str) -> bool:
+    """Tell whether one letter more, less or else makes one name of the other, or a sign between words."""
+    if written.replace("_", "-") == name or written.replace("-", "") == name.replace("-", ""):
+        return True
+    shorter, longer = sorted((written, name), key=len)
+    if len(longer) - len(shorter) > 1 or len(shorter) < 3:
+        return False
+    at = next((i for i, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
+    return shorter[at + (len(shorter) == len(longer)) :] == longer[at + 1 :]
 
 
 def not_read(job: Job) -> Iterator[Hit]:
@@ -64,14 +92,15 @@ def not_read(job: Job) -> Iterator[Hit]:
         before = late
         line = job.lines[late.line - 1]
         start = len(line) - len(line.lstrip())
-        repair = re.sub(r"^#\s+", "#", late.text) if "begin" in late.why else f"above the first command: {late.text}"
+        begun = re.sub(r"^#\s*\w+", words()["slurm"]["directive"], late.text)
+        repair = begun if "begin" in late.why else f"above the first command: {late.text}"
         if "begin" in late.why and is_habit:
             continue
         if job.is_batch or "begin" not in late.why:
             edits = () if "begin" in late.why else _moved_up(job, late.line)
             yield Hit(
                 line=late.line, column=start + 1, width=len(late.text), message=f"this {late.why}", repair=repair,
-                edits=edits,
+                edits=edits, severity="warning" if "begin" in late.why else "",
             )  # fmt: skip
 
 
@@ -139,9 +168,11 @@ def _meant(option: Option) -> tuple[str, bool]:
 def placeholder(job: Job) -> Iterator[Hit]:
     """Something that a person was to fill in."""
     for option in job.header.options:
-        if found := PLACEHOLDER.search(option.written):
-            yield hit(option, f"{found.group()} has not been filled in", f"--{option.name}=…")
-    for command in job.commands:
+        found = PLACEHOLDER.search(option.written)
+        if found and option.name not in ("job-name", "comment"):
+            placed = hit(option, f"{found.group()} has not been filled in", f"--{option.name}=…")
+            yield replace(placed, severity="warning") if option.name in LABELS else placed
+    for command in job.script.commands:
         for word in command.argv if command.outer is None else ():
             text = re.sub(r"'[^']*'|\$\{\{?[^}]*\}\}?", "", word.raw)
             if found := re.search(r"\{\{.*?\}\}|project_(?:X+|x+|0{6,})\b|\bYOUR_\w+", text):
@@ -158,7 +189,7 @@ def unexpanded(job: Job) -> Iterator[Hit]:
     """A variable of the shell in an option, which Slurm takes as it stands."""
     for option in job.header.options:
         found = EXPANDED.search(option.written)
-        if found is None or PLACEHOLDER.search(option.written):
+        if job.writer is not None or found is None or PLACEHOLDER.search(option.written):
             continue
         becomes = _with_patterns(option)
         repair = becomes or f"{words()['slurm']['submit']} {option.written} …   there the shell fills it in"
@@ -208,7 +239,7 @@ def no_account(job: Job) -> Iterator[Hit]:
 
 def personal_path(job: Job) -> Iterator[Hit]:
     """A path of one person's home."""
-    for command in job.commands:
+    for command in job.script.commands:
         for word in command.words:
             if found := PERSONAL.search(word.text):
                 path = found.group()

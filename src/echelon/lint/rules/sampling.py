@@ -121,13 +121,36 @@ def same_samples(program: Program) -> Iterator[Hit]:
         return
     for call in program.called("DataLoader"):
         given = {each.arg for each in call.keywords}
-        text = ast.unparse(call).lower()
+        text = f"{ast.unparse(call)} {_origin(program, call)}".lower()
         if None in given or given & {"sampler", "batch_sampler"} or SHARING.search(text):
             continue
-        if constant(keyword(call, "shuffle")) is True and not program.is_guarded(call):
+        is_plain = constant(keyword(call, "shuffle")) is not True
+        if is_plain and (keyword(call, "shuffle") is not None or not _trains_with(program, call)):
+            continue
+        if not program.is_guarded(call):
             message = "no sampler shares the samples out: every rank reads all of them"
             repair = "DataLoader(data, sampler=DistributedSampler(data), …)   without shuffle=True"
             yield program.hit(call, message, repair)
+
+
+def _origin(program: Program, call: ast.Call) -> str:
+    """Return how the samples of a loader are made, where a line of the script assigns them."""
+    names = {each.id for argument in call.args[:1] for each in ast.walk(argument) if isinstance(each, ast.Name)}
+    assigned = (node for node in program.nodes if isinstance(node, ast.Assign))
+    return " ".join(ast.unparse(node) for node in assigned if names & {ast.unparse(each) for each in node.targets})
+
+
+def _trains_with(program: Program, call: ast.Call) -> bool:
+    """Tell whether a loader without shuffle is the one that is trained with, and nothing shares its samples out."""
+    name, dataset = _target(program, call), ast.unparse(call.args[0]) if call.args else ""
+    shares = SHARING.search(re.sub(r"world_size|get_rank", "", program.text.lower()))
+    if shares or not name or not dataset or re.search("val|test|eval", name):
+        return False
+    for loop in (node for node in program.nodes if isinstance(node, ast.For)):
+        is_over = re.search(rf"(?<![\w.]){re.escape(name)}\b", ast.unparse(loop.iter)) is not None
+        if is_over and any(isinstance(each, ast.Call) and tail(each.func) == "backward" for each in ast.walk(loop)):
+            return True
+    return False
 
 
 def _is_cut(program: Program) -> bool:

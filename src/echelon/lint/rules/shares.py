@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from echelon import units
 from echelon.lint.batch import Option
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.job import Job, hit
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 
 STARVED = 0.5
 """Of the share: LUMI's slides and CSC's guide give the whole share; below half of it loaders wait for cores."""
@@ -85,7 +86,7 @@ def little_memory(job: Job) -> Iterator[Hit]:
 def all_memory(job: Job) -> Iterator[Hit]:
     """--mem=0, the memory of the whole node, where the node is shared."""
     option = job.option("mem")
-    if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.has_whole_nodes:
+    if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.takes_all_devices:
         return
     each = job.kind.memory_bytes_per_device if job.kind else None
     repair = (

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from echelon.lint.command import ASSIGNMENT, Word
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.job import Job, hit
-from echelon.lint.shell import ASSIGNMENT, Word
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
 from echelon.lint.toml import words
 
 CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")
@@ -69,7 +70,7 @@ def unclosed(job: Job) -> Iterator[Hit]:
 def no_semicolon(job: Job) -> Iterator[Hit]:
     """`if [ … ] then` in one line."""
     wanted = {"if": "then", "elif": "then", "while": "do", "until": "do"}
-    for command in job.commands:
+    for command in job.script.commands:
         word = next((each for each in command.words[1:] if each.raw == wanted.get(command.keyword)), None)
         if word is not None:
             message = f"{word.raw} is read as an argument: a ; must stand before it"
@@ -95,9 +96,23 @@ def _semicolon(job: Job, word: Word) -> tuple[Edit, ...]:
 
 def space_after_backslash(job: Job) -> Iterator[Hit]:
     """A backslash that continues nothing, since a space follows."""
+    quoted = {
+        word.line + number
+        for command in job.script.commands
+        for word in command.words
+        if command.outer is None
+        for number in range(word.raw.count("\n"))
+    }
     for number, line in enumerate(job.lines, 1):
         found = re.search(r"\\([ \t]+)$", line)
-        if found and job.is_bash and not line.lstrip().startswith("#"):
+        if found and number in quoted:
+            message = (
+                "a space after the backslash: inside of quotes both stay, and a program gets the backslash as a word"
+            )
+            edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
+            at = {"column": found.start() + 1, "width": len(found.group())}
+            yield Hit(line=number, message=message, repair=line.strip(), edits=edits, severity="warning", **at)
+        elif found and job.is_bash and not line.lstrip().startswith("#"):
             message = (
                 f"{len(found[1])} spaces after the backslash: the line ends here and the next is a command of its own"
             )
@@ -111,7 +126,7 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
 
 def no_continuation(job: Job) -> Iterator[Hit]:
     """A line that begins with an option: the line before was to go on."""
-    for before, command in pairwise(job.commands):
+    for before, command in pairwise(job.script.commands):
         word = command.words[0]
         if not re.match(r"--?[a-zA-Z]", word.raw) or command.keyword or word.line == before.words[0].line:
             continue
@@ -148,11 +163,13 @@ def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
 def first_of_array(job: Job) -> Iterator[Hit]:
     """$NAME of an array, which is its first element."""
     arrays = {variable.name: variable.word for variable in job.variables if re.match(r"\w+=\(", variable.word.raw)}
-    for command in (each for each in job.commands if each.program != "[["):  # which asks whether there is a first one
+    for command in (
+        each for each in job.script.commands if each.program != "[["
+    ):  # which asks whether there is a first one
         for word in command.words:
             for found in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
                 name = found[1] or found[2]
-                is_own = word.raw.startswith((f"{name}=", f"{name}+="))
+                is_own = re.match(rf"{name}\+?=|\w+=\(\s*\${name}\s*\)$", word.raw) is not None
                 if name in arrays and not is_own and word.line >= arrays[name].line:
                     where = f"{name} is an array (line {arrays[name].line})"
                     message = f"{found.group()} is the first element alone: {where}"
@@ -163,10 +180,10 @@ def removal(job: Job) -> Iterator[Hit]:
     """rm -rf of a path that begins with a variable which may be empty."""
     stops = any(
         command.program == "set" and any(re.match(r"-\w*u|nounset", word.text) for word in command.argv)
-        for command in job.commands
+        for command in job.script.commands
     )
     assigned = {variable.name for variable in job.variables if variable.value}
-    for command in job.commands:
+    for command in job.script.commands:
         options = "".join(word.text for word in command.argv[1:] if word.text.startswith("-"))
         if command.program != "rm" or "r" not in options.lower():
             continue
@@ -181,7 +198,7 @@ def removal(job: Job) -> Iterator[Hit]:
 
 def open_listener(job: Job) -> Iterator[Hit]:
     """Something that listens on every interface."""
-    for command in job.commands:
+    for command in job.script.commands:
         if command.program not in SERVERS:
             continue
         text = " ".join(word.text for word in command.argv)
@@ -197,7 +214,7 @@ def open_listener(job: Job) -> Iterator[Hit]:
 
 def stray_words(job: Job) -> Iterator[Hit]:
     """Words after an assignment that are no names."""
-    for command in job.commands:
+    for command in job.script.commands:
         if command.program != "export" or len(command.argv) < 3 or not ASSIGNMENT.match(command.argv[1].raw):
             continue
         assigned = {variable.name for variable in job.variables}
@@ -267,7 +284,7 @@ def _matters(line: str, at: int) -> bool:
 
 def spaces_around_equals(job: Job) -> Iterator[Hit]:
     """NAME = value, which runs NAME."""
-    for command in job.commands:
+    for command in job.script.commands:
         argv = command.argv
         if len(argv) > 1 and argv[1].raw.startswith("=") and re.fullmatch(r"[A-Za-z_]\w*", argv[0].raw):
             if argv[1].raw.startswith("=="):

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from echelon.lint.command import SHELLS
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit
-from echelon.lint.starts import LAUNCHERS
+from echelon.lint.hits import hit
+from echelon.lint.job import Job
+from echelon.lint.running import INERT
+from echelon.lint.starts import LAUNCHERS, Start
+
+SMALL = frozenset(
+    {
+        "hostname", "nvidia-smi", "rocm-smi", "echo", "date", "mkdir", "cp", "rsync", "ls", "cat", "env", "rm",
+        "uv", "uname", "lscpu", "ip", "touch", "true", "sleep", "tar", "unzip", "id", "pwd", "module", "wget", "curl",
+    }
+)  # fmt: skip
+"""Programs for which one core is enough."""
 
 
 def cores_not_inherited(job: Job) -> Iterator[Hit]:
@@ -17,6 +28,9 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
     if option is None or job.number(option.value) < 2 or hands_on or _is_handed_on(job):
         return
     for start in job.started("srun"):
+        rest = start.words[len(start.own) :]
+        if rest and (rest[0].text.rpartition("/")[2] in SMALL or _only_prepares(job, start)):
+            continue
         if start.option("cpus-per-task", "c", "cpus-per-gpu", "cpu-bind") is None:
             count = job.number(option.value)
             message = f"the job has --cpus-per-task={count}, and a step does not take it over: each task gets one core"
@@ -25,6 +39,15 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
             found = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
             # of a site whose facts are known and say nothing about it, its own guides leave the option out
             yield replace(found, severity="note") if job.machine else found
+
+
+def _only_prepares(job: Job, start: Start) -> bool:
+    """Tell whether a step runs a shell in which nothing of weight is started."""
+    if not any(word.text.rpartition("/")[2] in SHELLS for word in start.words):
+        return False
+    inner = [command for command in job.commands if command.outer is start.command]
+    light = (*INERT, *SMALL, "pip", "virtualenv", "conda", "if", "fi", "done")
+    return bool(inner) and all(command.program in light for command in inner)
 
 
 def _is_handed_on(job: Job) -> bool:

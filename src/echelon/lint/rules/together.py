@@ -6,11 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
+from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.job import Job, hit, line_before
+from echelon.lint.hits import hit, line_before
+from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
-from echelon.lint.shell import Word
 from echelon.lint.starts import Start
 from echelon.lint.toml import words
 
@@ -26,7 +27,7 @@ def _place(job: Job) -> Word | None:
 
 def bf16(job: Job) -> Iterator[Hit]:
     """bf16 on a chip that has none."""
-    chip = job.kind.chip if job.kind else ""
+    chip = job.chip[0]
     if chip not in words()["chips"]["without_bf16"]:
         return
     for start in job.starts:

@@ -17,7 +17,7 @@ TELL_SECONDS = 60.0
 def main(run_directory: str, node: str, environ: Mapping[str, str]) -> int:
     """Say what the node is, once, and then how busy its devices are, for as long as somebody listens."""
     os.nice(NICENESS)
-    asked = take.Asked(**(node_order.read(run_directory).looks or {}))._replace(node=node)
+    asked = take.Asked(**(node_order.read_fields(run_directory)["looks"] or {}))._replace(node=node)
     try:
         survey = take.survey(asked, environ)
         _say("survey", survey=plain(survey))

@@ -8,12 +8,13 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from ...environment.slurm_agent import agent_task
+from .. import private
 from ..channel import Channel, Closed, Message
 from ..connect import ConnectError, connect
 from . import meet, take
 from .nouns import plain
 
-ORDER, SECRET = "survey.json", "secret"
+ORDER = "survey.json"
 PATIENCE_SECONDS = 120.0
 
 
@@ -27,22 +28,17 @@ class Order(NamedTuple):
 
 
 def write(directory: str, order: Order, secret: bytes) -> None:
-    """Write the order and the secret, the secret readable by the user alone."""
-    with open(os.path.join(directory, ORDER), "w", encoding="utf-8") as file:
-        json.dump(order._asdict(), file)
-    descriptor = os.open(os.path.join(directory, SECRET), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret.hex())
+    """Write the order and the secret, readable by the user alone."""
+    private.write(os.path.join(directory, ORDER), json.dumps(order._asdict()).encode())
+    private.write_secret(directory, secret)
 
 
 def read(directory: str) -> Tuple[Order, bytes]:
     """Read both."""
     with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
         fields = json.load(file)
-    with open(os.path.join(directory, SECRET), encoding="utf-8") as file:
-        secret = bytes.fromhex(file.read())
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
-    return Order(**fields), secret
+    return Order(**fields), private.read_secret(directory)
 
 
 def main(directory: str, environ: Mapping[str, str]) -> int:

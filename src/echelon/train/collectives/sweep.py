@@ -13,7 +13,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from .. import world
+from .. import device as devices
+from .. import groups, messages, world
 from .narrow import Group, by_round
 from .routes import libraries, traffic
 
@@ -53,10 +54,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     path, sizes, seconds, slow_share, slow_above = arguments
     asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above))
     here = world.read(environ)
-    if here.device.type == "cuda":
-        torch.cuda.set_device(here.device)
-    backend = "cpu:gloo,cuda:nccl" if here.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    groups.form(here.device, timeout=timedelta(seconds=TIMEOUT_SECONDS))
     try:
         found = measure(asked, here.device, int(environ.get("GROUP_RANK", "0")))
         if dist.get_rank() == 0:
@@ -69,7 +67,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
 
 def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     """Return all timings, the slow nodes by their number, and by what the bytes went."""
-    nodes = _gathered(node)
+    nodes = messages.gather(node)
     before = traffic()
     sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in asked.sizes]
     after = traffic()
@@ -79,11 +77,11 @@ def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     if len(ranks_of) > 1:
         narrowed, rounds = _narrowed(asked, device, ranks_of)
     moved = {name: after[name] - count for name, count in before.items() if after.get(name, 0) > count}
-    used = _gathered((node, libraries("/proc/self/maps"), moved))
+    used = messages.gather((node, libraries("/proc/self/maps"), moved))
     return {
         "format": FORMAT,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "backend": "nccl" if device.type == "cuda" else "gloo",
+        "device": devices.name(device),
+        "backend": devices.backends(device).rpartition(":")[2],
         "num_ranks": len(nodes),
         "nodes": sorted(ranks_of),
         "sweep": [_row(timing) for timing in sweep],
@@ -103,7 +101,7 @@ def time_all_reduce(num_bytes: int, device: torch.device, group: Any, seconds: f
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     values = torch.full((max(1, num_bytes // 4),), float(rank + 1), device=device)
     reduce_once(values, group)
-    _wait(device)
+    devices.synchronize(device)
     is_right = bool((values == size * (size + 1) / 2).all())
     values.zero_()  # so that it does not grow from turn to turn
     first = _timed(values, group, device, 1)
@@ -127,17 +125,12 @@ def reduce_once(values: torch.Tensor, group: Any) -> None:
 def _timed(values: torch.Tensor, group: Any, device: torch.device, turns: int) -> float:
     if dist.get_world_size(group) > 1:
         dist.barrier(group)
-    _wait(device)
+    devices.synchronize(device)
     began = time.perf_counter()
     for _ in range(turns):
         reduce_once(values, group)
-    _wait(device)
+    devices.synchronize(device)
     return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _narrowed(
@@ -177,7 +170,7 @@ def _is_slow(group: Group, seconds: Dict[Group, float], asked: Asked, device: to
 
 def _noise(device: torch.device) -> float:
     """Return what a measurement may be off by: on cores, a time slice that other work takes."""
-    return 0.0002 if device.type == "cuda" else 0.02
+    return 0.0002 if devices.is_accelerator(device) else 0.02
 
 
 def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequence[int]]) -> List[float]:
@@ -186,20 +179,14 @@ def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequen
     ours = next((place for place, ranks in enumerate(members) if rank in ranks), -1)
     taken = 0.0
     if ours >= 0:
-        group = dist.new_group(list(members[ours]), use_local_synchronization=True)
+        group = groups.new(list(members[ours]), use_local_synchronization=True)
         timing = time_all_reduce(asked.sizes[-1], device, group, asked.seconds)
         # what a ring moves for one byte depends on the ranks: groups of other sizes are compared by the bus
         factor = 2 * (timing.num_ranks - 1) / timing.num_ranks
         taken = timing.seconds / factor if factor else timing.seconds
         dist.destroy_process_group(group)
-    told = _gathered((ours, taken))
+    told = messages.gather((ours, taken))
     return [max(seconds for place, seconds in told if place == each) for each in range(len(members))]
-
-
-def _gathered(value: Any) -> List[Any]:
-    values: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _row(timing: Timing) -> Dict[str, Any]:

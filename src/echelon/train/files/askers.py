@@ -30,7 +30,7 @@ _ALONE = frozenset(
     ]
 )
 _ALONE_PARTS = ("torch._inductor", "torch._dynamo", "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile")
-_OURS = tuple("%s.%s" % (__name__.rsplit(".", 2)[0], module) for module in ("proof.record", "first_step"))
+_OURS = tuple("%s.%s" % (__name__.rsplit(".", 2)[0], module) for module in ("proof.record", "check.oracle"))
 _LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)
 
 

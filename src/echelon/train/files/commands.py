@@ -39,7 +39,7 @@ def install(files: Files, hooks: Hooks) -> None:
 def _once(files: Files, name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not _is_of_script(sys._getframe(1)):
+            if not is_of_script(sys._getframe(1)):
                 return original(*args, **kwargs)
             return files.act(name, os.getcwd(), lambda: original(*args, **kwargs))
 
@@ -52,7 +52,7 @@ def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def end(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if _is_of_script(sys._getframe(1)):
+            if is_of_script(sys._getframe(1)):
                 files.meet(name, os.getcwd())
             return result
 
@@ -61,7 +61,7 @@ def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
     return wrap
 
 
-def _is_of_script(frame: Any) -> bool:
+def is_of_script(frame: Any) -> bool:
     """Say whether a function is the script's own, and none of a library; `with` calls __exit__ in between."""
     if frame.f_code.co_name == "__exit__" and frame.f_back is not None:
         frame = frame.f_back

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Iterable, List, Optional
 
+from ..alone import alone
 from .imports import Hooks
 from .sharing import Files
 from .writers import with_plain
@@ -28,6 +29,12 @@ def install(files: Files, hooks: Hooks) -> None:
         os.environ["WANDB_MODE"] = "disabled"
         hooks.replace("tqdm.std", "tqdm.__init__", _shown_nowhere)
         hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files))
+
+
+def fall_silent(files: Files, hooks: Hooks) -> None:
+    """Let loggers that have not begun yet keep nothing, in a fork of the process that speaks."""
+    os.environ["WANDB_MODE"] = "disabled"
+    hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files) if mlflow.active_run() is None else None)
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
@@ -77,7 +84,10 @@ def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) 
 
     def wrap(original: Any) -> Any:
         def speak(*args: Any, **kwargs: Any) -> Any:
-            return None if files.is_closed else original(*args, **kwargs)
+            if files.is_closed:
+                return None
+            with alone("%s.%s()" % (getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
+                return original(*args, **kwargs)
 
         return speak
 

@@ -2,18 +2,16 @@
 
 import datetime
 import os
-import pickle
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
+from .. import groups, messages
 from .. import world as worlds
 from ..refusal import Refusal
 from . import names, nodes
 
-_HEAD_BYTES = 1024  # one message holds what most meetings tell
-_LENGTH_BYTES = 8
 _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank that dies is noticed by its connection
 
 
@@ -47,8 +45,8 @@ class Meeting:
         place = names.here()
         try:
             value = do()
-        except Exception as error:
-            self._tell(Told(act, path, place, None, _that_travels(error), None))
+        except (Exception, Refusal) as error:
+            self._tell(Told(act, path, place, None, error, None))
             raise
         self._tell(Told(act, path, place, tells(value), None, self._nodes.look(path)))
         return value
@@ -77,53 +75,16 @@ class Meeting:
         """Let rank 0 know that all have come; the others need not wait for each other."""
         if self._group is None:
             worlds.join(self._world)
-            self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+            self._group = groups.new(backend="gloo", timeout=_PATIENCE)
         dist.reduce(torch.zeros(1, device="cpu"), 0, group=self._group)
 
     def _tell(self, told: Told) -> None:
-        content = _packed(told)
-        head = len(content).to_bytes(_LENGTH_BYTES, "little") + content
-        self._send(head[:_HEAD_BYTES].ljust(_HEAD_BYTES, b"\0"))
-        if len(head) > _HEAD_BYTES:
-            self._send(head[_HEAD_BYTES:])
+        # what a function returns that nobody asks for, such as an open file, need not travel
+        messages.broadcast(tuple(told), 0, self._group, leaves_out=True)
 
     def _hear(self) -> Told:
-        head = self._receive(_HEAD_BYTES)
-        size = int.from_bytes(head[:_LENGTH_BYTES], "little")
-        content = head[_LENGTH_BYTES : _LENGTH_BYTES + size]
-        if len(content) < size:
-            content += self._receive(size - len(content))
-        told: Told = pickle.loads(content)
-        return told
-
-    def _send(self, content: bytes) -> None:
-        dist.broadcast(torch.tensor(list(content), dtype=torch.uint8, device="cpu"), 0, group=self._group)
-
-    def _receive(self, num_bytes: int) -> bytes:
-        tensor = torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
-        dist.broadcast(tensor, 0, group=self._group)
-        return bytes(tensor.tolist())
-
-
-def _packed(told: Told) -> bytes:
-    try:
-        return pickle.dumps(told)
-    except (pickle.PicklingError, TypeError, AttributeError):  # what a function returns that nobody asks for
-        return pickle.dumps(told._replace(value=None))
-
-
-def _that_travels(error: BaseException) -> BaseException:
-    """Return an error that another process can raise: this one, or the nearest that except clauses know it by."""
-    for kind in type(error).__mro__:
-        if not issubclass(kind, Exception):
-            break
-        try:
-            candidate = error if kind is type(error) else kind(str(error))
-            pickle.loads(pickle.dumps(candidate))
-        except (pickle.PicklingError, TypeError, AttributeError, ValueError):
-            continue
-        return candidate
-    return RuntimeError(str(error))
+        told = Told(*messages.broadcast(None, 0, self._group))
+        return told._replace(place=names.Place(*told.place))
 
 
 def _parted(told: Told, act: str, path: str, rank: int) -> Refusal:

@@ -7,13 +7,16 @@ itself and in whatever way, and get the same answers.
 
 import os
 import re
+import shutil
 import sys
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 
 import torch
 
+from ..alone import alone
 from . import askers, imports, names
 from .meeting import Meeting
 
@@ -43,9 +46,11 @@ def _is_of_the_system(path: str) -> bool:
 class Files:
     """What the script does to files by name, and which rank does it."""
 
-    def __init__(self, *, is_closed: bool) -> None:
+    def __init__(self, *, is_closed: bool, before_meeting: Callable[[], None] = lambda: None) -> None:
         self._is_closed = is_closed
+        self._before_meeting = before_meeting
         self.meeting: Optional[Meeting] = None
+        self.hooks: Optional[imports.Hooks] = None
         self.num_fetches = 0
         """How many calls for samples are going on: each rank has other samples."""
         self.is_leaving = False
@@ -55,6 +60,7 @@ class Files:
         self._open: Set[str] = set()
         self._mapped: Set[str] = set()
         self._own: List[str] = []
+        self._own_before = 0
         self._writers: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
     @property
@@ -73,6 +79,23 @@ class Files:
                     os.dup2(nothing, file.fileno())
             os.close(nothing)
 
+    def close_fork(self) -> None:
+        """Let this fork of the process that writes and logs do neither from now on, whatever it does later."""
+        self.is_closed = True
+        self._own_before = len(self._own)
+        if self.hooks is not None:
+            from . import loggers
+
+            loggers.fall_silent(self, self.hooks)
+
+    def remove_own(self) -> None:
+        """Remove what this fork has made for itself, as it will not come to its own end."""
+        for path in self._own[self._own_before :]:
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            elif os.path.exists(path):
+                os.remove(path)
+
     def way(self, path: Optional[str]) -> str:
         """Say how something is done to a path: by rank 0 when all have come, by each rank, or by one that just does."""
         if path is None or self.is_acting or _is_of_the_system(path) or self.is_own(path):
@@ -84,8 +107,14 @@ class Files:
         asker = askers.who()
         if asker == askers.ITSELF:
             return EACH
-        is_apart = os.getpid() != self._pid or self.is_leaving or self.meeting is None
-        return ONE if is_apart or asker == askers.ANYBODY else TOGETHER
+        if self._is_apart or asker == askers.ANYBODY:
+            return ONE
+        self._before_meeting()
+        return ONE if self._is_apart else TOGETHER  # in a fork of this process, which meets nobody
+
+    @property
+    def _is_apart(self) -> bool:
+        return os.getpid() != self._pid or self.is_leaving or self.meeting is None
 
     @property
     def is_fetching(self) -> bool:
@@ -112,7 +141,7 @@ class Files:
         self._num_acts += 1  # what is done to files in its turn is a part of it
         try:
             if not self.is_closed:
-                return self.meeting.lead(what, path, do, tells)
+                return self.meeting.lead(what, path, partial(_alone, what, do), tells)
             told, theirs = self.meeting.follow(what, path, do)
             names.note(self._aliases, path, theirs)
             return told
@@ -175,6 +204,11 @@ class Files:
             self._own.append(path)
 
 
+def _alone(what: str, do: Callable[[], Any]) -> Any:
+    with alone(what):
+        return do()
+
+
 def _hookers() -> Tuple[Any, ...]:
     from . import commands, downloads, folders, loggers, opening, stores, writers
 
@@ -196,7 +230,7 @@ def install(run: "Run") -> None:
     askers.watch_collector()
     _watch_end(files)
     _watch_fetches(files)
-    hooks = imports.Hooks()
+    hooks = files.hooks = imports.Hooks()
     for module in _hookers():
         module.install(files, hooks)
     hooks.apply()

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 import torch
-import torch.distributed as dist
 
-from .. import gloo
+from .. import groups
 from ..refusal import Refusal
 from ..world import World
 from .travel import start_mean
@@ -210,8 +209,7 @@ class Meetings:
     def _meet_apart(self) -> Any:
         """Return a group of its own: what travels for long must not hold up the loss that is printed."""
         if self._group is None:
-            self._group = dist.new_group()
-            gloo.yield_cores()
+            self._group = groups.new()
         return self._group
 
 

@@ -65,7 +65,6 @@ def parallelize(
     versions.check(strategy, run.world.device)
     _refuse_batch_norm(model, strategy)
     run.prepare()
-    run.first_step.is_due = False  # its oracle would be a fork among ranks that speak with each other
     wanted = Wishes(**wishes)
     axes = Axes(strategy, ranks, num_shards)
     order = [name for name, one in model.state_dict(keep_vars=True).items() if isinstance(one, torch.Tensor)]

@@ -5,7 +5,8 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 import torch.distributed as dist
 
-from .. import all_gather, gloo
+from .. import all_gather, gloo, groups
+from .. import device as devices
 from ..batches import rows_of
 from ..world import World
 from .strategy import Strategy, StrategyError
@@ -39,6 +40,8 @@ class Axes:
             mesh_dim_names=tuple(self._names),
         )
         gloo.yield_cores()
+        for name in self._names:  # PyTorch's pipelines and its ZeRO send objects there
+            groups.prove(mesh.get_group(name))
         return mesh
 
     def _find_places(self) -> Dict[str, int]:
@@ -105,7 +108,7 @@ class Axes:
     def begin_sum(self, value: torch.Tensor, group: Any = None) -> Callable[[], torch.Tensor]:
         """Begin a sum over all ranks, or those of a group; what is returned waits for it."""
         own = value.detach().double()
-        if self.world.size == 1 or own.device.type == "cpu":
+        if self.world.size == 1 or not devices.is_accelerator(own.device):
             total = all_gather.total(own, group) if self.world.size > 1 else own
             return lambda: total
         work = dist.all_reduce(own, group=group, async_op=True)

@@ -2,8 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-import torch.distributed as dist
-
+from .. import messages
 from .axes import Axes
 
 WHOLE, NOTHING = "whole", "–"
@@ -14,8 +13,7 @@ def table(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> str:
     mine = {name: (tuple(value.shape), _place(value)) for name, value in local.items()}
     every: List[Any] = [mine]
     if axes.world.size > 1:
-        every = [None] * axes.world.size
-        dist.all_gather_object(every, mine)
+        every = messages.gather(mine)
     shapes: Dict[str, Tuple[int, ...]] = {name: entry[0] for part in every for name, entry in part.items()}
     known = {name: place for place, name in enumerate(order)}
     names = sorted(shapes, key=lambda name: (known.get(name, len(known)), name))

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-from .. import optimizer_kinds
+from .. import messages, optimizer_kinds
 from . import spreading, states
 from .axes import Axes
 from .strategy import StrategyError
@@ -82,9 +82,7 @@ class Optimizing:
     def _of_all_stages(self, mine: Any) -> List[Any]:
         if self._axes.sizes["pipeline"] == 1:
             return [mine]
-        every: List[Any] = [None] * self._axes.world.size
-        torch.distributed.all_gather_object(every, mine)
-        return every
+        return messages.gather(mine)
 
     def _members(self) -> Dict[str, int]:
         """Return in which group of one device each weight is."""
@@ -217,8 +215,7 @@ def _all_settings(mine: List[Dict[str, Any]], axes: Axes) -> List[Dict[str, Any]
     """Return the different settings, in one order on all stages of a pipeline."""
     every = [mine]
     if axes.sizes["pipeline"] > 1:
-        every = [[]] * axes.world.size
-        torch.distributed.all_gather_object(every, mine)
+        every = messages.gather(mine)
     found: List[Dict[str, Any]] = []
     for one in [one for part in every for one in part]:
         if one not in found:

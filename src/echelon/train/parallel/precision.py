@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from .. import device as devices
 from . import spreading
 from .axes import Axes
 from .strategy import Strategy, StrategyError
@@ -15,9 +16,9 @@ FIRST_SCALE = 2.0**16
 
 def check(strategy: Strategy, device: torch.device) -> None:
     """Refuse 16 bits on a device that has none."""
-    if strategy.precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+    if strategy.precision == "bf16" and devices.lacks_bf16(device):
         raise StrategyError(
-            "precision is bf16, and %s computes in fp16 and fp32 alone" % torch.cuda.get_device_name(device),
+            "precision is bf16, and %s computes in fp16 and fp32 alone" % devices.name(device),
             hint='precision="fp16"',
         )
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import torch
 from torch import nn
 
-from .. import all_gather
+from .. import all_gather, messages
 from ..exact.weights import own_rows
 from ..streams import seed_again
 from . import blocks, norms
@@ -80,8 +80,7 @@ class Fingerprints:
         mine = {name: one.numel() for name, one in parameters.items()}
         every: List[Any] = [mine]
         if self._axes.sizes["pipeline"] > 1:
-            every = [None] * self._axes.world.size
-            torch.distributed.all_gather_object(every, mine)
+            every = messages.gather(mine)
         sizes = {name: size for one in every for name, size in one.items()}
         known = [name for name in self._trained if name in sizes]
         return sorted(known, key=lambda name: sizes[name])[:_MOST_TENSORS]

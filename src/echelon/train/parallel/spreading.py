@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .. import all_gather
+from .. import device as devices
 from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy
@@ -67,7 +68,7 @@ def _precision(axes: Axes, *, is_root: bool) -> Any:
 def _offload(strategy: Strategy, device: torch.device) -> Dict[str, Any]:
     from torch.distributed.fsdp import CPUOffloadPolicy
 
-    return {"offload_policy": CPUOffloadPolicy(pin_memory=device.type != "cpu")} if strategy.offload else {}
+    return {"offload_policy": CPUOffloadPolicy(pin_memory=devices.is_accelerator(device))} if strategy.offload else {}
 
 
 def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
@@ -97,5 +98,5 @@ def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings
 
 def _are_small(tensors: Sequence[torch.Tensor]) -> bool:
     """Tell whether to step on all at once, which on a GPU PyTorch does of itself: it saves calls, and costs room."""
-    is_on_cpu = all(one.device.type == "cpu" for one in tensors)
+    is_on_cpu = all(not devices.is_accelerator(one.device) for one in tensors)
     return is_on_cpu and sum(one.numel() for one in tensors) <= MOST_AT_ONCE

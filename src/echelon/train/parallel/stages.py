@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
 from . import blocks, stage_modules
 from .axes import Axes
 from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
@@ -161,11 +162,10 @@ def _hand_over(carried: Any, gives: bool, source: int, target: int, group: Any, 
     """Send a tensor of a shape that only its giver knows."""
     source, target = dist.get_global_rank(group, source), dist.get_global_rank(group, target)
     if gives:
-        dist.send_object_list([(tuple(carried.shape), carried.dtype)], target)
+        messages.send((tuple(carried.shape), carried.dtype), target)
         dist.send(carried.contiguous(), target)
         return None
-    shape: List[Any] = [None]
-    dist.recv_object_list(shape, source)
-    carried = torch.empty(shape[0][0], dtype=shape[0][1], device=device)
+    shape, dtype = messages.receive(source)
+    carried = torch.empty(shape, dtype=dtype, device=device)
     dist.recv(carried, source)
     return carried

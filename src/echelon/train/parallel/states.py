@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
 from ..wholes import each_whole
 from . import blocks
 from .axes import Axes
@@ -58,8 +59,7 @@ def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict
     """Return what there is on any stage, in the order of the model."""
     mine = {name: Entry(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
     if axes.sizes["pipeline"] > 1:
-        every: List[Any] = [None] * axes.world.size
-        dist.all_gather_object(every, mine)
+        every = messages.gather(mine)
         mine = {name: entry for part in reversed(every) for name, entry in part.items()}
     known = {name: place for place, name in enumerate(order)}
     return dict(sorted(mine.items(), key=lambda item: (known.get(item[0], len(known)), item[0])))

@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
+from .. import device as devices
 from .strategy import Strategy, StrategyError
 
 
@@ -30,7 +31,7 @@ class Begins:
 
     def _get_init_p2p_neighbors_ops(self) -> List[Any]:
         """On a CPU nothing has to be sent first, and PyTorch 2.9 sends 8 bytes there to whom waits for 4."""
-        if self.device.type == "cpu":  # type: ignore[attr-defined]
+        if not devices.is_accelerator(self.device):  # type: ignore[attr-defined]
             return []
         return super()._get_init_p2p_neighbors_ops()  # type: ignore[misc, no-any-return]
 
@@ -50,7 +51,7 @@ class VersionError(StrategyError):
 def check(strategy: Strategy, device: torch.device, version: str = torch.__version__) -> None:
     """Refuse what this version of PyTorch would fail at in the midst of a step, or wait for without an end."""
     found = numbers(version)
-    on_cpu = device.type == "cpu"
+    on_cpu = not devices.is_accelerator(device)
     for is_wanted, needed, why, hint in (
         (strategy.is_fully_sharded and on_cpu, FULLY_SHARD_ON_CPU, "spreads with fully_shard on a CPU",
          'reshard="never" with the data axes alone'),

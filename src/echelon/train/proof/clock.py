@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager
 from typing import Iterator, List, Optional
 
-import torch
+from .. import device as devices
 
 FEWEST_STEPS = 3  # after the first, which imports and compiles
 SHORTEST_SECONDS = 1e-3  # below it a step is the interpreter's, and chance
@@ -26,8 +26,7 @@ class Clock:
 
     def stop(self) -> None:
         """Stop it, once the device has done what the script asked for."""
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
+        devices.synchronize_used()
         self._pause()
 
     def lap(self) -> None:

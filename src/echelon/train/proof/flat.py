@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
+
 
 class Flat(NamedTuple):
     """A parameter of an optimizer that is a piece of several ranks' one-dimensional whole."""
@@ -38,8 +40,7 @@ class Flat(NamedTuple):
         mine = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
         all_ranks: List[Any] = [mine]
         if self.group is not None:
-            all_ranks = [None] * dist.get_world_size(self.group)
-            dist.all_gather_object(all_ranks, mine, group=self.group)
+            all_ranks = messages.gather(mine, self.group)
         known = {key: value for theirs in reversed(all_ranks) for key, value in theirs.items()}
         return {
             key: self.whole(state.get(key), like) if value is None else [torch.tensor(value)] * len(self.names)

@@ -247,9 +247,9 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
         return None
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from ..first_step import FirstStep
+    from ..check import dropouts
 
-    FirstStep(is_main=False, say=lambda _: None).keep_dropout_off()  # ranks cannot draw what one device draws
+    dropouts.switch_off()  # ranks cannot draw what one device draws
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ["ECHELON_RECORD_STEPS"]), rank=rank)
     register_optimizer_step_post_hook(lambda optimizer, *_: record.after_step(optimizer))

@@ -18,7 +18,7 @@ class SplitCalls(Calls):
         """Call a module."""
         run: Any = self._run
         if run.world.is_alone and run.streams.is_watched and not self.is_inside:
-            with self._inside():
+            with self._inside(None):
                 return original(module, *args, **kwargs)
         if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)

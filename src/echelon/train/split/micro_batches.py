@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
 from ..batches import rows_of
 from ..refusal import Refusal
 from ..view.tensors import map_tensors, tensors_of
@@ -94,9 +95,7 @@ class MicroBatches:
     def _receive(self, shape: Dict[str, Any], part: Any) -> torch.Tensor:
         """Receive an activation; its shape is told once in a call, but for the rows."""
         if not shape:
-            told: List[Any] = [None]
-            dist.recv_object_list(told, self._world.rank - 1)
-            shape["first"], shape["dtype"], shape["rows"] = told[0]
+            shape["first"], shape["dtype"], shape["rows"] = messages.receive(self._world.rank - 1)
         rows = _rows(part)
         sizes = (rows, *shape["first"][1:]) if shape["first"][0] == shape["rows"] else shape["first"]
         found = torch.empty(sizes, dtype=shape["dtype"], device=self._world.device)
@@ -106,12 +105,12 @@ class MicroBatches:
     def _send(self, output: torch.Tensor, shape: Dict[str, Any]) -> None:
         if "sent" not in shape:
             shape["sent"] = True
-            dist.send_object_list([(tuple(output.shape), output.dtype, output.size(0))], self._world.rank + 1)
+            messages.send((tuple(output.shape), output.dtype, output.size(0)), self._world.rank + 1)
         dist.send(output.detach().contiguous(), self._world.rank + 1)
 
     def _share(self, outputs: List[Any], rows: List[int]) -> Tuple[Any, List[torch.Tensor]]:
         """Give what the last stage has to all: its form, and its tensors."""
-        told: List[Any] = [None]
+        form: Any = None
         wholes: List[torch.Tensor] = []
         if self._is_last:
             if len(outputs) > 1 and not all(map(gives_rows, outputs, rows)):
@@ -126,15 +125,15 @@ class MicroBatches:
                 for ones in zip(*pieces)  # noqa: B905
             ]
             rest = iter(wholes)
-            told = [map_tensors(outputs[0], lambda _: torch.empty_like(next(rest), device="meta"))]
+            form = map_tensors(outputs[0], lambda _: torch.empty_like(next(rest), device="meta"))
         source = self._world.size - 1
-        dist.broadcast_object_list(told, source)
+        form = messages.broadcast(form, source)
         if not self._is_last:
-            wholes = [torch.empty_like(one, device=self._world.device) for one in tensors_of(told[0])]
+            wholes = [torch.empty_like(one, device=self._world.device) for one in tensors_of(form)]
         wholes = [one.contiguous() for one in wholes]
         for one in wholes:
             dist.broadcast(one, source)
-        return told[0], wholes
+        return form, wholes
 
     def backward(self, passes: List[Tuple[Any, Any]], gradients: Sequence[Optional[torch.Tensor]]) -> None:
         """Let gradients go back through all stages; those of weights that several have are added up."""

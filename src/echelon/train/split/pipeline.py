@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import messages
 from ..parallel import blocks, stages
 from ..parallel.strategy import Strategy, StrategyError
 from ..refusal import Refusal
@@ -157,8 +158,7 @@ class PipelineSplit(Split):
 
     def _show(self, *, values: bool, gradients: bool, states: bool) -> None:
         mine = self._told(gradients=gradients, states=states)
-        every: List[Any] = [None] * self.world.size
-        dist.all_gather_object(every, mine)
+        every = messages.gather(mine)
         for place, (parameter, rank) in enumerate(self._owners):
             told = every[rank][place]
             own: Any = parameter

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple
 import torch
 from torch import nn
 
-from .. import batches
+from .. import batches, tracing
 from ..refusal import Refusal
-from . import exchange, pieces
-from .tensors import Partial, Sharded, View, entered, map_tensors, own_part, tensors_of
+from ..unshared import Unshared
+from . import aliases, doubts, exchange, numbers, pieces
+from .entry import Entries
+from .tensors import Partial, Sharded, View, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -39,6 +41,14 @@ class Calls:
         """How much of the batch that is computed this rank has."""
         self.num_shared = 0
         """Calls in which every rank had rows of its own."""
+        self.num_samples = 0
+        """The most that all ranks had together in one of them."""
+        self.num_counted = 0
+        """Calls in which every rank had the whole, for something counts what one device computes."""
+        self.unshared: Optional[Unshared] = None
+        """The last call in which the ranks could not share what a model was given."""
+        self.doubt: Optional[Refusal] = None
+        """Why rows that were shared may be no samples: it holds if the model fails, or its gradients differ."""
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -67,28 +77,39 @@ class Calls:
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
         if self._run.world.size == 1 and self._run.streams.is_watched and not self.is_inside:
-            with self._inside():
+            with self._inside(None):
                 return original(module, *args, **kwargs)
-        if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
+        if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
+        aliases.settle()
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
-        if any(_has_rows(one) for one in views):
+        if any(_has_rows(one) for one in views) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
-            return self._compute(original, module, every, [_rows_among(one) for one in every])
+            return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
         if views:
             args, kwargs = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
+        if tracing.is_counting():
+            self.num_counted += 1
+            return original(module, *args, **kwargs)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
-            return original(module, *args, **kwargs)
+            first = _first_of(args, kwargs)
+            shape = None if first is None else tuple(first.shape)
+            result = original(module, *args, **kwargs)
+            self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
+            return result
+        self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
-            return self._compute(original, module, every, [[one] for one in shared])
+            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first)
         except (RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, Refusal) or "out of memory" in str(error):
                 raise
-            with self._inside():
+            with self._inside(None):
                 original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+            if self.doubt is not None:
+                raise self.doubt from error
             raise Refusal(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
@@ -96,29 +117,68 @@ class Calls:
             ) from error
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Compute a model with plain PyTorch, and with random numbers of this rank's own, such as dropout."""
+    def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:
+        """Compute a model with plain PyTorch, and with random numbers, such as dropout, for these rows."""
         self.is_inside = True
+        View.inside_of = leads[0] if leads else None
         try:
-            with self._unhooked(), self._run.streams.in_own():
+            with self._unhooked(), self._run.draws.of(leads):
                 yield
         finally:
             self.is_inside = False
+            View.inside_of = None
 
-    def _compute(self, original: Any, module: nn.Module, every: List[Any], leads: List[List[Sharded]]) -> Any:
+    @contextmanager
+    def once_more(self, lead: Optional[Sharded] = None) -> Iterator[None]:
+        """Compute a model for some rows with plain PyTorch, and with the random numbers that are at hand."""
+        before = self.is_inside, View.inside_of
+        self.is_inside, View.inside_of = True, lead
+        try:
+            with self._unhooked():
+                yield
+        finally:
+            self.is_inside, View.inside_of = before
+
+    def note_rows(self, lead: Sharded) -> None:
+        """Note how much of a batch this rank has, or a shard, which is computed now."""
+        self.fraction = lead.rows[lead.world.rank] / sum(lead.rows)
+        self.has_rows = self.fraction > 0
+
+    def _compute(
+        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]],
+        first: Optional[torch.Tensor] = None,
+    ) -> Any:  # fmt: skip
         """Compute this rank's rows, or those of each shard by itself."""
+        self._run.raised.refuse_if_caught()
         self.num_shared += 1
+        self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._run.gradients.shard()  # weights that are trained from now on
+        self._run.later.at_call(original, module, given, every, leads)
         outputs = []
-        with self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
+        with self._run.later.pace.part("model"), self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
-                rank = rows[0].world.rank
-                self.fraction = rows[0].rows[rank] / sum(rows[0].rows)
-                self.has_rows = self.fraction > 0
-                of_shard(rank)
-                with self._inside():
-                    outputs.append(original(module, *_enter(args, rows), **_enter(kwargs, rows)))
-        return _leave(outputs, leads)
+                self.note_rows(rows[0])
+                of_shard(rows[0].world.rank)
+                entries = Entries(module, rows[0], first)
+                own_args, own_kwargs = entries.enter(args, kwargs)
+                with self._inside(rows), self._run.raised.noted(self.num_shared, module):
+                    outputs.append(original(module, *own_args, **own_kwargs))
+                entries.leave()
+        result = leave(outputs, leads)
+        if self._run.world.is_exact:
+            return result
+
+        def compute(twin: nn.Module, first: int, count: int) -> Any:
+            own = entries.some((own_args, own_kwargs), first, count)
+            with self._run.streams.kept(), self._inside(None):
+                View.inside_of = rows[0]
+                return original(twin, *own[0], **own[1])
+
+        return numbers.of_all(result, outputs[0], numbers.Call(module, rows[0], compute, self._say))
+
+    def _say(self, text: str) -> None:
+        if self._run.is_main:
+            self._run.say(text)
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
         """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
@@ -136,7 +196,10 @@ class Calls:
         if size < run.world.size or run.world.size == 1:
             return None
         rows = batches.rows_of(size, run.world.size)
-        return [Sharded(own_part(first, one.rank, rows), one, rows) for one in run.world.shards()]
+        return [
+            Sharded(own_part(exchange.enter(first, one), one.rank, rows).clone(), one, rows)
+            for one in run.world.shards()
+        ]
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
         sizes = self._run.batch_sizes()
@@ -172,51 +235,13 @@ def has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _enter(value: Any, rows: List[Sharded]) -> Any:
-    """Return the arguments as this rank's part of the model gets them."""
-    lead = rows[0]
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, Sharded):
-            return tensor.local
-        tensor = entered(tensor, lead.world)
-        if isinstance(tensor, nn.Parameter) or not tensor.dim():
-            return tensor
-        dim = _dim_of_rows(tensor, sum(lead.rows))
-        return tensor if dim is None else own_part(tensor, lead.world.rank, lead.rows, dim)
-
-    return _cut_lists(map_tensors(value, change), lead)
-
-
-def _dim_of_rows(tensor: torch.Tensor, num_rows: int) -> Optional[int]:
-    """Return the dim of a plain tensor that is the batch: the first, or the second as in the state of an RNN."""
-    is_square = tensor.dim() == 2 and tensor.size(0) == tensor.size(1)
-    if is_square and (tensor.is_floating_point() or tensor.dtype == torch.bool):
-        return None  # a mask over positions, rather than samples
-    if tensor.size(0) == num_rows:
-        return 0
-    return 1 if tensor.dim() > 2 and tensor.size(1) == num_rows else None
-
-
-def _cut_lists(value: Any, lead: Sharded) -> Any:
-    """Cut lists of strings and the like, one entry for each sample."""
-    if isinstance(value, (list, tuple)) and len(value) == sum(lead.rows) and not tensors_of(value):
-        first = sum(lead.rows[: lead.world.rank])
-        return value[first : first + max(1, lead.rows[lead.world.rank])]
-    if type(value) in (list, tuple):
-        return type(value)(_cut_lists(one, lead) for one in value)
-    if type(value) is dict:
-        return {key: _cut_lists(one, lead) for key, one in value.items()}
-    return value
-
-
-def _leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
+def leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
     """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
 
     Where ranks have as many rows each, what a dim counts is seen from this rank's shapes; else from those of all, for
     ranks must not come to different views.
     """
-    tensors = [_distinct(output) for output in outputs]
+    tensors = [distinct(output) for output in outputs]
     world = leads[0][0].world
     are_even = all(len(set(lead.rows)) == 1 for lead in leads[0])
     every = [[tuple(one.shape)] * world.size for one in tensors[0]] if are_even else exchange.shapes(tensors, world)
@@ -227,7 +252,8 @@ def _leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
     return pieces.of(views) if world.is_exact else views[0]
 
 
-def _distinct(output: Any) -> List[torch.Tensor]:
+def distinct(output: Any) -> List[torch.Tensor]:
+    """Return the tensors that a model gives, each once."""
     found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
     return list(found.values())
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 import torch
 
 from ..refusal import Refusal
-from . import exchange, pieces
+from . import below, exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
-from .tensors import Partial, Sharded, View, own_part
+from .tensors import Partial, Sharded, View, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -19,6 +19,10 @@ def install(run: "Run") -> None:
     original = torch.autograd.grad
 
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        found = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
+        return tuple(map(run.late_hooks.changed, _listed(inputs), found))
+
+    def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
         if any(isinstance(one, Pieces) for one in (*_listed(outputs), *_listed(inputs))):
@@ -27,6 +31,7 @@ def install(run: "Run") -> None:
 
     torch.autograd.grad = grad
     install_functions()
+    below.install()
 
 
 def install_functions() -> None:
@@ -34,7 +39,7 @@ def install_functions() -> None:
     original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(one, View) for one in args):
+        if any(isinstance(one, View) for one in tensors_of(args)):
             return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
         return original(cls, *args, **kwargs)
 
@@ -70,11 +75,14 @@ def _grad(
         are_parts = [False]
     wanted = _listed(given) if given is not None else [None] * len(outputs)
     weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
+    num_ranks = 1 if run.world.is_exact else run.world.size
+    # as in backward(): a part counts as often as there are ranks, and hooks on the way know that
     gradients = original(
-        [getattr(one, "local", one) for one in outputs], [getattr(one, "local", one) for one in inputs],
+        [one.local * num_ranks if isinstance(one, View) else one for one in outputs],
+        [getattr(one, "local", one) for one in inputs],
         weights if given is not None else None, *args, **kwargs,
     )  # fmt: skip
-    factor = 1.0 if all(are_parts) else 1.0 / run.world.size
+    factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
     found: List[Optional[torch.Tensor]] = []
     for gradient, variable in zip(gradients, inputs):  # noqa: B905
         if gradient is None:

@@ -1,10 +1,12 @@
 """Make one tensor of the parts that the ranks hold, so that gradients come out as on one device.
 
 What is whole is the same on every rank, and so is what is computed from it. Gradients are the mean over ranks in the
-end (DistributedDataParallel), and a part is needed by its own rank alone: on its way back into a part a gradient is
-multiplied by the number of ranks. What never was in parts, such as a penalty on the weights, is equal on all ranks,
-and the mean leaves it as it is. What is whole and used for a part, such as a mean that is taken off each sample, gets
-from every rank the gradient of that part, and needs their mean.
+end (DistributedDataParallel), as if the training minimised the mean of what each rank calls its loss. A part of a
+loss counts as often as there are ranks, and a message goes back as the exact adjoint of how it went: a sum over ranks
+as a sum, a gather as a sum of which each rank keeps its rows. So it does not matter on which ways a whole is used, by
+which ranks, or whether anybody has seen it: by a model that keeps it, by a function of the script, or in place.
+
+`enter` is for who looks at the gradient of a whole tensor on its way (x.grad, hooks): each rank then has the mean.
 """
 
 from typing import Any, Callable, List, Sequence, Tuple
@@ -13,10 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import alone
 from ..refusal import Refusal
 from ..world import World
 
 _MOST_DIMS = 8
+_register_hook = torch.Tensor.register_hook  # itself: a hook of ours is no witness
 
 
 class Needed(Exception):
@@ -26,12 +30,12 @@ class Needed(Exception):
 class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, world: World) -> torch.Tensor:
-        ctx.num_ranks = world.size
+        ctx.world = world
         return start_total(part.detach(), world)()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0] * ctx.num_ranks, None
+        return _Total.apply(gradients[0], ctx.world), None  # type: ignore[no-untyped-call]
 
 
 class _Gather(torch.autograd.Function):
@@ -43,7 +47,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         world, rows, dim, size = ctx.place
-        mine = own_rows(gradients[0], world.rank, rows, dim) * world.size
+        summed = _Total.apply(gradients[0], world)  # type: ignore[no-untyped-call]
+        mine = own_rows(summed, world.rank, rows, dim)
         if mine.size(dim) < size:  # a sample that stands in for none
             mine = torch.cat(
                 [mine, mine.new_zeros(*(size if at == dim else each for at, each in enumerate(mine.shape)))], dim
@@ -51,25 +56,18 @@ class _Gather(torch.autograd.Function):
         return mine, None, None, None
 
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor, world: World) -> torch.Tensor:
-        ctx.world = world
-        return whole.view_as(whole)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return _Total.apply(gradients[0], ctx.world) / ctx.world.size, None  # type: ignore[no-untyped-call]
-
-
 def enter(whole: torch.Tensor, world: World) -> torch.Tensor:
-    """Return what is the same on all ranks, to be used for this rank's part; weights get their mean later anyway."""
+    """Return what is the same on all ranks, to be used for this rank's part; weights get their mean later anyway.
+
+    It is another view of the same elements, so that a model may change its input in place.
+    """
     if isinstance(whole, nn.Parameter) or not torch.is_grad_enabled() or not whole.requires_grad:
         return whole
     if world.is_exact:
         leaf: torch.Tensor = world.joints.cut(whole, world.rank)
         return leaf
-    result: torch.Tensor = _Enter.apply(whole, world)  # type: ignore[no-untyped-call]
+    result = whole.view_as(whole)
+    _register_hook(result, lambda gradient: _Total.apply(gradient, world) / world.size)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -103,7 +101,13 @@ def gather(part: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) 
 
 def own_rows(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
     """Return the rows of one rank."""
-    return whole.narrow(dim, sum(rows[:rank]), rows[rank])
+    first = sum(rows[:rank])
+    if whole.layout != torch.strided:
+        places = torch.arange(first, first + rows[rank], device=whole.device)
+        rows_of_it = whole.to_sparse(layout=torch.sparse_coo).index_select(dim, places)
+        part: torch.Tensor = rows_of_it.to_sparse(layout=whole.layout)
+        return part
+    return whole.narrow(dim, first, rows[rank])
 
 
 def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[int], dim: int) -> torch.Tensor:
@@ -119,6 +123,7 @@ def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[in
 
 
 def _refuse_alone(world: World) -> None:
+    alone.refuse_exchange()
     if world.is_exact:
         raise Needed
 

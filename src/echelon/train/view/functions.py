@@ -7,7 +7,7 @@ _ARITHMETIC = (
     "fmod", "pow", "float_power", "maximum", "minimum", "fmax", "fmin", "atan2", "lerp", "addcmul", "addcdiv", "xlogy",
     "where", "masked_fill", "clamp", "clip", "clamp_min", "clamp_max", "nan_to_num", "eq", "ne", "lt", "le", "gt", "ge",
     "less", "greater", "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or",
-    "bitwise_not", "bitwise_xor", "isclose", "isnan", "isinf", "isfinite",
+    "bitwise_not", "bitwise_xor", "isclose", "isnan", "isinf", "isfinite", "broadcast_tensors",
 )  # fmt: skip
 _OPERATORS = (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "rdiv", "div", "floordiv", "rfloordiv", "mod",

@@ -5,7 +5,7 @@ shape, so its bits do not depend on who computes it; sums over shards follow one
 """
 
 import copy
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -24,7 +24,7 @@ class Pieces(View):
     parts: List[Any]
     _value: Optional[torch.Tensor]
     _joined: Optional[torch.Tensor]
-    _versions: List[int]
+    _versions: Tuple[int, ...]
     """Of the parts, when a value was kept: another view of the same elements may have been written to since."""
 
     @staticmethod
@@ -32,7 +32,7 @@ class Pieces(View):
         self: Pieces = View._make(cls, parts[0].local, parts[0].world, parts[0].shape)
         self.parts = list(parts)
         self._value = self._joined = None
-        self._versions = []
+        self._versions = ()
         return self
 
     @property
@@ -73,8 +73,11 @@ class Pieces(View):
         self._forget_what_changed()
         self._value = value
 
+    def versions(self) -> Tuple[int, ...]:
+        return tuple(version_of(one.local) for one in self.parts)
+
     def _forget_what_changed(self) -> None:
-        versions = [version_of(one.local) for one in self.parts]
+        versions = self.versions()
         if versions != self._versions:
             self._value, self._joined, self._versions = None, None, versions
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
+from .. import device as devices
 from .tensors import Sharded, version_of
 
 _KEEPS = frozenset(
@@ -39,10 +40,14 @@ class Signs:
 
     def ask(self, tensors: List[torch.Tensor]) -> None:
         """Begin to exchange what the integers of the present batch are; every rank has as many such tensors."""
-        views = [one for one in tensors if isinstance(one, Sharded) and _is_integer(one) and one.device.type == "cpu"]
+        views = [
+            one
+            for one in tensors
+            if isinstance(one, Sharded) and _is_integer(one) and not devices.is_accelerator(one.device)
+        ]
         wait = _start(views) if self._is_wanted and views else _unknown
         for view in views:
-            view.sign = Sign(self, wait, version_of(view.local))
+            view.known_sign = Sign(self, wait, version_of(view.local))
 
     def want(self) -> None:
         """Ask from the next batch on."""
@@ -90,7 +95,7 @@ def carry(name: str, source: Any, result: Any) -> None:
     """Let what a function makes of a tensor's elements have its sign."""
     are_views = isinstance(source, Sharded) and isinstance(result, Sharded) and result is not source
     if are_views and name in _KEEPS and _is_integer(result) and (sign := _valid(source)) is not None:
-        result.sign = sign._replace(version=version_of(result.local))
+        result.known_sign = sign._replace(version=version_of(result.local))
 
 
 def are_natural(target: Sharded) -> bool:
@@ -104,14 +109,14 @@ def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Opti
     sign = _valid(target)
     if sign is None:
         return None
-    if sign.of.may_assume and target.device.type == "cpu":
+    if sign.of.may_assume and not devices.is_accelerator(target.device):
         return Assumption(sign.of, num_targets, num_counted)
     sign.of.want()
     return None
 
 
 def _valid(view: Sharded) -> Optional[Sign]:
-    sign: Optional[Sign] = view.sign
+    sign: Optional[Sign] = view.known_sign
     return sign if sign is not None and sign.version == version_of(view.local) >= 0 else None
 
 

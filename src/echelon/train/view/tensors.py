@@ -5,13 +5,13 @@ from a view follows `rules`; where no rule fits, the parts are put together and 
 """
 
 import copy
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 
 from ..refusal import Refusal
 from ..world import World
-from . import exchange
+from . import distributions, exchange
 
 Args = Tuple[Any, ...]
 Kwargs = Dict[str, Any]
@@ -22,6 +22,10 @@ class View(torch.Tensor):
 
     rule: Callable[[Any, Args, Kwargs], Any]
     """What happens when PyTorch is called with a view; `rules` sets it."""
+    inside_of: "ClassVar[Optional[Sharded]]" = None
+    """The leading rows of the model that is being computed."""
+    below: Callable[[Any, Args, Kwargs], Any]
+    """What happens where PyTorch computes with a view and has not asked for a rule; `below` sets it."""
     local: torch.Tensor
     world: World
 
@@ -38,10 +42,7 @@ class View(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise Refusal(
-            "%s was called with a batch that is shared among the ranks in a way that echelon does not see" % func,
-            "start one rank: echelon run -n 1 …",
-        )
+        return View.below(func, args, kwargs or {})
 
     def whole(self) -> torch.Tensor:
         """Return a plain tensor that is the same on all ranks."""
@@ -51,6 +52,10 @@ class View(torch.Tensor):
         """Take another value, of which every rank has the whole."""
         raise NotImplementedError
 
+    def versions(self) -> Tuple[int, ...]:
+        """Return how often what this process holds was written to."""
+        return (version_of(self.local),)
+
 
 class Sharded(View):
     """Rows (along dim 0, seldom another) of which every rank has some."""
@@ -58,8 +63,10 @@ class Sharded(View):
     rows: Tuple[int, ...]
     """How many of them each rank has."""
     dim_of_rows: int
-    sign: Any
+    known_sign: Any
     """What `signs` knows of its elements."""
+    origin: Optional[Tuple[torch.Tensor, float]]
+    """The gradient that this is a multiple of, and by what that is larger: what is written here is written there."""
 
     @staticmethod
     def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
@@ -69,7 +76,7 @@ class Sharded(View):
         self: Sharded = View._make(cls, local, world, shape)
         self.rows = tuple(rows)
         self.dim_of_rows = dim
-        self.sign = None
+        self.known_sign = self.origin = None
         return self
 
     @property
@@ -78,6 +85,9 @@ class Sharded(View):
         return self.local.narrow(self.dim_of_rows, 0, self.rows[self.world.rank])
 
     def whole(self) -> torch.Tensor:
+        if self.local.layout != torch.strided:
+            whole = exchange.gather(self.local.to_dense(), self.world, self.rows, self.dim_of_rows)
+            return whole.to_sparse(layout=self.local.layout)
         return exchange.gather(self.local, self.world, self.rows, self.dim_of_rows)
 
     def put_whole(self, whole: torch.Tensor) -> None:
@@ -150,6 +160,9 @@ class Partial(View):
             self._wait = exchange.start_total(self.local.detach(), self.world)
         return self._wait
 
+    def versions(self) -> Tuple[int, ...]:
+        return (version_of(self.unsettled),)
+
     def put_whole(self, whole: torch.Tensor) -> None:
         _refuse_other_shape(self, whole)
         is_real = whole.is_floating_point() or whole.is_complex()
@@ -210,19 +223,21 @@ def map_entries(value: Any, entries: List[Any]) -> Any:
 
 def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return a copy of an object that holds tensors, as batches of graphs and distributions do; else the value."""
-    tensors = _attributes(value)
-    if tensors:
-        value = copy.copy(value)
-        for name, one in tensors.items():
-            value.__dict__[name] = change(one)  # also where the object is frozen
+    held = _attributes(value)
+    if held:
+        changed = copy.copy(value)
+        for name, one in held.items():
+            changed.__dict__[name] = map_tensors(one, change)  # also where the object is frozen
+        return distributions.with_sizes(changed, tensors_of(value), tensors_of(changed))
     return value
 
 
-def _attributes(value: Any) -> Dict[str, torch.Tensor]:
-    """Return the tensors that an object holds, by name."""
+def _attributes(value: Any) -> Dict[str, Any]:
+    """Return the tensors that an object holds, by name; and the distribution on which another one is built."""
     if isinstance(value, (type, torch.nn.Module)):
         return {}
-    return {name: one for name, one in getattr(value, "__dict__", {}).items() if isinstance(one, torch.Tensor)}
+    kinds = (torch.Tensor, torch.distributions.Distribution)
+    return {name: one for name, one in getattr(value, "__dict__", {}).items() if isinstance(one, kinds)}
 
 
 def _as_sequence(like: Any, values: Any) -> Any:
@@ -239,7 +254,7 @@ def tensors_of(*values: Any) -> "list[torch.Tensor]":
         elif isinstance(value, (tuple, list, dict)):
             found += tensors_of(*(value.values() if isinstance(value, dict) else value))
         else:
-            found += _attributes(value).values()
+            found += tensors_of(*_attributes(value).values())
     return found
 
 

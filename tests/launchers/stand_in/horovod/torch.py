@@ -94,9 +94,12 @@ def _wait(scope, key):
 
 def _ask(method, scope, key, value=b""):
     """Ask in the words of third_party/HTTPRequest: two fields, and a connection for each request."""
-    host, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-    head = f"{method} /{scope}/{key} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(value)}\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=SECONDS) as sock:
+    address, number = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    url = f"http://{address}:{number}/{scope}/{key}"  # as HTTPStore's url_prefix_, which HTTPRequest takes apart
+    domain, slash, path = url[len("http://") :].partition("/")
+    host, _, port = domain.partition(":")
+    head = f"{method} {slash}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(value)}\r\n\r\n"
+    with socket.create_connection((host, int(port or "80")), timeout=SECONDS) as sock:
         sock.sendall(head.encode() + value)
         heard = b""
         while b"\r\n\r\n" not in heard:

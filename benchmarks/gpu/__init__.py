@@ -1,0 +1,1 @@
+"""What can be shown on a machine with a GPU: `make gpu`."""

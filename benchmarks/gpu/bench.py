@@ -1,0 +1,114 @@
+"""Where rows are run: the Python, the device, the folder and the time that is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+FOREIGN = ("SLURM_", "ECHELON_", "TORCHELASTIC_")
+ALL_SECONDS = 450.0
+"""For all rows together: under eight minutes, with what Python takes to start and to end."""
+ROW_SECONDS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command has said."""
+
+    code: int
+    out: str
+    err: str
+
+    def losses(self) -> list[float]:
+        return [float(text) for text in re.findall(r"^step \d+ loss (\S+)", self.out, re.MULTILINE)]
+
+    def weights(self) -> str:
+        return "".join(re.findall(r"^weights (\S+)", self.out, re.MULTILINE))
+
+    def milliseconds(self) -> float:
+        """Return the median of a step; 0 where none was printed."""
+        return float(next(iter(re.findall(r"^median (\S+) ms", self.out, re.MULTILINE)), 0.0))
+
+    def line(self, word: str) -> str:
+        """Return the first line of stderr with a word in it, without our name; empty where there is none."""
+        lines = [line.removeprefix("echelon: ") for line in self.err.splitlines() if word in line]
+        return lines[0].strip() if lines else ""
+
+
+@dataclass(slots=True)
+class Bench:
+    """Starts programs beside each other's results."""
+
+    python: str
+    folder: Path
+    device: str
+    """What programs are told: "cuda" or, for a look at the program itself, "cpu"."""
+    num_devices: int
+    missing: tuple[str, ...] = ()
+    _ends: float = field(default_factory=lambda: time.monotonic() + ALL_SECONDS)
+    _kept: dict[tuple[str, ...], Done] = field(default_factory=dict)
+
+    @property
+    def seconds_left(self) -> float:
+        return self._ends - time.monotonic()
+
+    def alone(self, *arguments: str) -> Done:
+        """Run train.py by Python alone, once for each set of arguments."""
+        if arguments not in self._kept:
+            self._kept[arguments] = self._start(
+                [self.python, str(PROGRAMS / "train.py"), "--device", self.device, *arguments]
+            )
+        return self._kept[arguments]
+
+    def train(self, options: tuple[str, ...], *arguments: str, devices: str = "") -> Done:
+        """Run train.py by `echelon run`; `devices` are those that are visible."""
+        return self.run(options, PROGRAMS / "train.py", "--device", self.device, *arguments, devices=devices)
+
+    def run(self, options: tuple[str, ...], script: Path, *arguments: str, devices: str = "") -> Done:
+        """Run a script by `echelon run`."""
+        words = [self.python, "-m", "echelon", "run", *options, str(script), *arguments]
+        return self._start(words, {"CUDA_VISIBLE_DEVICES": devices} if devices else {})
+
+    @contextmanager
+    def busy(self) -> Iterator[Callable[[], bool]]:
+        """Keep a device busy for a while; what is given says whether it still is."""
+        process = subprocess.Popen([self.python, str(PROGRAMS / "busy.py"), self.device], cwd=self.folder)
+        try:
+            yield lambda: process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+
+    def echelon(self, *words: str) -> Done:
+        """Run another command of echelon."""
+        return self._start([self.python, "-m", "echelon", *words])
+
+    def _start(self, words: list[str], more: dict[str, str] | None = None) -> Done:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        environ |= {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **(more or {})}
+        limit = max(1.0, min(ROW_SECONDS, self.seconds_left))
+        try:
+            done = subprocess.run(
+                words, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            return Done(124, _text(error.stdout), f"{_text(error.stderr)}\nit took longer than {limit:.0f} s")
+        return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _text(said: bytes | str | None) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+
+
+def this_python() -> str:
+    """Return the Python that runs this program, which is the one that `make gpu PYTHON=…` names."""
+    return sys.executable

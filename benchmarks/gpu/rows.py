@@ -1,0 +1,186 @@
+"""What is shown, one function a row: each returns what was seen, or why it was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.gpu.bench import PROGRAMS, Bench, Done
+from echelon.node.survey import load, take
+
+SHOWN, FAILED, SKIPPED, UNRUN = "shown", "FAILED", "skipped", "not run"
+RELATIVE = 1e-4  # of a loss in float32, whose sums a device makes in another order
+MOST_SHOWN = 160  # letters of what a program has said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What came of a row."""
+
+    how: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Something that is to be shown."""
+
+    name: str
+    promise: str
+    show: Callable[[Bench], Seen]
+
+
+def failed(done: Done) -> Seen:
+    """Say how a program ended that should not have."""
+    lines = [line for line in done.err.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line] or lines or ["nothing was said"]
+    return Seen(how=FAILED, what=f"exit code {done.code}: {errors[-1].strip()[:MOST_SHOWN]}")
+
+
+def same_losses(bench: Bench, done: Done, *arguments: str, note: str = "") -> Seen:
+    """Compare with Python alone."""
+    alone = bench.alone(*arguments)
+    for each in (alone, done):
+        if each.code or not each.losses():
+            return failed(each)
+    if len(alone.losses()) != len(done.losses()):
+        return Seen(how=FAILED, what=f"{len(done.losses())} steps, and {len(alone.losses())} by Python alone")
+    worst = max(
+        abs(one - other) / max(abs(other), 1e-9) for one, other in zip(done.losses(), alone.losses(), strict=True)
+    )
+    how = SHOWN if worst <= RELATIVE else FAILED
+    what = f"{len(alone.losses())} losses within {worst:.0e} of Python alone"
+    return Seen(how=how, what=f"{what}; {note}" if note else what)
+
+
+def importing(package: str) -> Callable[[Bench], Seen]:
+    """Return a row that imports a package before the ranks are forked."""
+
+    def show(bench: Bench) -> Seen:
+        if package in bench.missing:
+            return Seen(how=SKIPPED, what=f"{package} is not installed")
+        script = bench.folder / f"imports_{package}.py"
+        script.write_text((PROGRAMS / "imports.py").read_text().replace("PACKAGE", package))
+        directory = bench.folder / f"run-{package}"
+        words = ("-n", "2", "--share-devices", "--scale", "off", "--run-dir", str(directory))
+        done = bench.run(words, script, bench.device)
+        if done.code or "computed True" not in done.out:
+            return failed(done)
+        rows = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+        imported = next(row for row in rows if row["event"] == "imported")
+        if imported["why_exec"]:
+            return Seen(how=SHOWN, what=f"by exec, for a fork is not safe: {imported['why_exec']}")
+        return Seen(how=SHOWN, what=f"forked after {imported['seconds']:.1f} s of imports, and each rank computed")
+
+    return show
+
+
+def one_rank(bench: Bench) -> Seen:
+    return same_losses(bench, bench.train(("-n", "1")))
+
+
+def two_ranks(bench: Bench) -> Seen:
+    if bench.device != "cpu" and bench.num_devices < 2:
+        return Seen(how=SKIPPED, what="there is one GPU")
+    return same_losses(bench, bench.train(("-n", "2", "--no-check")))
+
+
+def two_on_one(bench: Bench) -> Seen:
+    done = bench.train(("-n", "2", "--share-devices", "--no-check"), devices="0")
+    if bench.device != "cpu" and not done.code and "ranks share a device" not in done.err:
+        return Seen(how=FAILED, what="no line says that the ranks share a device")
+    return same_losses(bench, done, note="by gloo" if done.line("by gloo") else "")
+
+
+def first_step(bench: Bench) -> Seen:
+    done = bench.train(_ranks(bench))
+    said = done.line("first step: ")
+    if done.code or not said:
+        return failed(done)
+    return Seen(how=SHOWN if "equals that of one device" in said else FAILED, what=said[:MOST_SHOWN])
+
+
+def spread(bench: Bench) -> Seen:
+    return same_losses(bench, bench.train((*_ranks(bench), "--scale", "fsdp", "--no-check")))
+
+
+def exact(bench: Bench) -> Seen:
+    one = bench.train(("-n", "1", "--exact", "4", "--no-check"))
+    other = bench.train((*_ranks(bench), "--exact", "4", "--no-check"))
+    for done in (one, other):
+        if done.code or not done.weights():
+            return failed(done)
+    is_same = (one.losses(), one.weights()) == (other.losses(), other.weights())
+    what = "the bits of 1 and 2 ranks are " + ("equal" if is_same else "not equal")
+    return Seen(how=SHOWN if is_same else FAILED, what=what)
+
+
+def dropout(bench: Bench) -> Seen:
+    words = ("--dropout", "0.3")
+    seen = same_losses(bench, bench.train((*_ranks(bench), "--no-check"), *words), *words)
+    if seen.how == SHOWN or "--same-random" not in bench.echelon("run", "--help").out:
+        return seen
+    return same_losses(bench, bench.train((*_ranks(bench), "--no-check", "--same-random"), *words), *words)
+
+
+def overhead(bench: Bench) -> Seen:
+    words = ("--steps", "200", "--width", "1024")
+    backend = "gloo" if bench.device == "cpu" or bench.num_devices < 2 else "nccl"
+    one = bench.train(("-n", "1"), *words)
+    several = bench.train((*_ranks(bench), "--no-check"), *words)
+    options = (*_ranks(bench), "--scale", "off")
+    arguments = ("--device", bench.device, "--backend", backend, *words)
+    by_hand = bench.run(options, PROGRAMS / "by_hand.py", *arguments)
+    rows = {"Python alone": bench.alone(*words), "echelon -n 1": one, "echelon -n 2": several, "DDP by hand": by_hand}
+    for done in rows.values():
+        if done.code or not done.milliseconds():
+            return failed(done)
+    steps = ", ".join(f"{name} {done.milliseconds():.2f} ms" for name, done in rows.items())
+    return Seen(how=SHOWN, what=f"a step takes: {steps} ({backend})")
+
+
+def sampling(bench: Bench) -> Seen:
+    if bench.device == "cpu":
+        return Seen(how=SKIPPED, what="there is no device")
+    devices = [device for device in take.survey(take.Asked(), os.environ).devices.devices if device.is_visible]
+    if len(devices) != bench.num_devices:
+        return Seen(how=FAILED, what=f"{len(devices)} devices are seen, and torch has {bench.num_devices}")
+    most = 0
+    with bench.busy() as is_on:
+        while is_on():
+            most = max([most, *load.percentages("/", devices, os.environ).values()])
+            time.sleep(1.0)
+    return Seen(how=SHOWN if most else FAILED, what=f"{len(devices)} devices are seen, one of them up to {most} % busy")
+
+
+def out_of_memory(bench: Bench) -> Seen:
+    if bench.device == "cpu":
+        return Seen(how=SKIPPED, what="a CPU's memory is the machine's")
+    done = bench.run(("-n", "1"), PROGRAMS / "full.py", bench.device)
+    said = done.line("memory: ")
+    return Seen(how=SHOWN if said and done.code else FAILED, what=(said or "no line explains it")[:MOST_SHOWN])
+
+
+def _ranks(bench: Bench) -> tuple[str, ...]:
+    """Return two ranks, which share the device where there is one."""
+    return ("-n", "2") if bench.device == "cpu" or bench.num_devices > 1 else ("-n", "2", "--share-devices")
+
+
+ROWS = (
+    Row(name="import", promise="import, fork and device work in warm ranks", show=importing("torch")),
+    Row(name="transformers", promise="the same with transformers imported", show=importing("transformers")),
+    Row(name="lightning", promise="the same with lightning imported", show=importing("lightning")),
+    Row(name="one", promise="one rank trains as Python alone", show=one_rank),
+    Row(name="two", promise="two ranks on two GPUs train as one", show=two_ranks),
+    Row(name="shared", promise="two ranks on one GPU train as one, by gloo", show=two_on_one),
+    Row(name="check", promise="the first step is compared with one device", show=first_step),
+    Row(name="fsdp", promise="weights that are spread (--scale fsdp) train as one", show=spread),
+    Row(name="exact", promise="the same bits on one and two ranks (--exact 4)", show=exact),
+    Row(name="dropout", promise="dropout is that of one device", show=dropout),
+    Row(name="overhead", promise="a step beside plain Python and DDP by hand", show=overhead),
+    Row(name="sampling", promise="how busy devices are is seen", show=sampling),
+    Row(name="memory", promise="a full device is explained", show=out_of_memory),
+)

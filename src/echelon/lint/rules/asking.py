@@ -1,0 +1,204 @@
+"""Options of a batch script that contradict each other, or that the script behind them does not live up to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from echelon.lint.command import Command, Word
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.hits import hit
+from echelon.lint.job import DEVICE_OPTIONS, Job
+from echelon.lint.starts import LAUNCHERS
+from echelon.lint.toml import words
+
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+HAS_DEVICES = re.compile(
+    r"gpu|cuda|[avhbt]\d{2,3}|gh\d*|mi\d{3}|rtx|dgx|hgx|boost|accel|tesla|volta|ampere|hopper|-g\b", re.I
+)
+"""Names of partitions, constraints and reservations whose nodes have devices."""
+WANTS_DEVICE = re.compile(r"(?:^|=)(?:cuda(?::\d+)?|gpu)$")
+
+
+def folder_of_output(job: Job) -> Iterator[Hit]:
+    """A log in a folder that the job itself makes, after Slurm has tried to open the log."""
+    for name in ("output", "error"):
+        option = job.option(name)
+        folder = os.path.dirname(option.value) if option else ""
+        if option is None or not folder or "%" in folder:
+            continue
+        path = folder.rstrip("/").removeprefix("./")
+        maker = next((command for command in job.commands if _makes(command, path)), None)
+        if maker is not None:
+            message = f"{folder} is made by the job (line {maker.argv[0].line}), and the log is opened before that"
+            submit = words()["slurm"]["submit"]
+            yield hit(option, message, f"mkdir -p {folder} && {submit} {os.path.basename(job.path)}")
+            return
+
+
+def _makes(command: Command, path: str) -> bool:
+    made = [word.text.rstrip("/").removeprefix("./") for word in command.argv[1:]]
+    is_below = any(each.startswith(f"{path}/") for each in made)
+    return command.program == "mkdir" and (path in made or (is_below and "-p" in made))
+
+
+def one_core_each(job: Job) -> Iterator[Hit]:
+    """Several ranks on a node, and one core for each."""
+    names = ("cpus-per-task", "cpus-per-gpu", "mincpus", "exclusive", "cores-per-socket", "ntasks-per-core", "hint")
+    option = job.option("ntasks-per-node") or job.option("ntasks")
+    if option is None or any(job.option(name) for name in names) or job.machine is not None or job.is_heterogeneous:
+        return
+    tasks = job.tasks_per_node
+    is_on_each = any(start.step is not None and not _other_tasks(start) for start in job.started("python", "python3"))
+    if tasks > 1 and is_on_each and tasks == job.devices_per_node:
+        message = f"{tasks} tasks on each node and no --cpus-per-task: each gets one core, for its loaders too"
+        yield hit(option, message, "--cpus-per-task=8   or as many cores as the node has for each device")
+
+
+def _other_tasks(start: object) -> bool:
+    step = getattr(start, "step", None)
+    return step is not None and step.option("cpus-per-task", "c", "exclusive") is not None
+
+
+def contradicting_tasks(job: Job) -> Iterator[Hit]:
+    """--ntasks beside --nodes and --ntasks-per-node that have another product."""
+    total, each, nodes = (job.option(name) for name in ("ntasks", "ntasks-per-node", "nodes"))
+    count = job.asked("ntasks")
+    if total is None or not count or nodes is None or not job.asked("nodes") or "-" in nodes.value:
+        return
+    num_nodes = job.asked("nodes")
+    if each is not None and job.asked("ntasks-per-node"):
+        product = num_nodes * job.asked("ntasks-per-node")
+        if product != count:
+            shown = f"{num_nodes} nodes × {job.asked('ntasks-per-node')} tasks = {product}"
+            yield hit(total, f"{count} tasks in all, and {shown}: --ntasks wins", f"--ntasks={product}")
+    elif count < num_nodes:
+        message = f"{count} {'task' if count == 1 else 'tasks'} on {num_nodes} nodes: Slurm takes {count} of them"
+        yield hit(total, message, f"--ntasks={num_nodes}")
+
+
+def two_memories(job: Job) -> Iterator[Hit]:
+    """More than one of the three options for memory, of which Slurm takes one."""
+    options = [option for name in MEMORY if (option := job.option(name))]
+    if len(options) > 1:
+        last = max(options, key=lambda option: (option.line, option.column))
+        other = next(option for option in options if option is not last)
+        message = f"{last.written} and {other.written} (line {other.line}) exclude each other"
+        yield hit(last, message, f"keep one of them: {other.written}")
+
+
+def signal(job: Job) -> Iterator[Hit]:
+    """A signal that nobody catches, or that the shell cannot catch in time."""
+    option = job.option("signal")
+    found = re.fullmatch(r"(?:([BR]+):)?(?:SIG)?(\w+)(?:@\d+)?", option.value.upper()) if option else None
+    if option is None or found is None:
+        return
+    name = found[2]
+    traps = [command for command in job.commands if command.program == "trap" and _catches(command, name)]
+    if "B" not in (found[1] or ""):
+        if traps:
+            message = f"{option.written} goes to the steps alone: the trap of line {traps[0].argv[0].line} is never run"
+            yield hit(option, message, f"--signal=B:{option.value}")
+        return
+    if not traps and not any(command.program == "exec" for command in job.commands):
+        message = f"the batch shell gets {name} and has no trap for it: the signal ends the job"
+        yield hit(option, message, f"trap 'your commands' {name}   or --signal={name}@… for the steps")
+        return
+    behind = [each for each in job.starts if traps and each.word.line > traps[0].argv[0].line and not each.outer]
+    step = next((each for each in behind if each.name in ("srun", "python", "python3", *LAUNCHERS)), None)
+    if step is not None and not any(_is_behind(job, each.command) for each in behind):
+        message = f"bash runs the trap for {name} only after {step.name} has ended: it comes too late"
+        yield hit(step.word, message, f"{step.name} … &\nwait")
+
+
+def _catches(command: Command, name: str) -> bool:
+    return any(word.text.upper().removeprefix("SIG") == name for word in command.argv[1:])
+
+
+def _is_behind(job: Job, command: Command) -> bool:
+    """Tell whether a command runs in the background, by itself or with the block around it."""
+    if command.ending == "&":
+        return True
+    return any(each.ending == "&" and each.words[0].raw in ("done", "}", "fi") for each in job.script.commands)
+
+
+def overwritten(job: Job) -> Iterator[Hit]:
+    """--requeue, and a log that the second run begins anew."""
+    option = job.option("requeue")
+    is_kept = job.value("open-mode").startswith("a")
+    if option is not None and not is_kept and not job.value("output").startswith("/dev/null"):
+        message = "a job that is queued again empties its log: what the first run said is lost"
+        yield hit(option, message, "--open-mode=append")
+
+
+def empty_environment(job: Job) -> Iterator[Hit]:
+    """--export=NONE, which the steps inherit."""
+    option = job.option("export")
+    if option is None or option.value.upper() not in ("NONE", "NIL"):
+        return
+    name = words()["slurm"]["variable"] + "EXPORT_ENV"
+    is_undone = job.last(name) or any(
+        command.program == "unset" and any(word.text == name for word in command.argv) for command in job.commands
+    )
+    loads = any(command.program in ("module", "ml", "source", ".", "conda", "export") for command in job.commands)
+    for start in job.started("srun"):
+        if not is_undone and loads and start.option("export") is None:
+            message = f"{option.written} holds for srun too: its tasks get nothing of what this script sets or loads"
+            yield hit(start.word, message, "srun --export=ALL …")
+            return
+
+
+def no_device_asked(job: Job) -> Iterator[Hit]:
+    """No device is asked for, and the script that is started wants one."""
+    places = ("partition", "constraint", "qos", "reservation", "nodelist", "account", "licenses", "tres-per-task")
+    if not job.is_batch or job.machine is not None or any(job.option(name) for name in DEVICE_OPTIONS):
+        return
+    if any(HAS_DEVICES.search(job.value(name)) for name in places) or any(map(job.option, ("exclusive", "nodelist"))):
+        return
+    if any(step.option(*DEVICE_OPTIONS, "G") for step in job.started("srun")) or job.is_heterogeneous:
+        return
+    for start in job.started("python", "python3", *LAUNCHERS):
+        program = next((each for each in job.programs if job.runs(start, each)), None)
+        line = program.needs_device if program else 0
+        wanted = next((word for word in start.words if _wants(start.words, word)), None)
+        wanted = wanted or next((word for word in _signs(job)), None)
+        if wanted is not None or line:
+            why = wanted.text if wanted else f"{program.path}, line {line}," if program else ""
+            message = f"no device is asked for, and {why} wants one"
+            yield hit(wanted or start.word, message, "--gpus-per-node=1   or what the site's guide says")
+            return
+
+
+def _wants(argv: tuple[Word, ...], word: Word) -> bool:
+    """Tell whether an argument asks for a device: --device cuda, --accelerator=gpu, --nproc-per-node=gpu."""
+    at = argv.index(word)
+    before = argv[at - 1].text if at else ""
+    is_about = re.search("device|accel|nproc", before + word.text) is not None
+    return is_about and WANTS_DEVICE.search(word.text) is not None
+
+
+def _signs(job: Job) -> Iterator[Word]:
+    """Yield what else in a script is of use with a device alone."""
+    for command in job.commands:
+        if command.program in ("module", "ml") and not any(word.text == "unload" for word in command.argv):
+            yield from (word for word in command.argv if re.match(r"(?:cuda|cudnn|nvhpc)\b", word.text.lower()))
+        elif command.program == "nvidia-smi":
+            yield command.argv[0]
+    for start in job.started("singularity", "apptainer"):
+        yield from (word for word in start.words if word.text == "--nv")
+    variable = job.last("CUDA_VISIBLE_DEVICES")
+    if variable is not None and re.fullmatch(r"\d(?:,\d+)*", variable.value):
+        yield variable.word
+
+
+RULES = (
+    Rule(code="ECH127", find=folder_of_output),
+    Rule(code="ECH128", find=one_core_each),
+    Rule(code="ECH129", find=contradicting_tasks),
+    Rule(code="ECH130", find=two_memories),
+    Rule(code="ECH131", find=signal),
+    Rule(code="ECH132", find=overwritten),
+    Rule(code="ECH133", find=empty_environment),
+    Rule(code="ECH134", find=no_device_asked),
+)

@@ -1,0 +1,141 @@
+"""Models that are wrapped for several ranks, and what one rank does with them alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from echelon.lint.finding import Hit, Rule
+from echelon.lint.program import FUNCTIONS, Program, keyword
+from echelon.lint.rules.ranks import COLLECTIVES, is_of_one
+from echelon.script.branches import LOOPS, tail
+
+RECORDERS = frozenset({"wandb.init", "mlflow.start_run", "neptune.init_run", "comet_ml.Experiment"})
+OPTIMIZER = re.compile(r"optim|^opt$", re.IGNORECASE)
+
+
+def _wrapped(program: Program) -> dict[str, int]:
+    """Return the names of models that DistributedDataParallel wraps, with the line."""
+    found: dict[str, int] = {}
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            name = program.name(node.value.func).rpartition(".")[2]
+            if name in ("DistributedDataParallel", "DDP"):
+                found |= {ast.unparse(target): node.lineno for target in node.targets}
+    return found
+
+
+def recorded_everywhere(program: Program) -> Iterator[Hit]:
+    """wandb.init in every rank."""
+    if not program.is_distributed or any("WANDB_MODE" in text for text in program.texts):
+        return
+    for name, call in program.calls:
+        given = {each.arg for each in call.keywords}
+        is_shared = "group" in given or (keyword(call, "mode") is not None and program.speaks_of_rank(call))
+        if name in RECORDERS and not is_shared and not program.is_guarded(call):
+            message = f"every rank calls {name}: there are as many runs as ranks, each with the curves of one"
+            yield program.hit(call, message, f"if torch.distributed.get_rank() == 0:\n    {ast.unparse(call)}")
+            return
+
+
+def loaded_on_one(program: Program) -> Iterator[Hit]:
+    """load_state_dict on one rank, after all have been made equal."""
+    models = _wrapped(program)
+    if not program.is_distributed or not models or {"broadcast", "_sync_params_and_buffers"} & program.words:
+        return
+    for call in program.called("load_state_dict"):
+        owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        name = owner.removesuffix(".module")
+        guard = program.guard(call)
+        if guard is None or not is_of_one(program, guard.test):
+            continue
+        is_model = name in models and call.lineno > models[name]
+        if is_model or OPTIMIZER.search(tail(call.func.value) if isinstance(call.func, ast.Attribute) else ""):
+            where = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
+            message = f"only {where} load {owner}: the others go on with other values, and nothing makes them equal"
+            yield program.hit(call, message, f"load in every rank, with map_location, outside of line {guard.lineno}")
+            return
+
+
+def leaves_loop(program: Program) -> Iterator[Hit]:
+    """One rank leaves the loop in which all train together."""
+    if not program.is_distributed:
+        return
+    for node in program.nodes:
+        if not isinstance(node, (ast.Break, ast.Return)):
+            continue
+        loop = _loop(program, node)
+        guard = program.guard(node)
+        if loop is None or guard is None or not loop.lineno < guard.lineno <= node.lineno:
+            continue
+        is_inside = node.lineno <= (guard.end_lineno or 0) and isinstance(guard, ast.If)
+        if is_inside and is_of_one(program, guard.test) and _trains_together(loop):
+            word = "break" if isinstance(node, ast.Break) else "return"
+            message = f"only the ranks of `{ast.unparse(guard.test)}` leave the loop, and the others wait in backward"
+            repair = f"broadcast the decision to all ranks, and {word} in each of them"
+            yield program.hit(node, message, repair)
+
+
+def _loop(program: Program, node: ast.AST) -> ast.For | ast.While | None:
+    """Return the loop that a statement leaves: the nearest for break, the outermost of the function for return."""
+    found = None
+    for parent in program.around(node):
+        if isinstance(parent, FUNCTIONS):
+            break
+        if isinstance(parent, (ast.For, ast.While)):
+            found = parent
+            if isinstance(node, ast.Break):
+                break
+    return found
+
+
+def _trains_together(loop: ast.AST) -> bool:
+    names = {tail(each.func) for each in ast.walk(loop) if isinstance(each, ast.Call)}
+    return "backward" in names or bool(names & COLLECTIVES - {"gather", "reduce", "scatter"})
+
+
+def past_the_wrapper(program: Program) -> Iterator[Hit]:
+    """model.module(x) in training, past what averages gradients."""
+    models = _wrapped(program)
+    bare = {f"{model}.module" for model in models}
+    bare |= {
+        ast.unparse(target)
+        for node in program.nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) in bare
+        for target in node.targets
+    }
+    for _, call in program.calls if models else ():
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr == "forward":
+            func = func.value
+        is_module = ast.unparse(func) in bare
+        if not is_module or _is_without_gradients(program, call):
+            continue
+        loop = next((each for each in program.around(call) if isinstance(each, LOOPS)), None)
+        scope = loop or program.function(call) or program.tree
+        after = [each for each in ast.walk(scope) if isinstance(each, ast.Call) and tail(each.func) == "backward"]
+        if any(each.lineno >= call.lineno for each in after):
+            name = ast.unparse(call.func)
+            message = (
+                f"{name}(…) goes past DistributedDataParallel: gradients are averaged for calls of the wrapper alone"
+            )
+            yield program.hit(call, message, f"{next(iter(models))}(…)")
+            return
+
+
+def _is_without_gradients(program: Program, call: ast.AST) -> bool:
+    for parent in program.around(call):
+        marks = [item.context_expr for item in parent.items] if isinstance(parent, (ast.With, ast.AsyncWith)) else []
+        marks += parent.decorator_list if isinstance(parent, FUNCTIONS) else []
+        if any(re.search(r"no_grad|inference_mode|no_sync", ast.unparse(mark)) for mark in marks):
+            return True
+    return False
+
+
+RULES = (
+    Rule(code="ECH524", find=recorded_everywhere),
+    Rule(code="ECH525", find=loaded_on_one),
+    Rule(code="ECH526", find=leaves_loop),
+    Rule(code="ECH527", find=past_the_wrapper),
+)

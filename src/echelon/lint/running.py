@@ -1,0 +1,213 @@
+"""What a script runs in the end: variables filled in, functions, eval, bash -c and called scripts followed."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from echelon.lint.command import GIVEN, SHELLS, Command, Document, Redirection, Script, Word
+from echelon.lint.shell import parse_at
+from echelon.lint.values import Cells, Values
+
+EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
+INERT = frozenset(
+    {
+        "echo", "printf", "module", "ml", "which", "pip", "pip3", "mamba", "type", "alias", "grep", "sed", "awk", "cat",
+        "ls", "cp", "mv", "rm", "mkdir", "touch", "cd", "test", "[", "[[", "ln", "find", "tar", "unset", "read", "let",
+        "git", "wget", "curl", "for", "case", "select", "function", "source", ".", "set", "trap", "chmod", "hash",
+        "squeue", "sinfo", "sacct", "scancel", "scontrol", "wait", "kill", "pkill", "sleep", "exit", "return", "logger",
+        "mail", "rsync", "scp", "tee", "head", "tail", "dirname", "basename", "realpath", "readlink", "man", "make",
+    }
+) | EXPORTS  # fmt: skip
+"""Programs that run nothing of what their arguments name."""
+Places = Callable[[int], tuple[int, int]]
+MOST = 3000
+"""Commands that are followed; scripts that call each other without end have more."""
+DEEPEST = 6
+
+
+def running(script: Script, scripts: Mapping[str, str]) -> list[Command]:
+    """Return the commands that a script runs, in order; `scripts` are the texts of others by name."""
+    runner = _Runner(script, scripts)
+    runner.run(script.commands, outer=None, depth=0)
+    called = set(runner.called)
+    for name, body in list(runner.functions.items()):
+        if name not in called:  # somebody else calls it
+            runner.run(body, outer=None, depth=1, inside=name)
+    return runner.commands
+
+
+class _Runner:
+    def __init__(self, script: Script, scripts: Mapping[str, str]) -> None:
+        self.commands: list[Command] = []
+        self.values = Values()
+        self.functions: dict[str, list[Command]] = {}
+        self.called: list[str] = []
+        self.scripts = dict(scripts)
+        self.documents: dict[int, Document] = {id(document.mark): document for document in script.documents}
+
+    def run(self, commands: list[Command], *, outer: Command | None, depth: int, inside: str = "") -> None:
+        """Follow commands; those inside of others' quotes are found there again."""
+        for command in commands:
+            if command.outer is not None or len(self.commands) >= MOST:
+                continue
+            function = next((block.name for block in command.blocks if block.kind == "function"), "")
+            if function and function != inside:
+                self.functions.setdefault(function, []).append(command)
+                continue
+            self._one(command, outer, depth, inside)
+
+    def _one(self, command: Command, outer: Command | None, depth: int, inside: str) -> None:
+        filled = self._filled(command, outer)
+        self.commands.append(filled)
+        self._learn(command)
+        if depth >= DEEPEST or not filled.argv:
+            return
+        program = filled.argv[0].text
+        if program in self.functions and program != inside:
+            self.called.append(program)
+            self._with_arguments(filled)
+            self.run(self.functions[program], outer=outer, depth=depth + 1, inside=program)
+        elif program == "eval":
+            text, place = self._text(filled.argv[1:], command)
+            self.run(parse_at(text, 1, 1, place).commands, outer=outer, depth=depth + 1, inside=inside)
+        else:
+            self._inner(command, filled, depth, inside)
+            self._called(filled, outer, depth)
+        self._document(filled, depth)
+
+    def _filled(self, command: Command, outer: Command | None) -> Command:
+        """Return a command with known variables filled in; assignments stay as they stand."""
+        words = list(command.assignments)
+        if command.program in EXPORTS:
+            words += command.argv
+        else:
+            words += [new for word in command.argv for new in self.values.words(word, command)]
+        redirections = tuple(self._redirected(each, command) for each in command.redirections)
+        is_same = len(words) == len(command.words) and all(map(operator.is_, words, command.words))
+        if outer is command.outer and is_same and redirections == command.redirections:
+            return command
+        return replace(command, words=tuple(words), outer=outer, redirections=redirections, source=command)
+
+    def _redirected(self, redirection: Redirection, command: Command) -> Redirection:
+        words = self.values.words(redirection.target, command) if "<" not in redirection.operator else []
+        return replace(redirection, target=words[0]) if len(words) == 1 else redirection
+
+    def _learn(self, command: Command) -> None:
+        if not command.argv:
+            for word in command.assignments:
+                self.values.assign(word, command)
+        elif command.program in EXPORTS:
+            for word in command.argv[1:]:
+                self.values.assign(word, command)
+        elif command.program in ("for", "select", "read", "mapfile", "readarray", "unset", "getopts"):
+            for word in command.argv[1:]:
+                self.values.forget(word.text)
+
+    def _with_arguments(self, command: Command, at: int = 0) -> None:
+        """Let $1 and $@ be the words behind a name."""
+        cells = [self.values.cells_of(word, command) for word in command.argv[at + 1 :]]
+        for name in ("@", "*"):
+            self.values.give(name, cells)
+        for number in range(1, 10):
+            self.values.give(str(number), cells[number - 1 : number])
+
+    def _inner(self, command: Command, filled: Command, depth: int, inside: str) -> None:
+        """Follow what a shell is given behind -c."""
+        words = filled.words
+        if command.program in INERT:
+            return
+        for index, word in enumerate(words[:-2]):
+            if word.text.rpartition("/")[2] in SHELLS and words[index + 1].text in GIVEN:
+                body = words[index + 2]
+                text, place = self._text((body,), command)
+                inner = parse_at(text, body.line, body.column, None if body.caller else place).commands
+                self.run(_moved(inner, body), outer=filled, depth=depth + 1, inside=inside)
+                return
+
+    def _called(self, filled: Command, outer: Command | None, depth: int) -> None:
+        """Follow a script that was given beside this one."""
+        at = _script_at(filled, self.scripts)
+        if at < 0:
+            return
+        word = filled.argv[at]
+        name = os.path.basename(word.text)
+        is_sourced = filled.program in ("source", ".")
+        self._with_arguments(filled, at)
+        inner = parse_at(self.scripts[name], 1, 1)
+        caller = word.caller or word
+        moved = [_called_command(command, caller, name) for command in inner.commands if command.outer is None]
+        kept = self.scripts.pop(name)
+        self.run(moved, outer=outer if is_sourced or at == 0 else filled, depth=depth + 1)
+        self.scripts[name] = kept
+
+    def _text(self, words: tuple[Word, ...], command: Command) -> tuple[str, Places]:
+        """Return the text of several words, and where each character of it stands."""
+        cells: Cells = []
+        for word in words:
+            if cells:
+                cells.append(cells[-1]._replace(char=" "))
+            cells += self.values.cells_of(word, command)
+        return _of_cells(cells)
+
+    def _document(self, filled: Command, depth: int) -> None:
+        """Follow what a shell reads from a here-document; keep what is written to a script that is called later."""
+        for redirection in filled.redirections:
+            document = self.documents.get(id(redirection.target))
+            if document is None:
+                continue
+            text = document.text if document.is_quoted else document.text.replace("\\$", "$")
+            written = next((r.target.text for r in filled.redirections if r.operator in (">", ">|")), "")
+            if filled.program == "cat" and written:
+                self.scripts.setdefault(os.path.basename(written), text)
+            elif any(word.text.rpartition("/")[2] in SHELLS for word in filled.argv) and not _has_script(filled):
+                is_alone = filled.program in SHELLS
+                inner = parse_at(text, document.line, 1).commands
+                self.run(inner, outer=filled.outer if is_alone else filled, depth=depth + 1)
+
+
+def _has_script(command: Command) -> bool:
+    at = next(i for i, word in enumerate(command.argv) if word.text.rpartition("/")[2] in SHELLS)
+    return any(not word.text.startswith("-") or word.text in GIVEN for word in command.argv[at + 1 :])
+
+
+def _script_at(command: Command, scripts: Mapping[str, str]) -> int:
+    """Return which word calls a script that is known; -1 for none."""
+    argv = command.argv
+    if not scripts or (command.program in INERT and command.program not in ("source", ".")):
+        return -1
+    for index, word in enumerate(argv):
+        if os.path.basename(word.text) not in scripts or word.text.startswith("-"):
+            continue
+        before = argv[index - 1].text if index else ""
+        is_run = index == 0 or before.rpartition("/")[2] in (*SHELLS, "source", ".") or "/" in word.text
+        if is_run or word.text.endswith(".sh"):
+            return index
+    return -1
+
+
+def _called_command(command: Command, caller: Word, name: str) -> Command:
+    def moved(word: Word) -> Word:
+        where = f"{name}, line {word.line}"
+        return replace(word, line=caller.line, column=caller.column, caller=caller, where=where)
+
+    redirections = tuple(replace(each, target=moved(each.target)) for each in command.redirections)
+    return replace(command, words=tuple(map(moved, command.words)), redirections=redirections)
+
+
+def _moved(commands: list[Command], body: Word) -> list[Command]:
+    """Return commands of a word that stands in another script as commands at its caller."""
+    if body.caller is None:
+        return commands
+    at = {"line": body.line, "column": body.column, "caller": body.caller, "where": body.where}
+    return [
+        replace(command, words=tuple(replace(word, **at) for word in command.words))  # type: ignore[arg-type]
+        for command in commands
+    ]
+
+
+def _of_cells(cells: Cells) -> tuple[str, Places]:
+    places = [(cell.line, cell.column) for cell in cells] or [(1, 1)]
+    return "".join(cell.char for cell in cells), lambda at: places[min(at, len(places) - 1)]

@@ -1,0 +1,239 @@
+"""What the variables of a shell script hold where they are used, as far as the script itself says it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from echelon.lint.command import ASSIGNMENT, Block, Command, Word
+from echelon.lint.shell import parse_at
+
+EXPANSION = re.compile(r"\$(?:(\d|[A-Za-z_]\w*|[@*])|\{(\d|[A-Za-z_]\w*|[@*])(?:\[(@|\*|\d+)\])?\})")
+OPAQUE = re.compile(r"\$\(|`|\$\{[^}]*[^\w}@*\[\]][^}]*\}|<\(|>\(")
+"""What is known only when the script runs."""
+LONGEST = 4000
+"""Characters of a word that variables make; no launcher's line is longer."""
+SPLIT = "\0"
+"""Stands between two elements of an array that become two words."""
+
+
+class Cell(NamedTuple):
+    """One character of a word, with its place."""
+
+    char: str
+    line: int
+    column: int
+    is_quoted: bool
+    is_live: bool
+    home: Word
+
+
+Cells = list[Cell]
+
+
+class Values:
+    """The variables of a script at one point of it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[Cells]] = {}
+        self._blocks: dict[str, tuple[Block, ...]] = {}
+        self._times: dict[str, int] = {}
+        self._made: dict[int, tuple[Word, Cells]] = {}
+
+    def give(self, name: str, elements: list[Cells]) -> None:
+        """Set a variable, or with @ and numbers the arguments of a function or a script."""
+        self._known[name] = elements
+        self._blocks[name], self._times[name] = (), 1
+
+    def forget(self, name: str) -> None:
+        """Take a variable for unknown."""
+        self._known.pop(name, None)
+
+    def assign(self, word: Word, command: Command) -> None:
+        """Take over an assignment."""
+        found = ASSIGNMENT.match(word.raw)
+        if found is None:
+            return
+        name, rest = found[1], word.raw[found.end() :]
+        if found[2] or (OPAQUE.search(rest) and not rest.startswith("(")):
+            self.forget(name)
+            return
+        elements = self._elements(word, found.end(), command)
+        is_append = found.group().endswith("+=")
+        if is_append:
+            old = self._known.get(name)
+            if old is None:
+                return
+            is_array = rest.startswith("(") or len(old) != 1
+            elements = [*old, *elements] if is_array else [[*old[0], *(elements[0] if elements else [])]]
+        if sum(map(len, elements)) > LONGEST:
+            self.forget(name)
+            return
+        conditions = _conditions(command.blocks)
+        self._known[name] = elements
+        if not is_append:
+            self._times[name] = self._times.get(name, 0) + 1 if conditions else 1
+            self._blocks[name] = conditions
+
+    def _elements(self, word: Word, start: int, command: Command) -> list[Cells]:
+        rest = word.raw[start:]
+        if not rest.startswith("("):
+            return [self.cells(word, command, start=start)]
+        line, column = _place(word, start + 1)
+        found: list[Cells] = []
+        for inner in parse_at(rest[1:-1], line, column).commands:
+            for element in inner.words:
+                own = Word(
+                    raw=element.raw, text=element.text, live=element.live, line=element.line, column=element.column,
+                    caller=word.caller, where=word.where,
+                )  # fmt: skip
+                found += _split(self.cells(own, command))
+        return found
+
+    def look(self, name: str, command: Command) -> list[Cells] | None:
+        """Return the elements of a variable; None where they are not known, or depend on a branch."""
+        elements = self._known.get(name)
+        is_sure = self._times.get(name, 1) < 2 or set(self._blocks.get(name, ())) <= set(command.blocks)
+        return elements if is_sure else None
+
+    def words(self, word: Word, command: Command) -> list[Word]:
+        """Return the words that one word becomes; itself where nothing in it is known."""
+        if "$" not in word.raw or not any(self._of(found, command) for found in EXPANSION.finditer(word.raw)):
+            return [word]
+        cells = self.cells(word, command)
+        if len(cells) > LONGEST:
+            return [word]
+        return [self._joined(part) for part in _split(cells)]
+
+    def cells_of(self, word: Word, command: Command) -> Cells:
+        """Return the characters of a word that may have been made here."""
+        made = self._made.get(id(word))
+        return made[1] if made else self.cells(word, command)
+
+    def _joined(self, cells: Cells) -> Word:
+        word = joined(cells)
+        self._made[id(word)] = (word, cells)
+        return word
+
+    def cells(self, word: Word, command: Command, start: int = 0) -> Cells:
+        """Return a word's characters without quotes, known variables filled in."""
+        return _Walk(word, command, self).run(start)
+
+    def _of(self, found: re.Match[str], command: Command) -> list[Cells] | None:
+        name, index = found[1] or found[2], found[3]
+        elements = self.look(name, command)
+        if elements is None:
+            return None
+        if index in ("@", "*") or name in ("@", "*"):
+            return elements
+        return elements[int(index or 0) : int(index or 0) + 1]
+
+
+class _Walk:
+    """One walk over a word as it is written."""
+
+    def __init__(self, word: Word, command: Command, values: Values) -> None:
+        self.word, self.command, self.values, self.raw = word, command, values, word.raw
+        self.cells: Cells = []
+        self.line, self.column = word.line, word.column
+
+    def run(self, start: int) -> Cells:
+        at, is_double = 0, False
+        while at < len(self.raw):
+            begin, char = at, self.raw[at]
+            if char == "'" and not is_double:
+                end = self.raw.find("'", at + 1)
+                at = len(self.raw) if end < 0 else end + 1
+                self._take(begin, at, start, shown=range(begin + 1, at - 1), is_quoted=True, is_live=False)
+            elif char == '"':
+                is_double, at = not is_double, at + 1
+                self._take(begin, at, start, shown=range(0), is_quoted=True, is_live=True)
+            elif char == "\\":
+                at = min(at + 2, len(self.raw))
+                is_kept = is_double and self.raw[at - 1] not in '$`"\\\n'
+                shown = range(begin if is_kept else at - 1, at) if self.raw[at - 1] != "\n" else range(0)
+                self._take(begin, at, start, shown=shown, is_quoted=True, is_live=False)
+            elif char == "$" and (found := EXPANSION.match(self.raw, at)) and self._expand(found, start, is_double):
+                at = found.end()
+                self._take(begin, at, start, shown=range(0), is_quoted=True, is_live=True)
+            else:
+                at = _behind(self.raw, at)
+                quoted = is_double or at > begin + 1
+                self._take(begin, at, start, shown=range(begin, at), is_quoted=quoted, is_live=True)
+            if len(self.cells) > 2 * LONGEST:
+                break
+        return self.cells
+
+    def _take(self, begin: int, end: int, start: int, *, shown: range, is_quoted: bool, is_live: bool) -> None:
+        """Step over some characters, and keep those that the word holds in the end."""
+        for at in range(begin, end):
+            if at in shown and at >= start:
+                self.cells.append(Cell(self.raw[at], self.line, self.column, is_quoted, is_live, self.word))
+            if self.word.caller is None:
+                is_end = self.raw[at] == "\n"
+                self.line, self.column = (self.line + 1, 1) if is_end else (self.line, self.column + 1)
+
+    def _expand(self, found: re.Match[str], start: int, is_double: bool) -> bool:
+        if found.start() < start:
+            return False
+        elements = self.values._of(found, self.command)
+        if elements is None:
+            return False
+        is_list = found[1] == "@" or found[2] == "@" or found[3] == "@"
+        for number, element in enumerate(elements):
+            if number:
+                char = SPLIT if is_list or not is_double else " "
+                self.cells.append(Cell(char, self.line, self.column, is_double, False, self.word))
+            self.cells += [
+                cell._replace(is_quoted=is_double or (cell.is_quoted and is_list), is_live=False) for cell in element
+            ]
+        return True
+
+
+def joined(cells: Cells) -> Word:
+    """Return the word that some characters make."""
+    first = cells[0]
+    text = "".join(cell.char for cell in cells)
+    live = "".join(cell.char if cell.is_live else " " for cell in cells)
+    home = first.home
+    return Word(
+        raw=text, text=text, live=live, line=first.line, column=first.column, caller=home.caller, where=home.where
+    )
+
+
+def _split(cells: Cells) -> list[Cells]:
+    """Return the words of characters, which unquoted spaces part."""
+    found: list[Cells] = [[]]
+    for cell in cells:
+        if cell.char == SPLIT or (cell.char in " \t\n" and not cell.is_quoted):
+            found.append([])
+        else:
+            found[-1].append(cell)
+    return [part for part in found if part]
+
+
+def _conditions(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    return tuple(block for block in blocks if block.kind in ("if", "case", "loop"))
+
+
+def _place(word: Word, at: int) -> tuple[int, int]:
+    if word.caller is not None:
+        return word.line, word.column
+    before = word.raw[:at]
+    lines = before.count("\n")
+    return word.line + lines, len(before.rpartition("\n")[2]) + 1 + (0 if lines else word.column - 1)
+
+
+def _behind(raw: str, at: int) -> int:
+    """Return the place behind one character, or behind a substitution that begins there."""
+    if raw[at] == "`":
+        end = raw.find("`", at + 1)
+        return len(raw) if end < 0 else end + 1
+    if not raw.startswith(("$(", "${"), at):
+        return at + 1
+    opening, closing, depth = raw[at + 1], {"(": ")", "{": "}"}[raw[at + 1]], 0
+    for here in range(at + 1, len(raw)):
+        depth += {opening: 1, closing: -1}.get(raw[here], 0)
+        if depth == 0:
+            return here + 1
+    return len(raw)

@@ -1,0 +1,42 @@
+"""Files that are the user's alone: made anew, mode 0600, and never through a link that another user has left."""
+
+import os
+import stat
+
+SECRET = "secret"
+
+
+def is_own(folder: str) -> bool:
+    """Say whether a folder is the user's, and nobody else may put files into it."""
+    status = os.stat(folder)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def write(path: str, content: bytes) -> None:
+    """Write a file in place of what has its name; what was there is not followed, and not written to."""
+    remove(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def write_secret(folder: str, secret: bytes) -> None:
+    """Write a run's secret into a folder of the user's own; raise PermissionError where another may write there too."""
+    if not is_own(folder):
+        raise PermissionError(13, "others may write there, and the run's secret is to lie there")
+    write(os.path.join(folder, SECRET), secret.hex().encode())
+
+
+def read_secret(folder: str) -> bytes:
+    """Return a run's secret."""
+    descriptor = os.open(os.path.join(folder, SECRET), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return bytes.fromhex(file.read().decode())
+
+
+def remove(path: str) -> None:
+    """Remove a file that may be gone."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,154 @@
+"""Compute a model once more without a trace: with copies of its weights, buffers and attributes, and without chance."""
+
+import io
+from collections import OrderedDict
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from functools import wraps
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import torch
+from torch import nn
+
+from ..wholes import is_sharded
+
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Copies:
+    """A model's own weights, and the copies that a computation has in their place."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules = [one for one in module.modules() if not isinstance(one, torch.jit.ScriptModule)]
+        self.is_spread = any(is_sharded(one) for one in module.parameters())
+        self.names = {id(one): name for name, one in module.named_parameters()}
+        self.weights: Dict[int, torch.Tensor] = {}
+        """The copies by the identity of the weights, in the model's order."""
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model have copies for a while; whatever it changes of itself is forgotten."""
+        kept = [(one, dict(one.__dict__), _containers(one)) for one in self._modules]
+        self.weights = {}
+        self._put_copies()
+        try:
+            yield
+        finally:
+            for module, attributes, containers in kept:
+                module.__dict__.clear()
+                module.__dict__.update(attributes)
+                for container, content in containers:
+                    _fill(container, content)
+
+    @torch.no_grad()
+    def _put_copies(self) -> None:
+        copies: Dict[int, torch.Tensor] = {}
+        for module in self._modules:
+            for name, weight in module._parameters.items() if not self.is_spread else ():
+                if weight is not None:
+                    module._parameters[name] = self._copy_of_weight(weight)
+            for content in (module._buffers, module.__dict__):
+                for name, tensor in list(content.items()):
+                    if type(tensor) is torch.Tensor:
+                        content[name] = copies.setdefault(id(tensor), tensor.detach().clone())
+            for name in _HOOKS:
+                hooks = module.__dict__.get(name)
+                if hooks:
+                    module.__dict__[name] = OrderedDict(
+                        (key, hook) for key, hook in hooks.items() if _is_of_torch(hook)
+                    )
+
+    def _copy_of_weight(self, weight: nn.Parameter) -> Any:
+        if id(weight) not in self.weights:
+            self.weights[id(weight)] = nn.Parameter(weight.detach().clone(), requires_grad=weight.requires_grad)
+        return self.weights[id(weight)]
+
+
+@contextmanager
+def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
+    """Leave dropout out, say nothing, and let BatchNorm see each sample alone where it sees a rank's."""
+    functional = nn.functional
+    with ExitStack() as stack:
+        for name in _DROPOUTS:
+            _replace(stack, name, _same)
+        _replace(stack, "scaled_dot_product_attention", _without_dropout(functional.scaled_dot_product_attention))
+        batch_norm = functional.batch_norm
+        _replace(
+            stack, "batch_norm", _norm_of_copies(batch_norm) if are_statistics_whole else _norm_of_each(batch_norm)
+        )
+        stack.enter_context(redirect_stdout(io.StringIO()))
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        yield
+        torch.clear_autocast_cache()
+
+
+def _replace(stack: ExitStack, name: str, function: Callable[..., Any]) -> None:
+    original = getattr(nn.functional, name)
+    setattr(nn.functional, name, function)
+    stack.callback(setattr, nn.functional, name, original)
+
+
+def _same(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
+def _without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(attention)  # torch.compile asks functions for their names
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("dropout_p", None)  # the fifth argument
+        return attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
+
+    return compute
+
+
+def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return BatchNorm that changes copies of what it remembers, wherever a script keeps that."""
+
+    @wraps(original)
+    def batch_norm(x: Any, mean: Any = None, variance: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return original(x, _clone(mean), _clone(variance), *args, **kwargs)
+
+    return batch_norm
+
+
+def _norm_of_each(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes each sample's own statistics in place of the batch's, which are an option of their own."""
+
+    @wraps(original)
+    def batch_norm(
+        x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False,
+        momentum: float = 0.1, eps: float = 1e-5,
+    ) -> Any:  # fmt: skip
+        if not training:
+            return original(x, _clone(mean), _clone(variance), weight, bias, training, momentum, eps)
+        dims, shape = list(range(1, x.dim())), [1, -1] + [1] * (x.dim() - 2)
+        result = (x - x.mean(dims, keepdim=True)) * torch.rsqrt(x.var(dims, unbiased=False, keepdim=True) + eps)
+        result = result if weight is None else result * weight.view(shape)
+        return (result if bias is None else result + bias.view(shape)).to(x.dtype)
+
+    return batch_norm
+
+
+def _clone(tensor: Any) -> Any:
+    return None if tensor is None else tensor.detach().clone()
+
+
+def _containers(module: nn.Module) -> List[Tuple[Any, Any]]:
+    """Return the lists, dicts and sets that a module holds, each with a copy of what is in it."""
+    kinds = (list, dict, set)
+    return [(one, one.copy()) for one in module.__dict__.values() if isinstance(one, kinds)]
+
+
+def _fill(container: Any, content: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(content)
+    else:
+        container.update(content)
+
+
+def _is_of_torch(hook: Any) -> bool:
+    """Say whether a hook is PyTorch's, as of spectral norms; a script's own may note what it sees."""
+    hook = getattr(hook, "func", hook)  # of functools.partial
+    where = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(where).partition(".")[0] == "torch"

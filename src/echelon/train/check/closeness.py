@@ -1,0 +1,110 @@
+"""Whether two results are equal up to rounding, and what is said where they are not."""
+
+from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from .. import device as devices
+from ..view.tensors import tensors_of
+
+OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, torch.complex64: 2e-3}
+OF_GRADIENTS = {torch.float64: 1e-5, torch.float32: 1e-2}
+OF_HALF = 5e-2
+FEW = 100
+"""One element of so many may be another one: a choice of the greatest, say, which rounding decides."""
+NEGLIGIBLE = 1e-7
+
+
+class Difference(NamedTuple):
+    """What differs, and how."""
+
+    what: str
+    how: str
+
+
+def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
+    """Return the first output that is another one for the whole batch; None where all are equal up to rounding."""
+    both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
+    if len(both[0]) != len(both[1]):
+        return Difference("they are %d" % len(both[0]), "and not %d" % len(both[1]))
+    for (name, own), (_, other) in zip(*both):  # noqa: B905
+        how = _how_tensors(own, other) if isinstance(own, torch.Tensor) else _how_numbers(own, other)
+        if how:
+            return Difference(name, how)
+    return None
+
+
+def difference_of_gradients(
+    ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], names: Sequence[str]
+) -> Optional[Difference]:
+    """Return the weight whose gradient differs most, where it does by more than rounding of the whole gradient.
+
+    A gradient that is zero but for rounding, such as that of a bias before BatchNorm, is compared with all others.
+    """
+    squares = [float((one.double() - other.double()).pow(2).sum()) for one, other in zip(ours, theirs)]  # noqa: B905
+    scale = sum(float(other.double().pow(2).sum()) for other in theirs) ** 0.5
+    tolerance = max((_tolerance(one.dtype, OF_GRADIENTS) for one in theirs), default=0.0)
+    distance = sum(squares) ** 0.5
+    if not distance > tolerance * scale + NEGLIGIBLE:
+        return None
+    place = squares.index(max(squares))
+    return Difference(
+        names[place], "differ from the whole batch by %.2g of the whole gradient" % (distance / scale if scale else 1.0)
+    )
+
+
+def _leaves(value: Any, name: str) -> Iterator[Tuple[str, Any]]:
+    if isinstance(value, (torch.Tensor, bool, int, float)):
+        yield name, value
+    elif isinstance(value, (tuple, list)):
+        for place, entry in enumerate(value):
+            yield from _leaves(entry, "%s[%d]" % (name, place))
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            yield from _leaves(entry, "%s[%r]" % (name, key))
+    else:
+        for tensor in tensors_of(value):
+            yield "a tensor of %s" % name, tensor
+
+
+def _how_numbers(own: Any, other: Any) -> str:
+    if isinstance(other, torch.Tensor) or abs(own - other) <= OF_OUTPUTS[torch.float32] * abs(other):
+        return ""
+    return "is %.6g for the rows of rank 0, and %.6g for the batch" % (own, other)
+
+
+def _how_tensors(own: torch.Tensor, other: Any) -> str:
+    if not isinstance(other, torch.Tensor):
+        return ""
+    if own.shape != other.shape:
+        return "has the shape %s, and %s for the batch" % (list(own.shape), list(other.shape))
+    if not own.numel() or own.layout != torch.strided or own.is_quantized:
+        return ""
+    mine, whole = _doubles(own), _doubles(other)
+    tolerance = _tolerance(other.dtype, OF_OUTPUTS)
+    distances, scale = (mine - whole).abs(), float(whole.norm())
+    if not float(distances.norm()) > tolerance * scale + NEGLIGIBLE * whole.numel() ** 0.5:
+        return ""
+    size = whole.abs() + scale / whole.numel() ** 0.5
+    num_other = int((distances > tolerance * size).sum())
+    if num_other <= whole.numel() // FEW:
+        return ""
+    return "differs by %.2g" % (float(distances.norm()) / scale if scale else float(distances.norm()))
+
+
+def _doubles(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return torch.nan_to_num(tensor.detach().double(), nan=0.0, posinf=1e30, neginf=-1e30)
+
+
+def _tolerance(dtype: torch.dtype, known: "dict[torch.dtype, float]") -> float:
+    """Return which part of a norm may be rounding."""
+    if devices.is_autocast_enabled():
+        return OF_HALF
+    if dtype in (torch.half, torch.bfloat16):
+        return OF_HALF
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return NEGLIGIBLE
+    if devices.may_use_tf32() and dtype != torch.float64:
+        return 1e-2
+    return known.get(dtype, 2e-3)

@@ -1,0 +1,227 @@
+"""Compare first steps with those of one device: a child of rank 0 runs the script's own steps on whole batches.
+
+The child, the oracle, is forked just before rank 0 first uses a device, or else when training begins; so what is
+compared with is the user's own code, not a model of it. Before rank 0 uses a device the oracle has ended: no device is
+ever used by both. It goes on until every optimizer has stepped once, for ten steps at most. Dropout is off until then.
+"""
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
+
+import torch
+from torch import nn
+
+from .. import device as devices
+from .. import modules
+from ..refusal import Refusal
+from ..wholes import each_whole
+from . import compare, dropouts
+from .oracle import NO_STEP, TOO_LARGE, Oracle
+
+if TYPE_CHECKING:
+    from ..gradients import Gradients
+
+MOST_STEPS = 10
+DRAWS = "random numbers are drawn for each sample, or inside of a model, which each rank does for itself"
+IN_USE = "a process that has used a GPU cannot be forked; echelon prove compares runs that begin anew"
+IN_THREAD = "a thread of the script used a GPU first, and cannot be forked; echelon prove compares runs that begin anew"
+EXEC = "a rank that uses a GPU and is started by exec is not forked; echelon prove compares runs that begin anew"
+WORKERS_DRAW = "the loader's workers may draw random numbers"
+_PREFIX = "first step: "
+_NOT_COMPARED = "not compared with one device: %s"
+
+
+class FirstStep:
+    """The comparison, from the fork to its verdict; on ranks other than 0 it only keeps dropout off."""
+
+    def __init__(self, *, is_main: bool, say: Callable[[str], None]) -> None:
+        self._is_main = is_main
+        self._say = say
+        self._oracle = Oracle()
+        self._reports: Dict[int, Any] = {}
+        self._is_sent = False
+        self._why_not = ""
+        self._known = compare.Known()
+        self._switch_on: Callable[[], None] = lambda: None
+        self._num_workers = 0
+        self._num_steps = 0
+        self._stepped: Set[int] = set()
+        self._seen: Set[int] = set()
+        """The parameters whose gradients were compared."""
+        self._num_compared = 0
+        self._num_left = 0
+        self._worst = 0.0
+        self._seconds = 0.0
+        self.is_due = True
+        self.is_open = False
+        """Whether steps are compared now."""
+        self.may_fork_for_device = True
+        """Whether this process was forked itself, from one that had looked whether that is safe."""
+        self.syncs_batch_norm = False
+        self.compares_buffers = True
+        """Whether this rank has whole models, and with them all that they remember."""
+        self.keeps_dropout = False
+        """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
+        self.num_samples = 0
+        """The most that all ranks had together in one call of a model."""
+        self.guesses: Set[str] = set()
+        """The draws inside of models where it is not certain for which rows they are."""
+        self.is_half = False
+        """Whether something was computed under autocast."""
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether this process is the oracle."""
+        return self._oracle.is_here
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether one device could not hold the model with the whole batch; rank 0 alone knows."""
+        return self._oracle.why_not == TOO_LARGE
+
+    def keep_dropout_off(self) -> None:
+        """Leave dropout off for the whole run, which is one that is compared step by step."""
+        if self.is_due:
+            self.is_due = False
+            dropouts.switch_off()
+
+    def cancel(self, why: str) -> None:
+        """Compare nothing, where that has turned out to be not wanted; the oracle ends here."""
+        self.leave(why)
+        self.is_due = self.is_open = False
+        self._oracle.dismiss()
+
+    def leave(self, why: str) -> None:
+        """End the oracle where it comes to what is done by ranks alone."""
+        if self.is_oracle:
+            self._oracle.end(why)
+
+    def send_ahead(self, *, before_device: bool) -> bool:
+        """Fork the oracle, once; return True in it. Before a device is used, return when it has left that again."""
+        if self.is_oracle or not self._is_main or not (self.is_due or self.is_open):
+            return False
+        if not self._is_sent:
+            self._is_sent = True
+            self._why_not = self._reason_against(before_device=before_device)
+            self._known = compare.Known(modules.living())
+            if not self._why_not and self._oracle.fork():
+                return True
+        while before_device and self._oracle.is_out:
+            self._keep(self._oracle.hear(patience_seconds=self._oracle.left_of_a_minute()))
+        return False
+
+    def _reason_against(self, *, before_device: bool) -> str:
+        if devices.is_in_use():
+            return IN_USE
+        if not self.may_fork_for_device and (before_device or devices.kind() != devices.CPU):
+            return EXEC
+        return "" if threading.current_thread() is threading.main_thread() else IN_THREAD
+
+    def on_end_of_oracle(self, act: Callable[[], None]) -> None:
+        """Let the oracle clean up before it ends."""
+        self._oracle.on_end(act)
+
+    def begin(self) -> None:
+        """Begin to compare, as training begins, on every rank and in the oracle."""
+        if self.is_due:
+            self.is_due = False
+            self.is_open = True
+            if not self.keeps_dropout:
+                self._switch_on = dropouts.switch_off()
+            if self._is_main and not self.is_oracle:
+                pid = os.getpid()
+                atexit.register(lambda: self._finish() if self.is_open and os.getpid() == pid else None)
+
+    def note_workers(self, num_workers: int) -> None:
+        """Remember that samples come from worker processes, of which it is not seen whether they draw."""
+        self._num_workers = max(self._num_workers, num_workers)
+
+    def before_step(self, gradients: "Gradients", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
+        """Report or compare the gradients of an optimizer that steps for the first time, and end after the last."""
+        self._num_steps += 1
+        place = gradients.place_of(optimizer)
+        if place not in self._stepped:
+            self._stepped.add(place)
+            parameters = gradients.parameters_of(optimizer)
+            self._seen.update(map(id, parameters))
+            if self.is_oracle:
+                self._report(place, parameters, was_drawn=was_drawn)
+            else:
+                self._compare(place, parameters)
+        others = gradients.all_but(self._stepped)
+        self._num_left = sum(any(id(one) not in self._seen for one in parameters) for parameters in others)
+        if not others or self._num_steps == MOST_STEPS:
+            self._finish()
+
+    def _report(self, place: int, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
+        gradients = [None if one.grad is None else one.grad.detach().cpu() for one in parameters]
+        buffers = {key: one.detach().cpu() for key, (_, one) in compare.buffers(parameters, self._known).items()}
+        why_not = DRAWS if was_drawn else self._why_of_batch_norm()
+        self._oracle.report({"place": place, "why_not": why_not, "gradients": gradients, "buffers": buffers})
+
+    def _why_of_batch_norm(self) -> str:
+        norms = (nn.modules.batchnorm._BatchNorm,)
+        if not self.syncs_batch_norm and any(isinstance(one, norms) and one.training for one in modules.living()):
+            return "BatchNorm takes each rank's own statistics"
+        return ""
+
+    def _keep(self, message: Any) -> None:
+        if message is not None:
+            self._reports[message["place"]] = message
+
+    def _compare(self, place: int, parameters: List[nn.Parameter]) -> None:
+        found = each_whole(one.grad for one in parameters if one.grad is not None)
+        gradients = [None if one.grad is None else next(found) for one in parameters]
+        if not self._is_main or self._why_not:
+            return
+        while place not in self._reports and self._oracle.is_out:
+            self._keep(self._oracle.hear(patience_seconds=self._oracle.rest()))
+        report = self._reports.pop(place, None)
+        if report is None or report["why_not"]:
+            self._why_not = report["why_not"] if report is not None else self._oracle.why_not or NO_STEP
+            return
+        self._seconds = self._oracle.seconds
+        try:
+            self._compare_with(report, parameters, gradients)
+        except Refusal as refusal:
+            if not (self._num_workers or self.guesses) or refusal.factor:  # chance makes no multiples
+                self.cancel("")
+                raise
+            refusal.withdraw()
+            guess = "the model draws %s, and it is not seen for whose rows" % min(self.guesses, default="")
+            self._why_not = guess if self.guesses else WORKERS_DRAW
+
+    def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:
+        slack = 1.0 if self._num_steps == 1 else compare.LATER
+        norm = compare.norm_of(report["gradients"])
+        for place, theirs in enumerate(report["gradients"]):
+            bound = compare.bound_of(parameters[place].dtype, self.num_samples, norm, is_half=self.is_half, slack=slack)
+            self._worst = max(self._worst, compare.difference(parameters[place], gradients[place], theirs, bound))
+        if self.compares_buffers:
+            ours = compare.buffers(parameters, self._known)
+            compare.compare_buffers(ours, report["buffers"], is_half=self.is_half)
+        self._num_compared += 1
+
+    def _finish(self) -> None:
+        """End the comparison, and say what has come of it."""
+        self.is_open = False
+        self._switch_on()
+        if self.is_oracle:
+            self._oracle.end()
+        self._oracle.dismiss()
+        if self._is_main and self._stepped:
+            self._say(_PREFIX + self._verdict())
+
+    def _verdict(self) -> str:
+        num_compared, num_all = self._num_compared, len(self._stepped) + self._num_left
+        if not num_compared:
+            return _NOT_COMPARED % self._why_not
+        equal = "equals that of one device to %.0e (%.1f s)" % (self._worst, self._seconds)
+        if num_all == 1:
+            return equal
+        if num_compared == num_all:
+            return "%s, for each of %d optimizers" % (equal, num_all)
+        why = self._why_not or "no step in the first %d" % self._num_steps
+        return "%s, for %d of %d optimizers; the rest not compared: %s" % (equal, num_compared, num_all, why)

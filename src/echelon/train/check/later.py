@@ -1,0 +1,239 @@
+"""Whether later steps are those of one device: what ranks must have equal is signed, and the signatures are compared.
+
+A signature travels while the ranks compute, and is read some exchanges later, when it has long been there: nobody waits
+for it. How often a step is signed follows from what that costs. At a few steps, the spots, more is looked at (`spots`).
+"""
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Set
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import messages
+from ..refusal import Refusal
+from ..view.tensors import Sharded, View, tensors_of
+from . import lines, signature
+from .pace import Pace
+from .signature import Signature
+from .spots import Spots
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+LAG = 3
+"""Steps after which an exchange is read."""
+SHARE = 0.005
+"""Of a step, for what signatures cost here; gloo's threads take about as much again (docs/performance.md)."""
+MOST_NOTES = 8
+"""Of one step: a model that is called for each token of a sample is called as often."""
+MOST_BETWEEN = 100
+_SETTLING = 3  # first exchanges, which take longer than later ones
+WAY_OUT = (
+    "let all that is random come from torch, numpy.random or random, or have a seed (numpy.random.default_rng(0)), "
+    "or start one rank: echelon run -n 1 …"
+)
+
+
+class Note(NamedTuple):
+    """Something that all ranks must have equal."""
+
+    place: str
+    what: str
+    signature: Signature
+
+
+class Exchange(NamedTuple):
+    """Signatures of a step that are under way."""
+
+    step: int
+    notes: List[Note]
+    numbers: torch.Tensor
+    work: Any
+
+
+class LaterSteps:
+    """Signs steps, reads signatures, and refuses what differs."""
+
+    def __init__(self, run: "Run", *, is_wanted: bool) -> None:
+        self._run = run
+        self._is_wanted = is_wanted
+        self._notes: List[Note] = []
+        self._under_way: Deque[Exchange] = deque()
+        self._next = 1
+        self._between = 1
+        self._seconds = 0.0  # that this step's signatures have cost
+        self._began: Optional[float] = None
+        self._last_step = 0
+        self._read: Deque[List[float]] = deque(maxlen=5)
+        self._num_read = 0
+        self.spots = Spots(run)
+        self.pace = Pace(run)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there are other ranks, and a comparison is wanted."""
+        return self._is_wanted and self._run.world.size > 1 and not self._run.is_split
+
+    @property
+    def step(self) -> int:
+        """The optimizer step that comes next, which counts from 1."""
+        return self._run.gradients.num_steps + 1
+
+    @property
+    def _signs(self) -> bool:
+        return self.is_on and self.step >= self._next and len(self._notes) < MOST_NOTES
+
+    def at_batch(self, indices: Any) -> None:
+        """Note which samples a batch has."""
+        if self._signs:
+            began = time.perf_counter()
+            self._note("the samples of a batch: %d" % len(indices), signature.of_indices(indices))
+            self._seconds += time.perf_counter() - began
+
+    def at_stream(self, batch: Any) -> None:
+        """Note a batch that every rank has read whole."""
+        if self._signs:
+            began = time.perf_counter()
+            tensors = tensors_of(batch)
+            self._note("a batch of a stream: %s" % signature.text_of_shapes(batch), signature.of_tensors(tensors))
+            self._seconds += time.perf_counter() - began
+
+    def at_call(
+        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+    ) -> None:
+        """Look at a model call that comes next: at what it is given, and at a spot at what comes of it too."""
+        if not self.is_on:
+            return
+        is_spot = self.spots.is_due(self.step)
+        if (self._signs or is_spot) and torch.is_grad_enabled():
+            self._note_call(module, given, set(leads[0][0].rows))
+        if is_spot:
+            self._compare_now()
+            self.spots.at_call(original, module, given, every, leads)
+
+    def _note_call(self, module: nn.Module, given: Any, rows_of_ranks: Set[int]) -> None:
+        """Note the shapes of what is shared, and the elements of what every rank has whole."""
+        began = time.perf_counter()
+        shared = [one for one in tensors_of(given) if isinstance(one, View) or _is_whole(one, rows_of_ranks)]
+        signed = signature.of_tensors(shared)
+        self._note("%s(%s)" % (type(module).__name__, signature.text_of_shapes(shared)), signed)
+        self._seconds += time.perf_counter() - began
+
+    def _compare_now(self) -> None:
+        """Compare what was noted in this step, and all weights, before the ranks put their parts together."""
+        gradients = self._run.gradients
+        if self.spots.is_at_first_call:
+            for optimizer in gradients.known_optimizers():
+                self._note_settings(optimizer)
+            self._note_weights(gradients.known_parameters())
+        numbers = signature.numbers(_total(self._notes), self._run.world.device)
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+        if not signature.are_equal(numbers.tolist()):
+            self._refuse(self.step, self._notes)
+        self._notes = []
+
+    def _note(self, what: str, signed: Signature) -> None:
+        signed = signature.added(signed, signature.of_text(what))
+        self._notes.append(Note(str(lines.of_script()), what, signed))
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """End the comparison of a step, which an optimizer takes now: `gradients` has counted it."""
+        if not self.is_on:
+            return
+        step = self._run.gradients.num_steps
+        was_spot = self.spots.before_step(step)
+        if step >= self._next:
+            began = time.perf_counter()
+            self._note_settings(optimizer)
+            weights = self._run.gradients.known_parameters()
+            place = self._num_read % max(1, len(weights))
+            self._note_weights(weights[place : place + 1])  # each time another
+            self._send(step)
+            self._seconds = time.perf_counter() - began
+            self._next = step + self._between
+        if self._under_way and step >= self._under_way[0].step + LAG:
+            self._receive()
+            self._next = min(self._next, step + self._between)
+        self._notes = []
+        self.pace.before_step(step, optimizer, was_spot=was_spot)
+
+    def after_step(self) -> None:
+        """Notice that an optimizer has stepped."""
+        self.pace.after_step()
+
+    def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note how an optimizer steps."""
+        settings = [number for group in optimizer.param_groups for number in _numbers_of(group)]
+        self._note(type(optimizer).__name__, signature.of_text(" ".join("%.6g" % number for number in settings)))
+
+    def _note_weights(self, weights: Sequence[torch.Tensor]) -> None:
+        """Note weights, which every rank has whole unless they are spread or it steps alone."""
+        for weight in weights if not self._run.wishes.steps_alone else ():
+            self._note("the weights %s" % list(weight.shape), signature.of_tensors([weight.detach()]))
+
+    def _send(self, step: int) -> None:
+        """Begin to exchange the signatures of a step, and what they cost."""
+        device = self._run.world.device
+        now = time.perf_counter()
+        num_steps = max(1, step - self._last_step)
+        passed = 0.0 if self._began is None else (now - self._began) / num_steps
+        self._began, self._last_step = now, step
+        costs = torch.tensor([self._seconds, -passed], dtype=torch.float64, device=device)
+        numbers = torch.cat([signature.numbers(_total(self._notes), device), costs])
+        work = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True)
+        self._under_way.append(Exchange(step, self._notes, numbers, work))
+
+    def _receive(self) -> None:
+        """Read the oldest exchange, refuse a difference, and decide when the next step is signed: all ranks alike."""
+        exchange = self._under_way.popleft()
+        exchange.work.wait()
+        most: List[float] = exchange.numbers.tolist()
+        if not signature.are_equal(most[:5]):
+            self._refuse(exchange.step, exchange.notes)
+        self._num_read += 1
+        if self._num_read > _SETTLING:
+            self._read.append(most[5:])
+            cost = sorted(one[0] for one in self._read)[len(self._read) // 2]
+            passed = -sorted(one[1] for one in self._read)[len(self._read) // 2]
+            self._between = min(MOST_BETWEEN, max(1, -int(-cost // (SHARE * max(passed, 1e-6)))))
+        self._between = max(self._between, self._run.wishes.steps_alone)
+
+    def _refuse(self, step: int, notes: List[Note]) -> None:
+        """Let all ranks say what they had, and refuse what two of them have not in common."""
+        mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
+        told = _told(messages.gather(mine))
+        raise Refusal("step %d is not that of one device: %s" % (step, told), WAY_OUT)
+
+
+def _total(notes: List[Note]) -> Signature:
+    total = signature.NOTHING
+    for number, note in enumerate(notes, 1):
+        total = signature.added(total, note.signature, number)
+    return total
+
+
+def _is_whole(tensor: torch.Tensor, rows_of_ranks: Set[int]) -> bool:
+    """Say whether every rank must have the same; what has as many rows as a rank's part may be a part too."""
+    dims = tensor.shape[: 2 if tensor.dim() > 2 else 1]
+    return not isinstance(tensor, nn.Parameter) and tensor.grad_fn is None and rows_of_ranks.isdisjoint(dims)
+
+
+def _numbers_of(group: Any) -> List[float]:
+    return [float(value) for name, value in sorted(group.items()) if name != "params" and type(value) in (int, float)]
+
+
+def _told(every: List[Any]) -> str:
+    """Say what two ranks differ in first: one of them is rank 0, whose numbers one device would have."""
+    for place in range(max(len(notes) for notes in every)):
+        of_ranks = [notes[place] if place < len(notes) else ("no line", "nothing more", [0.0] * 3) for notes in every]
+        for rank, (line, what, numbers) in enumerate(of_ranks):
+            first_line, first_what, first_numbers = of_ranks[0]
+            if what != first_what:
+                return "%s: rank 0 has %s, and rank %d has %s (%s)" % (first_line, first_what, rank, what, line)
+            (exact, total, _), (first_exact, first_total, size) = numbers, first_numbers
+            if exact != first_exact or abs(total - first_total) > signature.TOLERANCE * size:
+                return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, what)
+    return "the ranks' signatures differ by rounding"

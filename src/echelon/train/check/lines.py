@@ -1,0 +1,32 @@
+"""Which line of the script runs now."""
+
+import linecache
+import os
+import sys
+from typing import NamedTuple
+
+_INSIDE = ("echelon", "_echelon", "torch")
+_LIBRARY = os.path.dirname(linecache.__file__)
+
+
+class Line(NamedTuple):
+    """A line of a file."""
+
+    path: str
+    number: int
+
+    def __str__(self) -> str:
+        short = os.path.relpath(self.path)
+        return "%s:%d" % (self.path if short.startswith("..") else short, self.number)
+
+
+def of_script() -> Line:
+    """Return the innermost line that is neither ours, nor PyTorch's, nor Python's own."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        path = frame.f_code.co_filename
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if top not in _INSIDE and os.path.dirname(path) != _LIBRARY and not path.startswith("<"):
+            break
+        frame = frame.f_back
+    return Line(frame.f_code.co_filename, frame.f_lineno)

@@ -1,0 +1,159 @@
+"""The process that goes ahead as one device: a fork of rank 0, which speaks and writes nothing, and reports."""
+
+import atexit
+import io
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Optional
+
+import torch
+
+from .. import device as devices
+
+LEAST_PATIENCE_SECONDS = 60.0
+PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
+TOO_LARGE = "one device cannot hold it: out of memory with the whole batch"
+TOO_SLOW = "one device did not come to it within %d s"
+NO_STEP = "on one device the script ended before it"
+KILLED = "the process of one device was killed by signal %d"
+_LENGTH = struct.Struct("<q")
+
+
+class Oracle:
+    """The process, seen from both sides; messages go from it to rank 0."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._pipe = -1
+        self._began = 0.0
+        self._hearing = threading.Lock()
+        self._before_it_ends: Callable[[], None] = lambda: None
+        self.is_here = False
+        """Whether this process is the oracle."""
+        self.why_not = ""
+        """Why it reports no more."""
+        self.seconds = 0.0
+        """How long it took until what was heard last."""
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it goes on beside this process."""
+        return self._pid != 0
+
+    def fork(self) -> bool:
+        """Begin; return True in the oracle."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._began = time.monotonic()
+        self._pipe, writing = os.pipe()
+        state = random.getstate()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(writing)
+            return False
+        os.close(self._pipe)
+        self._pid, self._pipe = 0, writing
+        self.is_here = True
+        random.setstate(state)  # Python seeds it anew in a child
+        torch.set_num_threads(1)  # the threads of the parent's pool are not here
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        sys.excepthook = lambda _kind, error, _trace: self.end(_told(error))
+        atexit.register(self.end, NO_STEP)  # before all others, which would write and speak
+        return True
+
+    def on_end(self, act: Callable[[], None]) -> None:
+        """Let the oracle clean up before it ends."""
+        self._before_it_ends = act
+
+    def report(self, message: Dict[str, Any]) -> None:
+        """Tell rank 0."""
+        content = io.BytesIO()
+        torch.save(message, content)
+        data = memoryview(_LENGTH.pack(content.tell()) + content.getvalue())
+        while data:
+            data = data[os.write(self._pipe, data) :]
+
+    def end(self, why_not: str = "") -> None:
+        """End the oracle, with all that it has; say why where it has not reported everything."""
+        self._before_it_ends()
+        self.report({"end": why_not})
+        os._exit(0)
+
+    def hear(self, *, patience_seconds: float) -> Optional[Dict[str, Any]]:
+        """Return its next message; None when it has ended, or has not spoken within that time."""
+        with self._hearing:
+            if not self._pid:
+                return None
+            content = self._read(time.monotonic() + patience_seconds)
+            self.seconds = time.monotonic() - self._began
+            message: Dict[str, Any] = {"end": ""}
+            if content is None:
+                self.why_not = TOO_SLOW % round(self.seconds)
+            elif not content:
+                self.why_not = self._way_it_ended()
+            else:
+                message = torch.load(io.BytesIO(content), weights_only=True)
+                self.why_not = message.get("end", "")
+            if "end" in message:
+                self._stop()
+                return None
+            return message
+
+    def rest(self) -> float:
+        """Return how long to wait for it where this rank has gone on meanwhile."""
+        return max(LEAST_PATIENCE_SECONDS, PATIENCE * (time.monotonic() - self._began))
+
+    def left_of_a_minute(self) -> float:
+        """Return how long to wait for it where this rank waits until it is gone."""
+        return max(0.0, self._began + LEAST_PATIENCE_SECONDS - time.monotonic())
+
+    def dismiss(self) -> None:
+        """End it; return when it is gone, and with it what it had of a device."""
+        with self._hearing:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._pipe)
+            self._pid, self._pipe = 0, -1
+
+    def _way_it_ended(self) -> str:
+        """Return why the pipe was closed without a word: a kernel that is short of memory gives no time for it."""
+        status = os.waitpid(self._pid, 0)[1]
+        self._pid = 0
+        os.close(self._pipe)
+        return KILLED % os.WTERMSIG(status) if os.WIFSIGNALED(status) else NO_STEP
+
+    def _read(self, deadline: float) -> Optional[bytes]:
+        """Return one message; None when the time is over, nothing where the pipe ended."""
+        head = self._read_bytes(_LENGTH.size, deadline)
+        return self._read_bytes(_LENGTH.unpack(head)[0], deadline) if head else head
+
+    def _read_bytes(self, size: int, deadline: float) -> Optional[bytes]:
+        # as many as were told, for workers of its loaders keep the pipe open for seconds
+        content = bytearray()
+        while len(content) < size:
+            if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return None
+            data = os.read(self._pipe, min(1 << 20, size - len(content)))
+            if not data:
+                return b""
+            content += data
+        return bytes(content)
+
+
+def _told(error: BaseException) -> str:
+    """Return why there is no comparison, of an error that ended the script on one device."""
+    if devices.is_out_of_memory(error) or isinstance(error, MemoryError):
+        return TOO_LARGE
+    return "on one device the script fails with %s: %s" % (type(error).__name__, str(error).partition("\n")[0])

@@ -1,0 +1,176 @@
+"""Say where several ranks are no faster than one: a spot of one device is compared with the steps of all ranks.
+
+What one device would take is estimated from above: rank 0's time for the whole batch, alone, while the others wait; its
+optimizer; and what each rank computes besides, as often as there are ranks. So the line is never there by mistake.
+"""
+
+import os
+import socket
+import statistics
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Tuple
+
+import torch
+
+from .. import device as devices
+from .. import messages
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+FIRST = 21
+"""The first step that counts: before it compilers, allocators and caches are busy."""
+NUM_PHASED = 3
+"""Steps of which the parts are measured."""
+NUM_STEPS = 50
+"""Steps of which the median is taken."""
+LEAST_LOSS = 1.1
+"""What is less may be chance."""
+WAYS_OUT = "a larger batch, fewer ranks, or --sync-every"
+
+
+class Times:
+    """How long the parts of a spot took, in seconds."""
+
+    def __init__(self) -> None:
+        self.whole = self.own = self.exchange = 0.0
+        self.is_complete = True
+        """Whether all that a step computes was computed whole, by rank 0 alone; all ranks know the same."""
+
+
+class Taken(NamedTuple):
+    """Seconds of a part of a step; with a device both are about the same, for it is waited for."""
+
+    passed: float
+    computed: float
+    """Of them, those in which this process had a core."""
+
+
+class Pace:
+    """Measures the steps of rank 0, and says once that they are no faster than those of one device."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._is_main = run.world.processes.rank == 0
+        self._is_open = not run.world.is_exact
+        self._last = 0.0
+        self._last_computed = 0.0
+        self._parts: Dict[str, Taken] = {}
+        self._phases: List[Dict[str, Taken]] = []
+        self._steps: List[float] = []
+        self._optimizer = 0
+        self._step_began = (0.0, 0.0)
+        self._is_phased = False
+        self._spot = Times()
+        self._spot.is_complete = False
+        self._reason = ""
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure a part of a step, as long as that is wanted."""
+        if not self._is_phased:
+            yield
+            return
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._add(name, began)
+
+    def note_spot(self, step: int, times: Times) -> None:
+        """Take the times of a spot, and ask all ranks where they run; all must call."""
+        if self._spot.is_complete or not times.is_complete or step < FIRST or self._run.world.is_exact:
+            return
+        self._spot = times
+        every = messages.gather(_place())
+        if not devices.is_accelerator(self._run.world.device):
+            self._reason = crowded(every)
+
+    def before_step(self, step: int, optimizer: torch.optim.Optimizer, *, was_spot: bool) -> None:
+        """Take the time of a step that ends here, on rank 0."""
+        if not self._is_open or not self._is_main:
+            return
+        if self._optimizer not in (0, id(optimizer)):
+            self._is_open = self._is_phased = False  # steps of several kinds take turns
+            return
+        self._optimizer = id(optimizer)
+        if step >= FIRST:
+            self._take(step, was_spot=was_spot)
+        self._is_phased = step >= FIRST and len(self._phases) < NUM_PHASED
+        self._parts = {}
+        self._last, self._last_computed = self._now()
+        self._step_began = self._last, self._last_computed
+
+    def after_step(self) -> None:
+        """Note what the optimizer took."""
+        if self._is_phased:
+            self._add("optimizer", self._step_began)
+
+    def _take(self, step: int, *, was_spot: bool) -> None:
+        passed, computed = (one - other for one, other in zip(self._now(), (self._last, self._last_computed)))  # noqa: B905
+        if step == FIRST or was_spot:
+            return
+        if self._is_phased:
+            self._parts["all"] = Taken(passed, computed)
+            self._phases.append(self._parts)
+            return
+        self._steps.append(passed)
+        if len(self._steps) >= NUM_STEPS and self._spot.is_complete and len(self._phases) == NUM_PHASED:
+            self._is_open = False
+            self._judge()
+
+    def _judge(self) -> None:
+        """Say it where ranks are no faster."""
+        num_ranks = self._run.world.size
+        took = statistics.median(self._steps)
+        alone = self._spot.whole + statistics.median(self._besides(parts) for parts in self._phases)
+        quick = sorted(self._steps)[len(self._steps) // 4]
+        if not self._spot.whole or took <= LEAST_LOSS * alone or quick <= alone:
+            return
+        own, exchange = _milliseconds(self._spot.own), _milliseconds(self._spot.exchange)
+        reason = self._reason or "a rank computes its part in %s, and gradients are exchanged in %s" % (own, exchange)
+        self._run.say(
+            "note: a step of %d ranks takes %s, and one rank alone would take about %s: %s (way out: %s)"
+            % (num_ranks, _milliseconds(took), _milliseconds(alone), reason, WAYS_OUT)
+        )
+
+    def _besides(self, parts: Dict[str, Taken]) -> float:
+        """Return what one device would take for all but its model, at most: it has the rows of all ranks."""
+        nothing, num_ranks = Taken(0.0, 0.0), self._run.world.size
+        model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
+        passed = parts["all"].passed - model.passed - optimizer.passed
+        computed = parts["all"].computed - model.computed - optimizer.computed
+        is_cpu = not devices.is_accelerator(self._run.world.device)  # a device is waited for with a busy core
+        by_hooks = max(0.0, model.computed - self._spot.own) if is_cpu else 0.0  # a spot leaves the script's hooks out
+        return optimizer.passed + passed + (num_ranks - 1) * max(0.0, computed) + num_ranks * by_hooks
+
+    def _now(self) -> Tuple[float, float]:
+        if self._is_phased:
+            devices.synchronize(self._run.world.device)
+        return time.perf_counter(), time.thread_time()
+
+    def _add(self, name: str, began: Tuple[float, float]) -> None:
+        passed, computed = (one - other for one, other in zip(self._now(), began))  # noqa: B905
+        before = self._parts.get(name, Taken(0.0, 0.0))
+        self._parts[name] = Taken(before.passed + passed, before.computed + computed)
+
+
+def _place() -> Tuple[str, Tuple[int, ...]]:
+    """Return on which node this rank runs, and on which cores it may."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return socket.gethostname(), tuple(sorted(cores))
+
+
+def crowded(places: List[Tuple[str, Tuple[int, ...]]]) -> str:
+    """Say whether ranks are more than the cores of their node."""
+    for node in sorted({name for name, _ in places}):
+        ranks = [cores for name, cores in places if name == node]
+        cores = {core for each in ranks for core in each}
+        if len(ranks) > len(cores):
+            return "%d ranks share %d core%s" % (len(ranks), len(cores), "" if len(cores) == 1 else "s")
+    return ""
+
+
+def _milliseconds(seconds: float) -> str:
+    return "%.3g ms" % (seconds * 1e3)

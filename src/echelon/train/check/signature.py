@@ -1,0 +1,122 @@
+"""A few numbers that stand for what a rank computes with: where they are equal on two ranks, so are the batches."""
+
+import zlib
+from functools import lru_cache
+from typing import Any, List, NamedTuple, Sequence
+
+import torch
+
+from ..view.pieces import Pieces
+from ..view.tensors import Sharded, View, tensors_of
+from ..wholes import is_sharded
+
+TOLERANCE = 1e-5
+"""Kernels may differ in the last digits, and batches differ by far more: by one of the root of their elements."""
+MOST_ELEMENTS = 1 << 15
+"""Of a larger tensor as many are taken, evenly spread: 0.1 ms on a core."""
+_LARGEST = 1e30  # what stands for infinity in a mask tells nothing, and would hide all else
+_GOLDEN = 0.6180339887498949
+_EXACT = 1 << 40  # sums of several stay whole numbers in a double
+
+
+class Signature(NamedTuple):
+    """What must be equal on all ranks; numbers of a device stay there, for reading them would wait for it."""
+
+    exact: Any
+    """Equal to the last bit: shapes, names, indices, whole numbers."""
+    total: Any
+    """Equal up to rounding."""
+    size: Any
+    """How large `total` may become, and so how much rounding matters."""
+
+
+NOTHING = Signature(0.0, 0.0, 0.0)
+
+
+def of_text(text: str) -> Signature:
+    """Return the signature of a text."""
+    return Signature(float(zlib.crc32(text.encode())), 0.0, 0.0)
+
+
+def of_indices(indices: Any) -> Signature:
+    """Return the signature of the samples of a batch; of keys that are not plain values their number counts."""
+    are_plain = all(type(one) in (int, str) for one in indices)
+    return of_text(repr(indices) if are_plain else str(len(indices)))
+
+
+@torch.no_grad()
+def of_tensors(tensors: Sequence[torch.Tensor]) -> Signature:
+    """Return the signature of plain tensors that every rank has whole."""
+    result = NOTHING
+    for number, tensor in enumerate(tensors, 1):
+        if is_plain(tensor):
+            result = added(result, _of_tensor(tensor), number)
+    return result
+
+
+def is_plain(tensor: Any) -> bool:
+    """Say whether a tensor has elements in this rank's memory that can be read one by one."""
+    return not (
+        isinstance(tensor, View)
+        or is_sharded(tensor)
+        or tensor.is_nested
+        or tensor.is_quantized
+        or tensor.layout != torch.strided
+        or tensor.is_meta
+        or not tensor.numel()
+    )
+
+
+def added(one: Signature, other: Signature, factor: int = 1) -> Signature:
+    """Return both in one; with other factors an order of several counts."""
+    return Signature(one.exact + other.exact * factor, one.total + other.total * factor, one.size + other.size * factor)
+
+
+def numbers(signature: Signature, device: torch.device) -> torch.Tensor:
+    """Return what ranks exchange: of their maximum it is seen whether all have the same."""
+    exact, total, size = (
+        number.to(device, torch.float64)
+        if isinstance(number, torch.Tensor)
+        else torch.tensor(number, dtype=torch.float64, device=device)
+        for number in signature
+    )
+    return torch.stack([exact, -exact, total, -total, size])
+
+
+def are_equal(most: List[float]) -> bool:
+    """Say whether all ranks had the same `numbers`, by the maximum of each."""
+    exact, least_exact, total, least_total, size = most
+    return exact == -least_exact and total + least_total <= TOLERANCE * size
+
+
+def text_of_shapes(value: Any) -> str:
+    """Return the shapes of all tensors in a value; of what is shared, ranks may have padded other dims as they need."""
+    return ", ".join("%s %s" % (_text_of_shape(one), str(one.dtype)[6:]) for one in tensors_of(value))
+
+
+def _text_of_shape(tensor: torch.Tensor) -> str:
+    first = tensor.parts[0] if isinstance(tensor, Pieces) else tensor
+    if not isinstance(first, Sharded):
+        return str(list(tensor.shape))
+    return "[%s]" % ", ".join(str(sum(first.rows)) if dim == first.dim_of_rows else "…" for dim in range(first.dim()))
+
+
+def _of_tensor(tensor: torch.Tensor) -> Signature:
+    flat = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.detach()).reshape(-1)
+    if flat.numel() > MOST_ELEMENTS:
+        flat = flat[:: -(-flat.numel() // MOST_ELEMENTS)]
+    weights = _weights(flat.numel(), flat.device)
+    if not flat.is_floating_point():
+        return Signature(((flat.long() * (weights * (1 << 20)).long()).sum() % _EXACT).double(), 0.0, 0.0)
+    values = torch.nan_to_num(flat.double(), nan=_GOLDEN, posinf=1.0, neginf=-1.0)
+    values = values.clamp(-_LARGEST, _LARGEST)
+    amount = values.abs().sum()
+    mean = torch.log1p(amount / values.numel())
+    return Signature(0.0, (values * weights).sum() / amount.clamp(min=1 / _LARGEST) + mean, 1 + mean)
+
+
+@lru_cache(maxsize=32)
+def _weights(number: int, device: torch.device) -> torch.Tensor:
+    """Return numbers from -1 to 1 that are as good as drawn: with them an order counts."""
+    places = torch.arange(1, number + 1, dtype=torch.float64, device=device)
+    return (places * _GOLDEN).frac() * 2 - 1

@@ -1,0 +1,371 @@
+"""At a few steps, look whether what the ranks compute is what one device computes.
+
+Each model call of such a step is computed twice more before the script's own: once by all ranks, each with its rows,
+and once by rank 0 with the whole batch. Outputs are compared, and then the gradients of the weights that come of the
+same gradients of the outputs. Both are without dropout, and leave no trace (`apart`).
+"""
+
+import random
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Iterator, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import device as devices
+from .. import messages
+from .. import world as worlds
+from ..refusal import Refusal
+from ..view import calls, exchange, numbers
+from ..view.entry import Entries
+from ..view.pieces import Pieces
+from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
+from . import lines, rule_spots
+from .apart import Copies, without_chance
+from .closeness import Difference, difference_of, difference_of_gradients
+from .pace import Times
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+EARLY = (2, 5, 11, 24, 101, 504)
+"""Even and odd steps, for a script may have two optimizers that take turns."""
+BETWEEN = 1000
+"""Steps of which one is a spot later on, drawn by a seed that all runs share."""
+MOST_CALLS = 8
+"""Model calls that are compared in a step."""
+_COST = 100  # a spot costs about as much as a step of one device and two of its own: 1 % of the steps between spots
+
+
+class Spots:
+    """Decides which steps are spots, computes what they need, and refuses what differs."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._rules = rule_spots.RuleSpots(run)
+        self._num_calls = 0
+        self._step = 0
+        self._difference = ""
+        self._times = Times()
+
+    @property
+    def is_at_first_call(self) -> bool:
+        """Whether this spot comes to its first call."""
+        return self._num_calls == 0
+
+    def is_due(self, step: int) -> bool:
+        """Say whether a model call of a step is compared."""
+        return self._step == step and not torch.is_inference_mode_enabled()
+
+    def at_call(
+        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+    ) -> None:
+        """Compare a model call that comes next, where this step is a spot."""
+        run = self._run
+        step = run.later.step
+        self._num_calls += 1
+        if self._num_calls > MOST_CALLS:
+            self._times.is_complete = False
+            return
+        try:
+            difference = _Call(run, original, module, self._times).compare(given, every, leads, step + self._num_calls)
+        except Refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+            difference, self._times.is_complete = "", False
+        if difference and not self._difference:
+            self._difference = "%s: %s" % (lines.of_script(), difference)
+
+    def before_step(self, step: int) -> bool:
+        """End a spot, with rank 0's verdict for all, and begin another; return whether this step was one."""
+        is_spot_now = self._step == step
+        if is_spot_now:
+            self._rules.end()
+            self._tell(step)
+        is_next = is_spot(step + 1, self._run.world.size) and not self._run.wishes.steps_alone
+        if is_next and self._one_device_has_room():
+            self._step, self._num_calls, self._difference, self._times = step + 1, 0, "", Times()
+            self._rules.begin()
+        return is_spot_now
+
+    def _one_device_has_room(self) -> bool:
+        """Say whether rank 0 can compute a whole batch, as far as its oracle has found out; all ranks must call."""
+        flag = torch.tensor(float(not self._run.first_step.is_too_large), device=self._run.world.device)
+        dist.broadcast(flag, 0)
+        return bool(flag)
+
+    def _tell(self, step: int) -> None:
+        difference = self._difference or self._rules.difference
+        is_bad = torch.tensor(float(bool(difference)), device=self._run.world.device)
+        dist.broadcast(is_bad, 0)
+        if bool(is_bad):
+            raise Refusal(
+                "step %d is not that of one device: %s" % (step, messages.broadcast(difference, 0)),
+                "compare samples with each other outside of the model, where a batch is whole, or one rank: "
+                "echelon run -n 1 …",
+            )
+        self._run.later.pace.note_spot(step, self._times)
+
+
+def is_spot(step: int, num_ranks: int) -> bool:
+    """Say whether a step is compared: some early ones, then one of a thousand; fewer where ranks are many."""
+    cost = num_ranks + 2
+    if step in EARLY:
+        return 4 * step >= cost
+    between = max(BETWEEN, _COST * cost)
+    return step > between and step % between == random.Random(step // between).randrange(between)
+
+
+class _Call:
+    """One model call, computed by the ranks and by rank 0."""
+
+    def __init__(self, run: "Run", original: Callable[..., Any], module: nn.Module, times: Times) -> None:
+        self._run = run
+        self._original = original
+        self._module = module
+        self._times = times
+        self._copies = Copies(module)
+        self._is_main = run.world.processes.rank == 0
+        self._was_drawn = False
+
+    def compare(self, given: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
+        """Return on rank 0 what differs; nothing where nothing does, or where it cannot be compared."""
+        if not self._agree(is_fine=_fits(given)):
+            return self._left_out()
+        whole_given = map_tensors(given, _whole)
+        with self._timed("own"):
+            parts = self._parts(every, leads)
+        if not self._agree(is_fine=parts is not None) or parts is None:
+            return self._left_out()
+        views = calls.leave([part for part, _ in parts], leads)
+        if not self._run.world.is_exact:
+            views = numbers.as_known(views, parts[0][0], self._module, leads[0][0])
+        if not self._agree(is_fine=_fits(views)):
+            return self._left_out()
+        values = plain(views)
+        wanted = _weights_of_outputs(views, seed)
+        with self._timed("own"):
+            own = self._own_gradients(views, wanted, [copies for _, copies in parts])
+        with self._timed("exchange"):
+            own = self._total(own)
+        if self._copies.is_spread:
+            self._times.is_complete = False
+        if self._copies.is_spread or self._is_main:
+            return self._compare_whole(whole_given, values, wanted, own)
+        return ""
+
+    def _left_out(self) -> str:
+        self._times.is_complete = False
+        return ""
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        self._wait()
+        began = time.perf_counter()
+        yield
+        self._wait()
+        setattr(self._times, name, getattr(self._times, name) + time.perf_counter() - began)
+
+    def _parts(self, every: List[Any], leads: List[List[Sharded]]) -> Optional[List[Any]]:
+        """Return what the model gives for the rows of this rank, or for those of each of its shards, and its copies."""
+        run = self._run
+        before = run.calls.has_rows, run.calls.fraction
+        results = []
+        try:
+            for (args, kwargs), rows in zip(every, leads):  # noqa: B905
+                run.calls.note_rows(rows[0])
+                entered = Entries(self._module, rows[0]).enter(*map_tensors((args, kwargs), _detached))
+                results.append(self._compute(map_tensors(entered, _fresh), rows[0]))
+        except Exception:  # noqa: BLE001  (the script's own call raises it again)
+            return None
+        finally:
+            run.calls.has_rows, run.calls.fraction = before
+        return results
+
+    def _compute(self, given: Any, lead: Optional[Sharded] = None) -> Any:
+        """Return the outputs for given inputs, and the copies of weights that they were computed with."""
+        args, kwargs = given
+        is_whole = self._run.wishes.syncs_batch_norm or self._run.is_split
+        with ExitStack() as stack:
+            was_drawn = stack.enter_context(self._run.streams.kept())
+            stack.enter_context(without_chance(are_statistics_whole=is_whole))
+            stack.enter_context(self._copies.in_place())
+            stack.enter_context(_uncompiled(self._run.calls.is_compiled))
+            stack.enter_context(self._run.calls.once_more(lead))
+            if self._copies.is_spread:
+                stack.enter_context(torch.no_grad())
+            outputs = self._original(self._module, *args, **kwargs)
+            self._was_drawn = self._was_drawn or was_drawn()
+        return outputs, list(self._copies.weights.items())
+
+    def _agree(self, is_fine: bool) -> bool:
+        """Say whether all ranks have computed their rows."""
+        flag = torch.tensor(float(is_fine), device=self._run.world.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+        return bool(flag)
+
+    def _own_gradients(self, views: Any, wanted: List[torch.Tensor], copies: List[Any]) -> Any:
+        """Return the gradients of the weights by this rank's part of the outputs; None where there are none."""
+        if not copies or not copies[0]:
+            return None
+        sums: List[Any] = [None] * len(copies)
+        for view, weights in zip(_views_of(views), wanted):  # noqa: B905
+            for place, part in enumerate(getattr(view, "parts", [view])):
+                value = _weighted(part, weights)
+                if value.requires_grad:
+                    sums[place] = value if sums[place] is None else sums[place] + value
+        total = None
+        for value, weights_of_part in zip(sums, copies):  # noqa: B905
+            with self._run.calls.once_more():
+                gradients = _gradients(value, weights_of_part)
+            if total is None or gradients is None:
+                total = gradients
+            else:
+                total = [one + other for one, other in zip(total, gradients)]  # noqa: B905
+        return total if self._agree(is_fine=total is not None) else None
+
+    def _total(self, gradients: Any) -> Any:
+        """Return the sum over ranks, in one message for each dtype, as in a step."""
+        if gradients is None:
+            return None
+        by_dtype: "dict[torch.dtype, List[torch.Tensor]]" = {}
+        for one in gradients:
+            by_dtype.setdefault(one.dtype, []).append(one)
+        for tensors in by_dtype.values():
+            joined = torch.cat([one.reshape(-1) for one in tensors])
+            dist.all_reduce(joined)
+            sizes = [one.numel() for one in tensors]
+            for one, total in zip(tensors, torch.split(joined, sizes)):  # noqa: B905
+                one.copy_(total.view_as(one))
+        return gradients
+
+    def _compare_whole(self, given: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
+        """Compute the whole batch and compare; what fails there, for lack of memory say, is not compared."""
+        try:
+            with self._timed("whole"), self._as_one_device():
+                outputs, copies = self._compute(given)
+                theirs = None if own is None else self._whole_gradients(outputs, wanted, copies)
+        except (RuntimeError, ValueError, LookupError, TypeError):
+            self._times.whole = float("inf")
+            return ""
+        if self._was_drawn:
+            return ""  # each rank draws for itself
+        name = type(self._module).__name__
+        difference = difference_of(values, map_tensors(outputs, torch.Tensor.detach))
+        if difference:
+            return _of_outputs(difference, name)
+        if theirs is None:
+            return ""
+        names = [self._copies.names.get(key, "") for key, copy in copies if copy.requires_grad]
+        found = difference_of_gradients(own, theirs, names)
+        return (
+            ""
+            if found is None
+            else "the gradient of %s.%s, by which all ranks' rows %s" % (name, found.what, found.how)
+        )
+
+    def _whole_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: Any) -> Optional[List[torch.Tensor]]:
+        total: Any = None
+        for output, weights in zip(calls.distinct(outputs), wanted):  # noqa: B905
+            if output.requires_grad:
+                value = _summed(output, weights)
+                total = value if total is None else total + value
+        return _gradients(total, copies)
+
+    @contextmanager
+    def _as_one_device(self) -> Iterator[None]:
+        run = self._run
+        world, before = run.world, (run.calls.has_rows, run.calls.fraction)
+        run.world = worlds.World(0, 1, world.device)
+        run.calls.has_rows, run.calls.fraction = True, 1.0
+        try:
+            yield
+        finally:
+            run.world = world
+            run.calls.has_rows, run.calls.fraction = before
+
+    def _wait(self) -> None:
+        devices.synchronize(self._run.world.device)
+
+
+def _of_outputs(difference: Difference, name: str) -> str:
+    return "%s gives other numbers for the whole batch than for the rows of each rank: %s %s" % (
+        name, difference.what, difference.how,
+    )  # fmt: skip
+
+
+def _uncompiled(is_compiled: bool) -> ContextManager[Any]:
+    return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    whole: torch.Tensor = plain(tensor)
+    return _fresh(whole).requires_grad_(tensor.requires_grad and whole.is_floating_point())
+
+
+def _fits(value: Any) -> bool:
+    """Say whether this process can put its shards together: each may be padded to its own longest sample."""
+    for pieces in tensors_of(value):
+        if isinstance(pieces, Pieces) and isinstance(pieces.parts[0], Sharded):
+            dim = pieces.parts[0].dim_of_rows
+            if len({(*part.local.shape[:dim], *part.local.shape[dim + 1 :]) for part in pieces.parts}) > 1:
+                return False
+    return True
+
+
+def _views_of(views: Any) -> List[torch.Tensor]:
+    """Return what a model gives, each once, in the order of `calls.distinct`."""
+    found = {id(one): one for one in tensors_of(views) if not isinstance(one, nn.Parameter)}
+    return list(found.values())
+
+
+def _weights_of_outputs(views: Any, seed: int) -> List[torch.Tensor]:
+    """Return the gradients that outputs get, drawn by a seed: equal on all ranks."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(one.shape, generator=generator).to(one.device, _real(one.dtype)) for one in _views_of(views)
+    ]  # fmt: skip
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.float32
+
+
+def _weighted(part: Any, weights: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of the sum of an output times its gradient."""
+    if isinstance(part, Sharded):
+        return _summed(part.counted, exchange.own_rows(weights, part.world.rank, part.rows, part.dim_of_rows))
+    return _summed(part.local, weights) if isinstance(part, Partial) else weights.new_zeros(())
+
+
+def _summed(output: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return ((output.real if output.is_complex() else output) * weights).sum()
+
+
+def _gradients(value: Any, copies: Sequence[Any]) -> Optional[List[torch.Tensor]]:
+    """Return the gradients of the copies of weights; None where nothing asks for them, or PyTorch cannot give them."""
+    wanted = [copy for _, copy in copies if copy.requires_grad]
+    if value is None or not value.requires_grad or not wanted:
+        return None
+    try:
+        found = torch.autograd.grad(value, wanted, allow_unused=True)
+    except RuntimeError:
+        return None  # reentrant checkpoints, say
+    return [_dense(one, weight) for one, weight in zip(found, wanted)]  # noqa: B905
+
+
+def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
+    if gradient is None:
+        return torch.zeros_like(weight)
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if isinstance(tensor, View) else tensor.detach()
+
+
+def _fresh(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that a model may change, and that begins a graph where its tensor has one."""
+    if isinstance(tensor, nn.Parameter):
+        return tensor
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -1,0 +1,229 @@
+"""The one door to devices: all that `train` asks of a GPU, or of another accelerator, is asked here.
+
+So that it works with whatever PyTorch was built for (CUDA, ROCm under CUDA's name, XPU, a plug-in), and so that tests
+can put a stand-in in place of these functions and walk every branch on a machine without a device.
+
+A process whose driver has begun to work cannot be forked any more. Counting devices begins it, unless NVML or AMD SMI
+answers; so where a process is still to be forked, a child of its own counts for it.
+"""
+
+import os
+import socket
+from functools import wraps
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+CPU = "cpu"
+_STARTS = ("_cuda_init", "_xpu_init")
+"""Functions of torch._C: a first use comes to the _lazy_init() of the device's module, and that to one of these."""
+_COUNTS = ("_cuda_getDeviceCount", "_xpu_getDeviceCount")
+"""Functions of torch._C that begin the driver, and answer no more than a number."""
+_FILES = {"cuda": ("/dev/nvidia-uvm", "/dev/kfd"), "xpu": ("/dev/dri/render",)}
+"""What a driver that works has open; NVML, which only looks, has /dev/nvidiactl open and not the first of them."""
+_MOST_COUNTED = 255  # an exit code
+
+
+def kind() -> str:
+    """Return the type of the devices that there are: "cuda", "xpu" or another; "cpu" where there are none."""
+    built = _built()
+    return built if built != CPU and count() > 0 else CPU
+
+
+def _built() -> str:
+    """Return what PyTorch was built for. torch.accelerator is asked last: before 2.7 it begins CUDA's driver."""
+    if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        return "cuda"
+    if torch.xpu._is_compiled():
+        return "xpu"
+    other = torch.accelerator.current_accelerator()
+    return CPU if other is None or other.type == "mps" else other.type  # a Mac has no ranks that share it
+
+
+def _module() -> Any:
+    return torch.get_device_module(_built())
+
+
+def count() -> int:
+    """Return how many devices this process sees, and leave the driver alone."""
+    if _built() == CPU:
+        return 0
+    counts = [] if _is_begun() else [(name, getattr(torch._C, name)) for name in _COUNTS if hasattr(torch._C, name)]
+    for name, original in counts:
+        setattr(torch._C, name, _counting(original))
+    try:
+        return int(_module().device_count())
+    finally:
+        for name, original in counts:
+            setattr(torch._C, name, original)
+
+
+def of_rank(local_rank: int) -> torch.device:
+    """Return the device of a rank; ranks in excess of the devices share them."""
+    name = kind()
+    return torch.device(CPU) if name == CPU else torch.device(name, local_rank % count())
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Say whether a device is something else than the processor."""
+    return device.type != CPU
+
+
+def is_in_use() -> bool:
+    """Say whether the driver works in this process, so that a fork of it could not use a device."""
+    built = _built()
+    if built == CPU:
+        return False
+    return _is_begun() or bool(_open_files(_FILES.get(built, ())))
+
+
+def _open_files(names: Tuple[str, ...]) -> List[str]:
+    found = []
+    for descriptor in os.listdir("/proc/self/fd") if names and os.path.isdir("/proc/self/fd") else ():
+        try:
+            found.append(os.readlink("/proc/self/fd/" + descriptor))
+        except OSError:
+            continue  # that of the look itself
+    return [path for path in found if path.startswith(names)]
+
+
+def before_first_use(act: Callable[[], None]) -> None:
+    """Call `act` once, just before this process first uses a device; asking whether there are any is no use."""
+    built = _built()
+    if built == CPU:
+        return
+    entrances: List[Tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it begins the driver by itself
+    entrances += [(torch._C, name) for name in _STARTS if hasattr(torch._C, name)]
+    if built not in ("cuda", "xpu") and hasattr(_module(), "_lazy_init"):
+        entrances.append((_module(), "_lazy_init"))
+    counts = [(torch._C, name) for name in _COUNTS if hasattr(torch._C, name)]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in [*entrances, *counts]]
+
+    def leave() -> None:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+    for owner, name, original in originals:
+        setattr(owner, name, _counting(original) if (owner, name) in counts else _first(original, leave, act))
+
+
+def _first(original: Any, leave: Callable[[], None], act: Callable[[], None]) -> Any:
+    @wraps(original)
+    def use(*args: Any, **kwargs: Any) -> Any:
+        leave()
+        act()
+        return original(*args, **kwargs)
+
+    return use
+
+
+def _counting(original: Callable[[], int]) -> Callable[[], int]:
+    """Let a child count, which begins the driver for itself and is gone then."""
+    known: Dict[Tuple[Optional[str], ...], int] = {}
+
+    @wraps(original)
+    def count_in_child() -> int:
+        names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+        visible = tuple(os.environ.get(name) for name in names)
+        if visible not in known:
+            pid = os.fork()
+            if not pid:
+                number = 0
+                try:
+                    number = min(_MOST_COUNTED, original())
+                finally:
+                    os._exit(number)
+            known[visible] = os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+        return known[visible]
+
+    return count_in_child
+
+
+def set_current(device: torch.device) -> None:
+    """Let what names no device use this one."""
+    if is_accelerator(device):
+        torch.get_device_module(device.type).set_device(device)
+
+
+def current(kind_of_device: str) -> torch.device:
+    """Return the device of a type that is used where none is named."""
+    if kind_of_device == CPU:
+        return torch.device(CPU)
+    return torch.device(kind_of_device, torch.get_device_module(kind_of_device).current_device())
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done what it was asked for."""
+    if is_accelerator(device):
+        torch.get_device_module(device.type).synchronize(device)
+
+
+def synchronize_used() -> None:
+    """Wait for the device that this process uses, if it uses one."""
+    if _is_begun():
+        _module().synchronize()
+
+
+def _is_begun() -> bool:
+    """Say whether PyTorch uses a device in this process."""
+    return _built() != CPU and bool(getattr(_module(), "is_initialized", lambda: False)())
+
+
+def name(device: torch.device) -> str:
+    """Return what a device calls itself."""
+    return str(torch.get_device_module(device.type).get_device_name(device)) if is_accelerator(device) else CPU
+
+
+def identity(device: torch.device) -> str:
+    """Return a name that no other device has, on any node."""
+    properties = torch.get_device_module(device.type).get_device_properties(device)
+    visible = os.environ.get("ROCR_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return "%s %s" % (socket.gethostname(), getattr(properties, "uuid", None) or "%s of %s" % (device, visible))
+
+
+def lacks_bf16(device: torch.device) -> bool:
+    """Say whether a device computes in no bfloat16 of its own."""
+    return device.type == "cuda" and not torch.cuda.is_bf16_supported(False)
+
+
+def backends(device: torch.device, *, is_shared: bool = False) -> str:
+    """Return by what tensors travel, as init_process_group() takes it; NCCL refuses two ranks of one device."""
+    if not is_accelerator(device):
+        return "gloo"
+    own = "gloo" if is_shared else dist.get_default_backend_for_device(device)
+    return "%s:gloo,%s:%s" % (CPU, device.type, own)
+
+
+def is_autocast_enabled() -> bool:
+    """Say whether operations compute in 16 bits here, on the processor or on the device in use."""
+    return torch.is_autocast_enabled(CPU) or (_is_begun() and torch.is_autocast_enabled(_built()))
+
+
+def may_use_tf32() -> bool:
+    """Say whether the device in use may multiply 32-bit numbers with 10 bits of their fractions."""
+    allows = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    return bool(allows) and _is_begun()
+
+
+def seed(number: int) -> None:
+    """Seed the devices that are in use."""
+    if _is_begun():
+        _module().manual_seed_all(number)
+
+
+def random_state() -> Optional[torch.Tensor]:
+    """Return the state of the present device's generator; None where no device is in use."""
+    state: Optional[torch.Tensor] = _module().get_rng_state() if _is_begun() else None
+    return state
+
+
+def set_random_state(state: Optional[torch.Tensor]) -> None:
+    """Put a state back."""
+    if state is not None:
+        _module().set_rng_state(state)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether a device had no room for a tensor."""
+    return isinstance(error, torch.OutOfMemoryError)

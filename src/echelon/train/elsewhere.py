@@ -1,0 +1,83 @@
+"""Refuse a training in a process that the script starts by itself: ranks cannot share it, and each would do all of it.
+
+A process that was forked has the hooks of its rank. One that Python begins anew (spawn, forkserver) gets the zip on its
+path again, and with it a guard. Workers of a DataLoader may compute gradients: they make samples.
+"""
+
+import os
+import signal
+import sys
+from typing import Any, Callable
+
+from .files.imports import Hooks
+from .refusal import REFUSED_EXIT_CODE, Refusal, tell_here
+
+OF_RANK = "ECHELON_CHILD_OF"
+"""In the environment of a process that a rank has begun anew: the number of the rank's own process."""
+
+
+def watch_starts(archive: str, pid: int) -> None:
+    """Give processes that multiprocessing begins anew the guard."""
+    hooks = Hooks()
+
+    def with_guard(original: Any) -> Any:
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            theirs = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = archive if theirs is None else archive + os.pathsep + theirs
+            os.environ[OF_RANK] = str(pid)
+            if theirs is not None:
+                os.environ["ECHELON_PYTHONPATH"] = theirs
+            try:
+                return original(*args, **kwargs)
+            finally:
+                for name in ("PYTHONPATH", "ECHELON_PYTHONPATH", OF_RANK):
+                    os.environ.pop(name, None)
+                if theirs is not None:
+                    os.environ["PYTHONPATH"] = theirs
+
+        return launch
+
+    hooks.replace("multiprocessing.popen_spawn_posix", "Popen._launch", with_guard)
+    hooks.replace("multiprocessing.forkserver", "ForkServer.ensure_running", with_guard)
+    hooks.apply()
+
+
+def guard(pid: int) -> None:
+    """Refuse to train in this process, which a rank has begun anew."""
+    hooks = Hooks()
+
+    def refusing(original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            meet(pid)
+            return original(*args, **kwargs)
+
+        return backward
+
+    hooks.replace("torch._tensor", "Tensor.backward", refusing)
+    hooks.replace("torch.autograd", "backward", refusing)
+    hooks.when_imported("torch.optim.optimizer", _refuse_steps(pid))
+    hooks.apply()
+
+
+def _refuse_steps(pid: int) -> Callable[[Any], None]:
+    return lambda module: module.register_optimizer_step_pre_hook(lambda *_: meet(pid))
+
+
+def meet(pid: int) -> None:
+    """End the rank whose child begins to train; return in a worker of a DataLoader."""
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is not None:
+        return
+    num_ranks = os.environ.get("WORLD_SIZE", "1")
+    tell_here(
+        Refusal(
+            "the script trains in a process that it starts by itself: each of the %s ranks would train everything"
+            % num_ranks,
+            "call the training in the script's own process, train(…) for Process(target=train, args=(…)), "
+            "or start one rank: echelon run -n 1 …",
+        )
+    )
+    sys.stdout.flush()
+    os.kill(pid, signal.SIGKILL)  # it waits for this process, or goes on as if it had trained
+    os._exit(REFUSED_EXIT_CODE)

@@ -1,0 +1,147 @@
+"""Groups of our own: ranks find each other by a store that asks for the run's key, and each pair proves it again.
+
+The store keeps strangers from saying where a rank listens. The proof keeps out whoever connected to a rank's port in
+place of another rank: gloo asks nobody who they are. Scripts that call init_process_group() themselves have PyTorch's
+store, and no proof.
+"""
+
+import os
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.rendezvous import rendezvous
+
+from ..node import credentials
+from ..node.secret import NONCE_BYTES, digest, is_digest
+from . import device as devices
+from . import gloo
+from .refusal import Refusal
+
+_SHARED = (
+    "echelon: note: ranks share a device: what they exchange travels by gloo, over the CPU, for NCCL refuses that; "
+    "one rank a device is faster\n"
+)
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_LOOPBACK = "lo"
+_stores: List[Any] = []  # PyTorch knows a store's C++ half alone
+_key: Optional[bytes] = None
+
+
+def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
+    """Meet all ranks of the run in the default group; by gloo where some of them share a device."""
+    devices.set_current(device)
+    settings: Dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    store = _store_of_run()
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    is_shared = False
+    if devices.is_accelerator(device) and size > 1:
+        if store is None:
+            store, rank, size = next(rendezvous("env://"))
+            store.set_timeout(default_pg_timeout)
+        is_shared = _share_devices(PrefixStore("echelon devices", store), devices.identity(device), size)
+        if is_shared and rank == 0:
+            sys.stderr.write(_SHARED)
+            sys.stderr.flush()
+    if store is not None:
+        settings.update(store=PrefixStore("default_pg", store), rank=rank, world_size=size)
+    with _near():
+        dist.init_process_group(devices.backends(device, is_shared=is_shared), **settings)
+    gloo.yield_cores()
+    prove(None)
+
+
+def _store_of_run() -> Any:
+    """Return the store that the first agent serves; None for ranks of another launcher, which has its own."""
+    global _key
+    entrance = credentials.take(os.environ)
+    if entrance is None:
+        return None
+    from .store import RankStore  # it is no class before torch.distributed is there
+
+    _key = entrance.key
+    # a thread of NCCL that asks the store while Python ends would wait for ever for an interpreter that is gone
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    _stores.append(RankStore(entrance.host, entrance.port, entrance.key))
+    return _stores[-1]
+
+
+def _share_devices(store: Any, device: str, size: int) -> bool:
+    """Say whether any device is that of several ranks: each asks a few keys, and the last that comes decides."""
+    store.add("shared", int(store.add("device " + device, 1) > 1))
+    if store.add("come", 1) == size:
+        store.set("decided", str(store.add("shared", 0)))
+    return bool(int(store.get("decided")))
+
+
+def form_alone(device: torch.device) -> None:
+    """Make the default group of one rank, which nobody can come to."""
+    dist.init_process_group(devices.backends(device), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+
+
+def new(ranks: Optional[Sequence[int]] = None, **settings: Any) -> Any:
+    """Return a further group of these ranks, or of all."""
+    with _near():
+        group = dist.new_group(None if ranks is None else list(ranks), **settings)
+    gloo.yield_cores()
+    prove(group)
+    return group
+
+
+def prove(group: Any) -> None:
+    """Let each pair of ranks of a group answer each other's challenge, over the connection that they will use.
+
+    NCCL's connections begin with a number that the store told, so its groups have had their proof.
+    """
+    if _key is None or dist.get_world_size(group) == 1 or "cpu:" not in str(dist.get_backend_config(group)):
+        return
+    group = group or dist.group.WORLD
+    ranks = dist.get_process_group_ranks(group)
+    me = dist.get_rank()
+    others = [place for place, rank in enumerate(ranks) if rank != me]
+    own = [os.urandom(NONCE_BYTES) for _ in ranks]
+    theirs = _exchanged(own, group)
+    name = str(group.group_name)
+
+    def answer(place: int, *, is_own: bool) -> bytes:
+        asker, asked = (ranks[place], me) if is_own else (me, ranks[place])
+        nonces = theirs[place] + own[place] if is_own else own[place] + theirs[place]
+        return digest(_key or b"", b"rank %d to rank %d of %s:" % (asked, asker, name.encode()) + nonces)
+
+    heard = _exchanged([answer(place, is_own=True) for place in range(len(ranks))], group)
+    for place in others:
+        if not is_digest(answer(place, is_own=False), heard[place]):
+            raise Refusal(
+                "who is connected to rank %d in place of rank %d does not hold the key of this run"
+                % (me, ranks[place]),
+                "start the run again; docs/slurm.md says who may connect",
+            )
+
+
+def _exchanged(parts: List[bytes], group: Any) -> List[bytes]:
+    """Give each rank its part; return what each has for this one. Each pair of ranks uses its own connection."""
+    size = len(parts[0])
+    sent = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
+    heard = torch.empty_like(sent)
+    dist.all_to_all_single(heard, sent, group=group)
+    content = bytes(heard.tolist())
+    return [content[first : first + size] for first in range(0, len(content), size)]
+
+
+@contextmanager
+def _near() -> Iterator[None]:
+    """Let gloo listen on the loopback interface alone where all ranks are on one node."""
+    is_one_node = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE")
+    if _key is None or not is_one_node or _INTERFACE in os.environ or not os.path.exists("/sys/class/net/lo"):
+        yield
+        return
+    os.environ[_INTERFACE] = _LOOPBACK
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]

@@ -1,0 +1,97 @@
+"""Ranks tell each other values over a group: as JSON and tensors, never pickled."""
+
+from typing import Any, List
+
+import torch
+import torch.distributed as dist
+
+from . import device as devices
+from . import plain, plain_kinds
+
+_HEAD_BYTES = 1024  # one message holds what most ranks tell
+_LENGTH_BYTES = 8
+
+
+def gather(value: Any, group: Any = None) -> List[Any]:
+    """Return the values of all ranks of a group, in their order."""
+    content = plain.encode(value)
+    device = _device_of(group)
+    size = dist.get_world_size(group)
+    mine = _head_of(content, device)
+    heads = [torch.empty_like(mine) for _ in range(size)]
+    dist.all_gather(heads, mine, group=group)
+    lengths = [_length(head) for head in heads]
+    longest = max(lengths) - (_HEAD_BYTES - _LENGTH_BYTES)
+    if longest <= 0:
+        return [_value(head, length) for head, length in zip(heads, lengths)]  # noqa: B905
+    rest = _padded(content[_HEAD_BYTES - _LENGTH_BYTES :], longest, device)
+    rests = [torch.empty_like(rest) for _ in range(size)]
+    dist.all_gather(rests, rest, group=group)
+    return [_value(torch.cat(pair), length) for *pair, length in zip(heads, rests, lengths)]  # noqa: B905
+
+
+def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = False) -> Any:
+    """Return, on all ranks, the value of the rank `source`, which is one of all ranks' numbers."""
+    device = _device_of(group)
+    if dist.get_rank() == source:
+        content = plain.encode(value, leaves_out=leaves_out)
+        dist.broadcast(_head_of(content, device), source, group=group)
+        if len(content) > _HEAD_BYTES - _LENGTH_BYTES:
+            rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
+            dist.broadcast(_padded(rest, len(rest), device), source, group=group)
+        return value
+    head = torch.empty(_HEAD_BYTES, dtype=torch.uint8, device=device)
+    dist.broadcast(head, source, group=group)
+    length = _length(head)
+    if length > _HEAD_BYTES - _LENGTH_BYTES:
+        tail = head.new_empty(length - (_HEAD_BYTES - _LENGTH_BYTES))
+        dist.broadcast(tail, source, group=group)
+        head = torch.cat([head, tail])
+    return _value(head, length)
+
+
+def send(value: Any, target: int) -> None:
+    """Tell one rank a value, of a few hundred bytes or more."""
+    content = plain.encode(value)
+    device = _device_of(None)
+    dist.send(_head_of(content, device), target)
+    rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
+    if rest:
+        dist.send(_padded(rest, len(rest), device), target)
+
+
+def receive(source: int) -> Any:
+    """Return what one rank tells."""
+    head = torch.empty(_HEAD_BYTES, dtype=torch.uint8, device=_device_of(None))
+    dist.recv(head, source)
+    length = _length(head)
+    if length > _HEAD_BYTES - _LENGTH_BYTES:
+        rest = head.new_empty(length - (_HEAD_BYTES - _LENGTH_BYTES))
+        dist.recv(rest, source)
+        head = torch.cat([head, rest])
+    return _value(head, length)
+
+
+def _device_of(group: Any) -> torch.device:
+    """Return where a group's messages lie: in the host's memory where it has a backend for that."""
+    config = str(dist.get_backend_config(group))
+    return devices.current(devices.CPU if "cpu:" in config else config.partition(":")[0])
+
+
+def _head_of(content: bytes, device: torch.device) -> torch.Tensor:
+    start = len(content).to_bytes(_LENGTH_BYTES, "little") + content[: _HEAD_BYTES - _LENGTH_BYTES]
+    return _padded(start, _HEAD_BYTES, device)
+
+
+def _padded(content: bytes, size: int, device: torch.device) -> torch.Tensor:
+    filled = bytearray(content.ljust(size, b"\0"))
+    return torch.frombuffer(filled, dtype=torch.uint8).to(device)
+
+
+def _length(head: torch.Tensor) -> int:
+    return int.from_bytes(bytes(head[:_LENGTH_BYTES].tolist()), "little")
+
+
+def _value(content: torch.Tensor, length: int) -> Any:
+    taken = content[_LENGTH_BYTES : _LENGTH_BYTES + length].cpu().contiguous()
+    return plain.decode(plain_kinds.bytes_at(taken.data_ptr(), taken.numel()))

@@ -1,0 +1,59 @@
+"""An exception of a model that the script catches: all ranks must have raised it, or they go different ways."""
+
+import datetime
+import traceback
+from contextlib import contextmanager
+from typing import Any, Iterator, Optional, Tuple
+
+import torch.distributed as dist
+from torch import nn
+
+from .refusal import Refusal
+from .world import World
+
+PATIENCE = datetime.timedelta(seconds=30)
+"""How much later than this rank another may come to the same call of a model: the step before ended together."""
+
+
+class Raised:
+    """What a model has raised on this rank, until the script goes on."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world.processes
+        self._last: Optional[Tuple[int, str]] = None
+
+    @contextmanager
+    def noted(self, num_call: int, module: nn.Module) -> Iterator[None]:
+        """Notice what a call of a model raises, and let the other ranks know."""
+        try:
+            yield
+        except Exception as error:
+            if dist.is_initialized() and self._world.size > 1 and not isinstance(error, Refusal):
+                words = "".join(traceback.format_exception_only(type(error), error)).strip().partition("\n")[0]
+                self._last = (num_call, "%s raised %s" % (type(module).__name__, words))
+                _store().set(_key(num_call, self._world.rank), "1")
+            raise
+
+    def refuse_if_caught(self) -> None:
+        """Refuse to go on where the script has caught what other ranks did not raise."""
+        if self._last is None:
+            return
+        (num_call, words), self._last = self._last, None
+        others = [rank for rank in range(self._world.size) if rank != self._world.rank]
+        try:
+            _store().wait([_key(num_call, rank) for rank in others], PATIENCE)
+        except RuntimeError as error:
+            raise Refusal(
+                "%s on rank %d, for the samples that this rank has of a batch, and the script caught it; other ranks "
+                "raised nothing and went on, so that they would wait for this one" % (words, self._world.rank),
+                "look for such samples before the model is called, where the batch is whole; "
+                "or one rank: echelon run -n 1 …",
+            ) from error
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _key(num_call: int, rank: int) -> str:
+    return "echelon/raised/%d/%d" % (num_call, rank)

@@ -1,0 +1,50 @@
+"""What looks at a model by calling it: a trace, an export, a counter of operations. It sees the model of one device."""
+
+import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+from torch import nn
+
+from . import alone
+from .view.tensors import plain
+
+if TYPE_CHECKING:
+    from .run import Run
+
+_LOOKERS = (
+    ("torch.jit", ("trace", "trace_module", "script")),
+    ("torch.jit._trace", ("trace", "trace_module")),
+    ("torch.fx", ("symbolic_trace",)),
+    ("torch.fx._symbolic_trace", ("symbolic_trace",)),
+    ("torch.onnx", ("export",)),
+    ("torch.export", ("export",)),
+)
+
+
+def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
+    """Let them have whole tensors, and modules that are called as ever."""
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def look(*args: Any, **kwargs: Any) -> Any:
+            model = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(model, nn.Module) and not alone.is_alone():
+                share_buffers(model)
+            with run.calls.idle():
+                return original(*plain(args), **plain(kwargs))
+
+        return look
+
+    for name, functions in _LOOKERS:
+        module = sys.modules.get(name)
+        for function in functions if module is not None else ():
+            original = getattr(module, function, None)
+            if original is not None:
+                setattr(module, function, looking(original))
+
+
+def is_counting() -> bool:
+    """Say whether something counts, or records, each operation that PyTorch computes."""
+    return torch._C._len_torch_dispatch_stack() > 0

@@ -1,0 +1,61 @@
+"""What PyTorch computes with a view below its functions: where a script calls what asks no tensor for a rule.
+
+Old constructors do so (`Variable(x)`, `torch.FloatTensor(x)`), and functions that libraries wrote in C++. Without a
+gradient to pass on, the same is computed with the part, or with the whole.
+"""
+
+from typing import Any, Callable
+
+import torch
+
+from ..refusal import Refusal
+from .elements import like
+from .pieces import Pieces
+from .tensors import Args, Kwargs, Partial, View, map_tensors, tensors_of
+
+_KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
+
+
+def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Compute one of PyTorch's inner functions of which some argument is a view."""
+    name = func._schema.name
+    views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
+    if name == _KEEPING[0]:
+        return views[0].detach()
+    if any(_has_gradient(one) for one in views):
+        raise Refusal(
+            "a batch of shape %s is given to %s, which echelon cannot follow, and a gradient has to come back from it"
+            % (tuple(views[0].shape), name.replace("aten::", "torch's ")),
+            "put this line into the forward() of the model, where a batch is a plain tensor of this rank's samples; "
+            "or one rank: echelon run -n 1 …",
+        )
+    if name in _KEEPING and len(views) == 1 and not isinstance(views[0], (Partial, Pieces)):
+        return like(views[0], func(views[0].local, *args[1:], **kwargs))
+    with torch.no_grad():
+        given = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
+        result = func(*given[0], **given[1])
+    if args and isinstance(args[0], View) and result is given[0][0]:  # in place
+        args[0].put_whole(result)
+        return args[0]
+    return result
+
+
+def _has_gradient(view: View) -> bool:
+    return torch.is_grad_enabled() and view.requires_grad
+
+
+def install() -> None:
+    """Let `Variable(x)`, as scripts of PyTorch 0.3 have it, do to a batch what it has done since: detach it."""
+    variable: Any = torch.autograd.Variable
+    if isinstance(vars(variable).get("__new__"), staticmethod):
+        return
+    original: Callable[..., Any] = variable.__new__
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(data, View):
+            given = () if data is None else (data,)
+            return original(cls, *given, requires_grad, *args, **kwargs) if given else original(cls, *args, **kwargs)
+        result = data.detach()
+        return result.requires_grad_() if requires_grad else result
+
+    variable.__new__ = staticmethod(new)

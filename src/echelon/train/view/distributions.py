@@ -1,0 +1,24 @@
+"""torch.distributions remember the shape of their batch beside their tensors."""
+
+from typing import Any, List
+
+import torch
+from torch.distributions import Distribution
+
+
+def with_sizes(value: Any, before: List[torch.Tensor], after: List[torch.Tensor]) -> Any:
+    """Let a distribution whose tensors have been changed have the batch that they have now; else leave the value."""
+    if isinstance(value, Distribution):
+        for old, new in zip(before, after):  # noqa: B905
+            changed = [dim for dim, size in enumerate(old.shape) if old.dim() == new.dim() and new.size(dim) != size]
+            if changed:
+                _resize(value, changed[0], old.size(changed[0]), new.size(changed[0]))
+                break
+    return value
+
+
+def _resize(value: Distribution, dim: int, old: int, new: int) -> None:
+    shape = list(value._batch_shape)
+    if dim < len(shape) and shape[dim] == old:
+        shape[dim] = new
+        value._batch_shape = torch.Size(shape)

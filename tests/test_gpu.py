@@ -1,0 +1,133 @@
+"""`make gpu` on a machine without a GPU: it says what is missing, and its program and page are right."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.gpu import __main__ as program
+from benchmarks.gpu import page, rows
+from benchmarks.gpu.bench import Bench, Done
+from benchmarks.gpu.facts import Facts
+
+ROOT = Path(__file__).parents[1]
+HERE = Facts(python="3.12.1", torch="2.9.0", build="CUDA 12.8", nccl="2.27", devices=("H100",), missing=("lightning",))
+
+
+def losses(*values: float, median: str = "") -> Done:
+    steps = "".join(f"step {step} loss {value}\n" for step, value in enumerate(values))
+    return Done(0, steps + median, "")
+
+
+class Prepared(Bench):
+    """A bench whose programs have said already what they say."""
+
+    def __init__(self, by_python: Done, by_echelon: Done, *, num_devices: int = 1) -> None:
+        super().__init__(python="python", folder=Path(), device="cuda", num_devices=num_devices)
+        self.by_python, self.by_echelon = by_python, by_echelon
+        self.commands: list[tuple[str, ...]] = []
+
+    def alone(self, *_arguments: str) -> Done:
+        return self.by_python
+
+    def run(self, options: tuple[str, ...], script: Path, *arguments: str, devices: str = "") -> Done:
+        self.commands.append((*options, script.name, devices))
+        return self.by_echelon
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/kfd"), reason="there is a GPU")
+def test_without_a_gpu() -> None:
+    """It says which device is missing, writes nothing, and ends with exit code 2."""
+    before = (ROOT / "docs" / "gpu.md").read_text()
+    words = ["make", "--no-print-directory", "gpu", f"PYTHON={sys.executable}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "gpu: error: no NVIDIA or AMD GPU" in done.stderr
+    assert (ROOT / "docs" / "gpu.md").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"torch": ""}, "torch is missing"),
+        ({"build": "the CPU"}, "is a build for the CPU"),
+        ({"devices": ()}, "no NVIDIA or AMD GPU is here that torch 2.9.0 (CUDA 12.8) can use"),
+    ],
+)
+def test_what_is_missing_is_named(changes: dict[str, object], why: str) -> None:
+    """A Python without torch, a build for the CPU and a machine without a GPU are three things."""
+    fields = {name: getattr(HERE, name) for name in Facts.__dataclass_fields__} | changes
+    assert (why in Facts(**fields).why_not()) if why else not Facts(**fields).why_not()
+
+
+def test_page_of_this_repository() -> None:
+    """Until a GPU was there, the page says that nothing has run; afterwards it has versions and date."""
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    assert text == page.unrun() or "\n\nSeen on 20" in text
+
+
+def test_page_of_a_machine() -> None:
+    """The page has the date, the versions, what is not installed, and what was seen, row by row."""
+    seen = {"one": rows.Seen(how=rows.SHOWN, what="30 losses"), "two": rows.Seen(how=rows.FAILED, what="a | b")}
+    text = page.measured(HERE, seen, date="2026-12-01", is_cpu=False)
+    assert "Seen on 2026-12-01 on H100: Python 3.12.1, torch 2.9.0 (CUDA 12.8, NCCL 2.27). " in text
+    assert "Not installed: lightning." in text
+    assert "| one | one rank trains as Python alone | shown | 30 losses |" in text
+    assert "| FAILED | a / b |" in text
+    assert text.count("| not run |") == len(rows.ROWS) - 2
+    assert "the CPU, which shows nothing about a GPU" in page.measured(HERE, {}, date="", is_cpu=True)
+
+
+def test_row_compares_losses() -> None:
+    """A row is shown only where the losses are those of Python alone."""
+    assert rows.one_rank(Prepared(losses(2, 1), losses(2.00001, 1))).how == rows.SHOWN
+    assert rows.one_rank(Prepared(losses(2, 1), losses(2.1, 1))).how == rows.FAILED
+    assert rows.one_rank(Prepared(losses(2, 1), losses(2))).how == rows.FAILED
+    crashed = rows.one_rank(Prepared(losses(2, 1), Done(1, "", "RuntimeError: CUDA error\n")))
+    assert crashed == rows.Seen(how=rows.FAILED, what="exit code 1: RuntimeError: CUDA error")
+
+
+def test_rows_on_one_gpu() -> None:
+    """With one GPU two ranks share it, and what needs two is skipped."""
+    said = Done(0, losses(2, 1).out, "echelon: note: ranks share a device: by gloo\n")
+    bench = Prepared(losses(2, 1), said)
+    assert rows.two_ranks(bench).how == rows.SKIPPED
+    assert rows.two_on_one(bench) == rows.Seen(how=rows.SHOWN, what="2 losses within 0e+00 of Python alone; by gloo")
+    assert bench.commands[-1][:3] == ("-n", "2", "--share-devices")
+    assert bench.commands[-1][-1] == "0"
+    assert rows.two_on_one(Prepared(losses(2, 1), losses(2, 1))).how == rows.FAILED  # no line says it
+    rows.spread(bench)
+    assert "--share-devices" in bench.commands[-1]
+    several = Prepared(losses(2, 1), said, num_devices=2)
+    assert rows.two_ranks(several).how == rows.SHOWN
+    assert "--share-devices" not in several.commands[-1]
+
+
+def test_rows_of_words() -> None:
+    """The first step is shown where it was compared, and a full device where a line explains it."""
+    equal = Done(0, "", "echelon: first step: equals that of one device to 1e-07 (1 s)\n")
+    assert rows.first_step(Prepared(equal, equal)).how == rows.SHOWN
+    unequal = Done(0, "", "echelon: first step: not compared with one device: why\n")
+    assert rows.first_step(Prepared(unequal, unequal)).how == rows.FAILED
+    full = Done(1, "", "torch.OutOfMemoryError\n  memory: the device is full\n")
+    assert rows.out_of_memory(Prepared(full, full)) == rows.Seen(how=rows.SHOWN, what="memory: the device is full")
+    assert rows.out_of_memory(Prepared(full, Done(1, "", "Error"))).how == rows.FAILED
+
+
+def test_program_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The program starts real runs and writes their page; on a CPU it says that this shows nothing about a GPU."""
+    out = tmp_path / "gpu.md"
+    assert program.main(["--cpu", "--out", str(out), "--only", "check,memory"]) == 0
+    assert "gpu: check: shown: first step: equals that of one device" in capsys.readouterr().err
+    assert "the CPU, which shows nothing about a GPU" in out.read_text()
+
+
+@pytest.mark.parametrize("words", [["--only", "three"], ["--cpu"]])
+def test_wrong_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A row that there is not, and a CPU's page in place of docs/gpu.md, are one error each."""
+    with pytest.raises(SystemExit) as end:
+        program.main(words)
+    assert end.value.code == 2
+    assert "there is no such row" in (said := capsys.readouterr().err) or "--out FILE" in said

@@ -1,0 +1,134 @@
+"""The one door to devices, with functions of a build for CUDA or XPU in place of PyTorch's own."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from echelon.train import device as devices
+from echelon.train import groups
+
+CPU = torch.device("cpu")
+
+
+class Driver:
+    """What PyTorch's own functions ask."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def count(self) -> int:
+        self.asked.append("count")
+        return 3
+
+    def begin(self) -> None:
+        self.asked.append("begin")
+
+
+@pytest.fixture(params=["cuda", "xpu"])
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Give PyTorch the functions that a build has."""
+    made, name = Driver(), request.param
+    monkeypatch.setattr(torch._C, f"_{name}_getDeviceCount", made.count, raising=False)
+    monkeypatch.setattr(torch._C, f"_{name}_init", made.begin, raising=False)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: name == "cuda")
+    monkeypatch.setattr(torch.xpu, "_is_compiled", lambda: name == "xpu")
+    monkeypatch.setattr(torch.cuda, "_cudart", torch)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: -1)
+    for module in (torch.cuda, torch.xpu):
+        monkeypatch.setattr(module, "_initialized", False)
+        monkeypatch.setattr(module, "_queued_calls", [])
+        tracker = module._lazy_seed_tracker  # an earlier torch.manual_seed() waits in it
+        monkeypatch.setattr(module, "_lazy_seed_tracker", type(tracker)())
+    monkeypatch.setattr(torch.xpu, "_device_count_zes", lambda: -1, raising=False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.pin_memory)
+    return made
+
+
+def test_without_a_device() -> None:
+    """Without a device all is the CPU's, and nothing is waited for."""
+    assert (devices.kind(), devices.count(), devices.of_rank(3)) == ("cpu", 0, CPU)
+    assert not devices.is_accelerator(CPU)
+    assert not devices.is_in_use()
+    assert (devices.name(CPU), devices.backends(CPU), devices.random_state()) == ("cpu", "gloo", None)
+    devices.set_current(CPU)
+    devices.synchronize(CPU)
+    devices.synchronize_used()
+    devices.seed(1)
+    devices.set_random_state(None)
+    assert not devices.lacks_bf16(CPU)
+
+
+def test_counting_leaves_the_driver_alone(driver: Driver) -> None:
+    """A child counts: a driver that has begun to work here would forbid a fork."""
+    name = "cuda" if torch.backends.cuda.is_built() else "xpu"
+    assert (devices.kind(), devices.count()) == (name, 3)
+    assert [devices.of_rank(rank).index for rank in range(4)] == [0, 1, 2, 0]
+    assert driver.asked == []
+
+
+def test_something_comes_before_the_first_use(driver: Driver) -> None:
+    """What was asked for is done once, before the driver begins, and not when a script asks for devices."""
+    module: Any = torch.get_device_module(devices.kind())
+    devices.before_first_use(lambda: driver.asked.append("before"))
+    assert module.device_count() == 3
+    assert module.is_available()
+    assert driver.asked == []
+    module.init()
+    assert driver.asked == ["before", "begin"]
+    assert devices.is_in_use()
+    module.init()
+    assert driver.asked == ["before", "begin"]
+
+
+def test_pinned_memory_is_a_first_use(driver: Driver) -> None:
+    """Page-locked memory comes from the driver, whoever asks for it."""
+    devices.before_first_use(lambda: driver.asked.append("before"))
+    try:
+        torch.zeros(2).pin_memory()
+    except (RuntimeError, AssertionError):
+        pass  # there is no device
+    assert driver.asked[:1] == ["before"]
+
+
+def test_driver_that_a_library_began(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A library may use a device without PyTorch: the file that the driver has open shows it."""
+    assert not devices.is_in_use()
+    monkeypatch.setattr(devices, "_FILES", dict.fromkeys(("cuda", "xpu"), (str(tmp_path / "uvm"),)))
+    with (tmp_path / "uvm").open("w"):
+        assert devices.is_in_use()
+    assert not devices.is_in_use()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_shared", "expected"),
+    [("cuda", False, "cpu:gloo,cuda:nccl"), ("xpu", False, "cpu:gloo,xpu:xccl"), ("cuda", True, "cpu:gloo,cuda:gloo")],
+)
+def test_backends(name: str, is_shared: bool, expected: str) -> None:
+    """Each device has its own way to exchange tensors, and ranks that share one go over the CPU."""
+    assert devices.backends(torch.device(name, 0), is_shared=is_shared) == expected
+
+
+@pytest.mark.parametrize(("names", "is_shared"), [("abc", False), ("aba", True)])
+def test_ranks_see_that_they_share_a_device(names: str, is_shared: bool) -> None:
+    """All ranks come to the same, whoever comes last."""
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    children = []
+    import threading
+
+    found: list[bool] = []
+    for name in names:
+        thread = threading.Thread(target=lambda name=name: found.append(groups._share_devices(store, name, len(names))))
+        thread.start()
+        children.append(thread)
+    for thread in children:
+        thread.join()
+    assert found == [is_shared] * len(names)
+
+
+def test_out_of_memory() -> None:
+    """PyTorch's own error of a full device is known as such."""
+    assert devices.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not devices.is_out_of_memory(RuntimeError(os.strerror(12)))
