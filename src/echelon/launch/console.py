@@ -87,6 +87,11 @@ class Console:
         """Print a line of our own on standard error."""
         self.say_lines([f"echelon: {text}"])
 
+    def tell_person(self, text: str) -> None:
+        """Say what a person at a terminal should know once; a log has no need of it."""
+        if self._is_terminal:
+            self.say(text)
+
     def say_lines(self, lines: list[str]) -> None:
         """Print lines of our own on standard error, never at the end of somebody else's."""
         self.clear()

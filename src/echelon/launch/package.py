@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from echelon.launch.run_directory import RUNS
 from echelon.node import private
 
-NUM_LOOKED_AT = 3  # earlier runs
+NUM_LOOKED_AT = 3  # earlier runs, beside this one
 _ROOMS = ("node", "topology", "environment", "train")
 _ALONE = ("errors",)  # what stands beside the rooms, and train raises
 
@@ -30,7 +30,7 @@ def _linked(path: str, content: bytes) -> bool:
     runs = os.path.dirname(os.path.dirname(path))
     if os.path.basename(runs) != RUNS:
         return False
-    for run in sorted(os.listdir(runs), reverse=True)[1 : 1 + NUM_LOOKED_AT]:
+    for run in sorted(os.listdir(runs), reverse=True)[: 1 + NUM_LOOKED_AT]:
         earlier = os.path.join(runs, run, os.path.basename(path))
         try:
             status = os.lstat(earlier)

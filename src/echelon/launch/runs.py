@@ -66,7 +66,8 @@ def all_runs() -> list[str]:
         names = sorted(os.listdir(RUNS))
     except OSError:
         return []
-    return [os.path.join(RUNS, name) for name in names if is_run(os.path.join(RUNS, name))]
+    paths = [os.path.join(RUNS, name) for name in names if is_run(os.path.join(RUNS, name))]
+    return sorted(paths, key=lambda path: (_began(path, os.stat(path).st_mtime), _first_event(path).get("time", 0.0)))
 
 
 def is_run(path: str) -> bool:

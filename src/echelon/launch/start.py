@@ -58,6 +58,8 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         )
         if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
             console.say(f"not scaled: {plan.scale_why}")
+        if plan.scale != "off" and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
+            console.tell_person("all ranks train one model together; files are written by rank 0 alone")
         supervisor = Supervisor(plan, directory, listener, secret, console)
         lookouts = Lookouts(look, directory, plan.num_nodes, console.say)
         supervisor.hear_else = lookouts.hear

@@ -57,7 +57,6 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     container = _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
-    stdin_rank = _stdin_rank(job, where, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
     is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
@@ -92,7 +91,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
         run_directory=job.run_directory or around.run_directory,
         show=job.show,
-        stdin_rank=stdin_rank,
+        stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),
         timeout_seconds=job.timeout_seconds,
         max_restarts=job.max_restarts,
         rendezvous=_rendezvous(job, around) if where == "meet" else "",
@@ -104,13 +103,18 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             Reason(what="launch", value=job.launch, why=_why_launch(job)),
-            *([Reason(what="read", value=job.launcher.name, why="its own command line")] if job.launcher else []),
-            *([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else []),
+            *_why_so(job, around),
             *why_settings,
             *([Reason(what="container", value=container.image, why=container.convention)] if container else []),
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
+
+
+def _why_so(job: Job, around: Surroundings) -> list[Reason]:
+    """Return why a launcher's line was read, and why the script is scaled or not."""
+    read = [Reason(what="read", value=job.launcher.name, why="its own command line")] if job.launcher else []
+    return read + ([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else [])
 
 
 def _stdin_rank(job: Job, where: str, world_size: int) -> int:
@@ -360,7 +364,7 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
 
 
 def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
-    if job.show and 0 < world_size <= max(job.show):
+    if job.debug < 0 and job.show and 0 < world_size <= max(job.show):
         raise UsageError(
             f"--show {max(job.show)}: "
             + (f"there are {world_size} ranks, 0 to {world_size - 1}" if world_size > 1 else "there is rank 0 alone"),
