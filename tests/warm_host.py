@@ -166,9 +166,9 @@ def _let_agent_fork(archive: str) -> None:
 
     spawn = warm_process.spawn
 
-    def fork(argv: list[str], environ: Mapping[str, str], stdout: int, stderr: int) -> int:
+    def fork(argv: list[str], environ: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> int:
         if argv[0] != sys.executable or "-c" in argv:
-            started: int = spawn(argv, environ, stdout, stderr)
+            started: int = spawn(argv, environ, stdin, stdout, stderr)
             return started
         pid = _fork()
         if not pid:

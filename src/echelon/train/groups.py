@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..node import credentials
 from ..node.secret import NONCE_BYTES, digest, is_digest
 from . import device as devices
-from . import gloo
+from . import gloo, waiting
 from .refusal import Refusal
 
 _SHARED = (
@@ -54,6 +54,8 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
         dist.init_process_group(devices.backends(device, is_shared=is_shared), **settings)
     gloo.yield_cores()
     prove(None)
+    if size > 1:
+        waiting.begin(rank, size, store or dist.distributed_c10d._get_default_store())
 
 
 def _store_of_run() -> Any:

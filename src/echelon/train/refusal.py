@@ -68,15 +68,20 @@ def tell_briefly(how: str = "data") -> None:
             of_threads(caught)
             return
         _tell(caught.exc_value, _place_of(caught.exc_traceback))
-        _end()  # the script's other threads may go on for hours, or wait for this one
+        end_refused()  # the script's other threads may go on for hours, or wait for this one
 
     def end() -> None:
         if _untold and os.getpid() == pid:
             _tell(_untold[0], _place_of(_untold[0].__traceback__))
-            _end()
+            end_refused()
 
     sys.excepthook, threading.excepthook = excepthook, excepthook_of_threads
     atexit.register(end)
+
+
+def tell_at(refusal: Refusal, place: str = "") -> None:
+    """Tell a refusal that names its places itself."""
+    _tell(refusal, place)
 
 
 def tell_here(refusal: Refusal) -> None:
@@ -94,7 +99,7 @@ def _tell(error: BaseException, place: str) -> None:
     file.flush()
 
 
-def _end() -> None:
+def end_refused() -> None:
     """End this process as one that was refused."""
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -101,6 +101,8 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         """Return what another thread may use beside this one."""
         return self
 
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (the names by which PyTorch's PrefixStore asks)
+
     def _wait_for(self, names: List[bytes], timeout: Any) -> List[bytes]:
         found = self._ask(b"W", names, timeout)
         if len(names) == 1:

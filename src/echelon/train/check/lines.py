@@ -3,6 +3,7 @@
 import linecache
 import os
 import sys
+from types import FrameType
 from typing import NamedTuple
 
 _INSIDE = ("echelon", "_echelon", "torch")
@@ -22,7 +23,11 @@ class Line(NamedTuple):
 
 def of_script() -> Line:
     """Return the innermost line that is neither ours, nor PyTorch's, nor Python's own."""
-    frame = sys._getframe(1)
+    return of_frame(sys._getframe(1))
+
+
+def of_frame(frame: FrameType) -> Line:
+    """Return the script's line from which a frame was called."""
     while frame.f_back is not None:
         path = frame.f_code.co_filename
         top = str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -1,0 +1,178 @@
+"""Ranks that wait for each other at different places: each call looks fine by itself, and none of them ever ends.
+
+A thread of each rank looks now and then whether the script stands still in a call that other ranks must make too. A
+rank that does for half a minute asks all where they stand. If each rank stands in such a call, and not all at the same
+line of the script, they wait for ever, and the run ends. If some rank is elsewhere, it may come yet: one line says who
+waits for whom, and where both are.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from .check import lines
+from .refusal import Refusal, end_refused, tell_at
+
+LOOK_SECONDS = 5.0
+STILL_SECONDS = 30.0
+"""How long a rank stands still in a call before it asks where the others are."""
+FIRST_NOTE_SECONDS = 60.0
+ANSWER_SECONDS = 20.0
+_ASKED = "asked"
+
+
+class Stand(NamedTuple):
+    """Where a rank stands."""
+
+    seconds: float
+    """For how long."""
+    place: str
+    """The line of the script."""
+    is_waiting: bool
+    """Whether it is in a call that all ranks must make."""
+
+
+class Waits:
+    """The thread of one rank."""
+
+    def __init__(self, rank: int, num_ranks: int, store: Any) -> None:
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._store = PrefixStore("echelon waiting", store)
+        self._thread_id = threading.get_ident()
+        self._mark: Any = None
+        self._since = time.monotonic()
+        self._next_note = FIRST_NOTE_SECONDS
+        self._round = 0
+        self._earlier: Dict[int, str] = {}
+        self._end = threading.Event()
+
+    def begin(self) -> None:
+        """Look from now on, until the process ends."""
+        threading.Thread(target=self._run, name="echelon waiting", daemon=True).start()
+
+    def _run(self) -> None:
+        pid = os.getpid()
+        while not self._end.wait(LOOK_SECONDS) and os.getpid() == pid:
+            stand = self._look()
+            if stand is None or not dist.is_initialized():
+                return
+            try:
+                self._speak(stand)
+            except RuntimeError:
+                return  # the store is gone: the run ends
+
+    def _look(self) -> Optional[Stand]:
+        frame = sys._current_frames().get(self._thread_id)
+        if frame is None:
+            return None
+        mark = (id(frame.f_code), frame.f_lasti, _num_collectives())
+        if mark != self._mark:
+            self._mark, self._since = mark, time.monotonic()
+        return Stand(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame))
+
+    def _speak(self, stand: Stand) -> None:
+        """Ask the others where this rank has waited too long; answer who asks. Rank 0 tells what has come of it."""
+        is_asked = self._store.check([_ASKED])
+        if stand.is_waiting and stand.seconds >= STILL_SECONDS and not is_asked:
+            self._store.compare_set(_ASKED, "", str(self._store.add("rounds", 1)))
+        elif not is_asked:
+            self._next_note = FIRST_NOTE_SECONDS
+            return
+        asked = int(self._store.get(_ASKED))
+        if asked <= self._round:
+            return
+        self._round = asked
+        self._store.set("%d/%d" % (asked, self._rank), json.dumps(stand))
+        if self._rank == 0:
+            stands = self._answers(asked)
+            self._store.delete_key(_ASKED)
+            self._judge(stands)
+
+    def _answers(self, number: int) -> Dict[int, Stand]:
+        """Return where ranks stand; who does not answer is left out."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        found: Dict[int, Stand] = {}
+        while len(found) < self._num_ranks and time.monotonic() < deadline:
+            for rank in set(range(self._num_ranks)) - set(found):
+                key = "%d/%d" % (number, rank)
+                if self._store.check([key]):
+                    found[rank] = Stand(*json.loads(self._store.get(key)))
+                    self._store.delete_key(key)
+            time.sleep(0.1)
+        return found
+
+    def _judge(self, stands: Dict[int, Stand]) -> None:
+        """Refuse where all wait, and stood so a round before: none was on its way; else say who waits for whom."""
+        waiting = {rank: one for rank, one in stands.items() if one.is_waiting and one.seconds >= STILL_SECONDS / 2}
+        places = {rank: one.place for rank, one in waiting.items()}
+        earlier, self._earlier = self._earlier, places
+        if len(places) == self._num_ranks and len(set(places.values())) > 1:
+            if places == earlier:
+                self._refuse(places)
+            return
+        longest = max((one.seconds for one in waiting.values()), default=0.0)
+        others = set(range(self._num_ranks)) - set(places)
+        away = {rank: stands[rank].place if rank in stands else "" for rank in others}
+        if places and away and longest >= self._next_note:
+            self._next_note = 2 * longest
+            sys.stderr.write("echelon: note: %s\n" % _note(places, away, longest))
+            sys.stderr.flush()
+
+    def _refuse(self, places: Dict[int, str]) -> None:
+        by_place: Dict[str, List[int]] = {}
+        for rank, place in sorted(places.items()):
+            by_place.setdefault(place, []).append(rank)
+        told = "; ".join("%s at %s" % (_ranks(ranks), place) for place, ranks in by_place.items())
+        tell_at(
+            Refusal(
+                "the ranks wait for each other at different lines, and none of them can go on: %s" % told,
+                "let no rank decide by its own clock, environment or files what it does, "
+                "or one rank: echelon run -n 1 …",
+            )
+        )
+        end_refused()
+
+
+def begin(rank: int, num_ranks: int, store: Any) -> None:
+    """Watch over the main thread of this rank."""
+    Waits(rank, num_ranks, store).begin()
+
+
+def _num_collectives() -> int:
+    """Return how many collectives this rank has begun."""
+    total = 0
+    for group in list(dist.distributed_c10d._world.pg_map):
+        try:
+            total += int(getattr(group, "_get_sequence_number_for_group", int)())
+        except RuntimeError:
+            continue  # a backend that does not count
+    return total
+
+
+def _is_shared(frame: Optional[FrameType]) -> bool:
+    """Say whether a frame is in a call that all ranks must make: ours, of torch.distributed, or a backward pass."""
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in ("echelon", "_echelon") or name.startswith(("torch.distributed", "torch.autograd"))
+
+
+def _note(places: Dict[int, str], away: Dict[int, str], seconds: float) -> str:
+    waiting, place = min(places.items())
+    rank, elsewhere = min(away.items())
+    more = " (and %d more)" % (len(away) - 1) if len(away) > 1 else ""
+    where = "which is at %s" % elsewhere if elsewhere else "which does not answer"
+    return "rank %d has waited for %d s at %s for rank %d%s, %s" % (waiting, seconds, place, rank, more, where)
+
+
+def _ranks(ranks: List[int]) -> str:
+    if len(ranks) == 1:
+        return "rank %d" % ranks[0]
+    first: Tuple[int, ...] = tuple(ranks[:8])
+    return "ranks %s%s" % (", ".join(map(str, first)), " …" if len(ranks) > 8 else "")
