@@ -68,6 +68,7 @@ class Shards:
         for optimizer in optimizers:
             give_parts(optimizer, parts)
             self.refuse_optimizer(optimizer)  # also from within a closure, whose step has begun
+        self.former.forward()
         self.roots += roots
         for root in roots:
             self._trained.update({id(parameter): parameter.requires_grad for parameter in root.parameters()})
@@ -166,9 +167,10 @@ def _part_of_state(state: Any, parameter: Any) -> Any:
 
 
 def install() -> None:
-    """Let what is saved be whole, and what is loaded be spread."""
+    """Let what is saved or read be whole, and what is loaded be spread."""
     _hook_modules()
     _hook_optimizers()
+    _hook_reads()
 
 
 def _hook_modules() -> None:
@@ -220,3 +222,17 @@ def _hook_optimizers() -> None:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
 
     torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
+
+
+def _hook_reads() -> None:
+    """Let a number or an array that is read of a spread tensor be that of the whole: PyTorch reads the rank's part."""
+    from torch.distributed.tensor import DTensor
+
+    def read_whole(name: str) -> Callable[..., Any]:
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self.detach().full_tensor(), name)(*args, **kwargs)
+
+        return read
+
+    for name in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__", "__iter__"):
+        setattr(DTensor, name, read_whole(name))
