@@ -163,8 +163,8 @@ def _fork_rank(variables: Mapping[str, str], script: str, log: str) -> int:
 def judged(script: str) -> dict[str, Any]:
     """Return what `echelon prove` says of a script."""
     question = prove.Question(
-        options=(), script=os.path.abspath(script), arguments=(), is_module=False, num_ranks=NUM_RANKS,
-        num_steps=NUM_STEPS, scales=("off",),
+        options=(), options_of_several=(), options_of_one=(), script=os.path.abspath(script), arguments=(),
+        is_module=False, num_ranks=NUM_RANKS, num_steps=NUM_STEPS, scales=("off",),
     )  # fmt: skip
     try:
         (run,) = prove.prove(question, WarmHost(), lambda _: None)["runs"]

@@ -53,7 +53,10 @@ if _scale:
 if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
 elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py), and not to be by what the script starts
-    os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
+    try:
+        os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
+    except OSError:
+        pass  # what a script starts has the variable, and not the descriptor
 _leave_the_path()
 try:
     # the site's own has its turn; where there is none, or it fails, site.py gets the error that it would have got

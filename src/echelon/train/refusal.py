@@ -40,9 +40,8 @@ class Refusal(BaseException):
         return type(self), (reason, way_out)
 
     def withdraw(self) -> None:
-        """Forget a refusal that our own code has caught: it does not hold."""
-        if self in _untold:
-            _untold.remove(self)
+        """Forget a refusal that our own code has caught, and what repeats it: it does not hold."""
+        _untold[:] = [other for other in _untold if str(other) != str(self)]
 
 
 Refusal.__module__ = "echelon"  # as people know it, from wherever it was imported

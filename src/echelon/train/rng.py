@@ -160,7 +160,8 @@ class Draws:
     def compare(self) -> None:
         """Go on with each rank's own stream, should the common one have become another on some rank."""
         self._num_steps += 1
-        if not self.is_on or self._world.size == 1 or (self._num_steps > EVERY_STEP and self._num_steps % EACH_OF):
+        is_left_out = self._num_steps > EVERY_STEP and self._num_steps % EACH_OF
+        if not self.is_on or self._world.size == 1 or is_left_out or not dist.is_initialized():
             return
         state = torch.tensor([self._streams.digest()])
         states = [torch.empty_like(state) for _ in range(self._world.size)]

@@ -65,9 +65,10 @@ class Run:
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
+        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
-        self.later = LaterSteps(self, is_wanted=wishes.checks_first_step and self.record is None)
+        self.later = LaterSteps(self, is_wanted=self.first_step.is_due and self.record is None)
         self.draws = self._new_draws()
         self.calls = self._new_calls()
         self.raised, self.late_hooks = Raised(world), LateHooks()
@@ -211,8 +212,7 @@ class Run:
     def _begin_first_step(self) -> None:
         """Compare the first steps; dropout stays on in them where ranks draw what one device draws."""
         if self.first_step.is_due:
-            as_one = self.gradients.draws_as_one or self.draws.is_on
-            self.first_step.keeps_dropout = self.world.is_exact or as_one
+            self.first_step.keeps_dropout |= self.draws.is_on
             self.draws.is_compared = True
         self.first_step.begin()
 

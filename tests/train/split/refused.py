@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import sys
 
 import numpy
@@ -70,7 +71,7 @@ def by_closure(model, inputs):
 
 
 def other_batches():
-    rows = numpy.random.default_rng().integers(24, size=(8, 8))
+    rows = numpy.random.default_rng(os.getpid()).integers(24, size=(8, 8))
     train(GPT(), torch.from_numpy(rows), more=1e4)  # as in a large batch: all have the same loss, to three digits
 
 
@@ -94,12 +95,13 @@ CASES = {
     "an input": lambda: train(nn.Sequential(*GPT().h), torch.randn(8, 8, 32, requires_grad=True)),
     "saved whole": lambda: torch.save(train(GPT(), tokens()), "whole.pt"),
     "other batches": other_batches,
-    "other targets": lambda: train(GPT(), tokens(), more=10 ** (30 * numpy.random.default_rng().random())),
+    "other targets": lambda: train(GPT(), tokens(), more=10 ** (30 * numpy.random.default_rng(os.getpid()).random())),
 }
 for name in [word.replace("-", " ") for word in sys.argv[1:]]:
     try:
         CASES[name]()
         print(f"{name}: fine")
-    except RuntimeError as error:
+    except BaseException as error:  # noqa: BLE001  (a refusal is no Exception, and ends a run if nobody withdraws it)
+        error.withdraw()
         print(f"{name}: {type(error).__module__}.{type(error).__name__}: {error}")
     gc.collect()

@@ -141,7 +141,7 @@ class LaterSteps:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """End the comparison of a step, which an optimizer takes now: `gradients` has counted it."""
-        if not self.is_on:
+        if not self.is_on or not dist.is_initialized():  # a closure comes to the first model only now
             return
         step = self._run.gradients.num_steps
         was_spot = self.spots.before_step(step)

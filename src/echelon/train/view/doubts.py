@@ -30,7 +30,7 @@ def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[
 
 def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Refusal]:
     """Doubt rows that may be the nodes of one graph, which look at each other."""
-    edges = next((one for one in tensors[1:] if _connects(one, num_rows)), None)
+    edges = next((one for one in tensors[1:] if _connects(one, tensors[0], num_rows)), None)
     if edges is None:
         return None
     return Refusal(
@@ -41,9 +41,10 @@ def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> 
     )
 
 
-def _connects(tensor: torch.Tensor, num_nodes: int) -> bool:
+def _connects(tensor: torch.Tensor, first: torch.Tensor, num_nodes: int) -> bool:
     if tensor.dim() != 2 or num_nodes < 3 or isinstance(tensor, nn.Parameter):
         return False
-    is_matrix = tensor.shape == (num_nodes, num_nodes)
+    is_like_samples = tensor.shape == first.shape and tensor.dtype == first.dtype  # targets of tokens, say
+    is_matrix = tensor.shape == (num_nodes, num_nodes) and not is_like_samples
     is_list = not tensor.is_floating_point() and 2 in tensor.shape and num_nodes not in tensor.shape
     return is_matrix or is_list
