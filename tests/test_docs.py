@@ -63,6 +63,7 @@ CHANGING = (
     (r"\b[0-9a-f]{32}\b", "DIGEST"),  # bits and last digits are those of a processor
     (r"\bloss \d\.\d{9}\b", "LOSS"),
     (r"\b(equals that of one device to) \d(\.\d)?e-\d+", r"\1 ROUNDING"),
+    (r"(?m)^echelon: note: a step of \d+ ranks takes [^\n]*\n", ""),  # where other programs leave it less time
     (r"\n  │ +[~^]+(?=\n)", ""),  # Python 3.10 does not point into the line
 )
 # lines of which each rank has its own; which is first is chance

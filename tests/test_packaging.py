@@ -40,9 +40,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("python", PYTHONS, ids=range(len(PYTHONS)))
 def test_wheel_is_installed_and_uninstalled(wheel: Path, tmp_path: Path, python: str) -> None:
     """In an empty environment `echelon plan` works after the installation, and nothing is left after its end."""
-    subprocess.run([python, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=100)
+    subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=200)
     ours = tmp_path / "venv" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(ours), "--quiet"]
+    pip = [str(ours), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     before = {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts}
     subprocess.run([*pip, "install", str(wheel)], check=True, capture_output=True, timeout=200)
     command = [str(ours.parent / "echelon"), "plan", "--machine", "lumi", "--gpus", "16", "--time", "2h"]

@@ -32,6 +32,9 @@ NOT_FSDP: dict[str, str] = {
     "unfreeze_midway": "was frozen after the model was sharded, and fully_shard does not notice",
 }
 
+# A weight whose gradient is zero but for rounding, of which Adam makes steps: the bias of an attention's keys.
+ROUNDING = {"dropout_transformer": "self_attn.in_proj_bias"}
+
 NOT_ONE_DEVICE = "the first step is not that of one device"
 REFUSED: dict[str, str] = {
     "batch_sampler_of_one": "the script's batch has 1 sample, and there are 2 ranks to share it",
@@ -104,7 +107,8 @@ def test_weights(runs: Runs, name: str, num_ranks: int) -> None:
         assert (value.shape, value.dtype, value.device) == (alone[key].shape, alone[key].dtype, alone[key].device), key
         difference = (value.double() - alone[key].double()).norm()
         assert torch.isfinite(difference), key
-        if name not in CLOSE or num_ranks == 1:
+        is_rounding = name in ROUNDING and ROUNDING[name] in key
+        if (name not in CLOSE and not is_rounding) or num_ranks == 1:
             assert difference <= 1e-4 * alone[key].double().norm() + 1e-6, key
 
 

@@ -5,6 +5,7 @@ import linecache
 import os
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
@@ -15,6 +16,8 @@ _untold: "List[Refusal]" = []
 """Refusals that nobody has been told of yet."""
 _INSIDE = ("echelon", "_echelon", "torch")
 _OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
+_PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
+_PATIENCE_SECONDS = 3.0
 _WEIGHTS_ARE_PARTS = (
     "echelon: with --scale %s a weight is a DTensor, of which each rank holds a part, and the script does what PyTorch "
     "cannot do with one\n  way out: echelon run --scale data …, where every rank has all weights\n"
@@ -58,6 +61,8 @@ def tell_briefly(how: str = "data") -> None:
         if getattr(error, "is_told_briefly", False):
             _tell(error, _place_of(trace))
             return
+        if any(words in str(error) for words in _PEER_IS_GONE):
+            time.sleep(_PATIENCE_SECONDS)  # the agent ends this rank meanwhile: the error is that of another rank
         original(kind, error, trace)
         if how in SPREAD and is_about_parts(error):
             sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written

@@ -137,6 +137,7 @@ class Run:
         from .parallel.apply import parallelize
 
         self.first_step.cancel("run.parallelize() is for all ranks together")
+        self.later.cancel()
         return parallelize(self, model, strategy, **wishes)
 
     def mean(self, value: Floats) -> torch.Tensor:
@@ -288,7 +289,10 @@ class Run:
                 try:
                     self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
                 except Refusal as error:
-                    raise self.calls.doubt or error from error
+                    if self.calls.doubt is None:
+                        raise
+                    error.withdraw()
+                    raise Refusal(*self.calls.doubt) from error
             self.draws.is_compared = self.first_step.is_open
         self.later.before_step(optimizer)
 

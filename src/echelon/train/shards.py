@@ -4,6 +4,7 @@ A model's weights become DTensors of which every rank keeps a part; what a scrip
 """
 
 import warnings
+from functools import wraps
 from typing import Any, Callable, Dict, List, Sequence
 
 import torch
@@ -101,7 +102,7 @@ def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
 
 def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
     """Shard one model, its repeated blocks one by one; return the new weights by the identity of the old."""
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard
 
     old = dict(root.named_parameters(remove_duplicate=False))
     for block in _blocks(root):
@@ -115,9 +116,25 @@ def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
     all_gather.install(root, torch.device(mesh.device_type))
     for name in dir(type(root)):
         if not name.startswith("_") and not hasattr(nn.Module, name) and callable(getattr(type(root), name)):
-            register_fsdp_forward_method(root, name)  # model.encode(x) needs the weights as forward() does
+            _let_be_called(root, name)
     new = dict(root.named_parameters(remove_duplicate=False))
     return {id(parameter): new[name] for name, parameter in old.items()}
+
+
+def _let_be_called(root: Any, name: str) -> None:
+    """Let model.encode(x) have the weights as forward() does; inside of forward() it has them already."""
+    from torch.distributed.fsdp import register_fsdp_forward_method
+
+    plain = getattr(root, name)
+    register_fsdp_forward_method(root, name)
+    spread, state = getattr(root, name), root._get_fsdp_state()
+
+    @wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        is_inside = state._training_state.name == "FORWARD"
+        return (plain if is_inside else spread)(*args, **kwargs)
+
+    setattr(root, name, call)
 
 
 def _blocks(root: nn.Module) -> List[nn.Module]:

@@ -71,6 +71,7 @@ def _of_shape(last: Unshared, num_ranks: int) -> Refusal:
 
 
 def _shapes_of(loss: torch.Tensor) -> str:
-    shapes = [str(tuple(leaf.shape)) for leaf in leaves_of(loss)]
+    leaves = sorted(leaves_of(loss), key=lambda leaf: -leaf.numel())  # in an order that all ranks and runs share
+    shapes = [str(tuple(leaf.shape)) for leaf in leaves]
     more = ", …" if len(shapes) > 3 else ""
     return "of shape %s%s" % (", ".join(shapes[:3]), more) if shapes else "of no shape"

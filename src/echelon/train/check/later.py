@@ -72,6 +72,10 @@ class LaterSteps:
         self.spots = Spots(run)
         self.pace = Pace(run)
 
+    def cancel(self) -> None:
+        """Compare nothing."""
+        self._is_wanted = False
+
     @property
     def is_on(self) -> bool:
         """Whether there are other ranks, and a comparison is wanted."""

@@ -54,7 +54,8 @@ class RuleSpots:
     def _compare(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         try:
             whole_args, whole_kwargs = plain((args, kwargs))
-        except Refusal:  # of all ranks: their parts do not fit together
+        except Refusal as refusal:  # of all ranks: their parts do not fit together
+            refusal.withdraw()
             return self._original(func, args, kwargs)
         with self._run.streams.kept(), torch.no_grad():
             try:

@@ -71,7 +71,8 @@ class Spots:
             return
         try:
             difference = _Call(run, original, module, self._times).compare(given, every, leads, step + self._num_calls)
-        except Refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+        except Refusal as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+            refusal.withdraw()
             difference, self._times.is_complete = "", False
         if difference and not self._difference:
             self._difference = "%s: %s" % (lines.of_script(), difference)

@@ -47,7 +47,7 @@ class Calls:
         """Calls in which every rank had the whole, for something counts what one device computes."""
         self.unshared: Optional[Unshared] = None
         """The last call in which the ranks could not share what a model was given."""
-        self.doubt: Optional[Refusal] = None
+        self.doubt: Optional[doubts.Doubt] = None
         """Why rows that were shared may be no samples: it holds if the model fails, or its gradients differ."""
 
     @contextmanager
@@ -109,7 +109,7 @@ class Calls:
             with self._inside(None):
                 original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
             if self.doubt is not None:
-                raise self.doubt from error
+                raise Refusal(*self.doubt) from error
             raise Refusal(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),

@@ -1,25 +1,26 @@
 """Why the rows of what a model is called with may be no samples."""
 
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 import torch
 from torch import nn
 
-from ..refusal import Refusal
+Doubt = Tuple[str, str]
+"""The reason and the way out of a refusal that holds only if something goes wrong."""
 
 
-def doubt(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Refusal]:
+def doubt(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
     """Return why the rows of a model's first tensor may be no samples; None: nothing speaks for it."""
     return _of_graph(module, tensors, num_rows) or _of_time(module, tensors[0], num_rows)
 
 
-def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[Refusal]:
+def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[Doubt]:
     """Doubt rows of a model with a layer that has time in the first dim, and the samples in the second."""
     kinds = (nn.RNNBase, nn.MultiheadAttention)
     layer = next((one for one in module.modules() if isinstance(one, kinds) and not one.batch_first), None)
     if layer is None or first.dim() < 2:
         return None
-    return Refusal(
+    return (
         "%s was called with a tensor of shape %s, whose samples stand in dim 1: %s has batch_first=False; "
         "the ranks shared dim 0, which are %d moments of time"
         % (type(module).__name__, tuple(first.shape), type(layer).__name__, num_rows),
@@ -28,12 +29,12 @@ def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[
     )
 
 
-def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Refusal]:
+def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
     """Doubt rows that may be the nodes of one graph, which look at each other."""
     edges = next((one for one in tensors[1:] if _connects(one, tensors[0], num_rows)), None)
     if edges is None:
         return None
-    return Refusal(
+    return (
         "%s was called with one graph: %d nodes, a tensor of shape %s, and what connects them, of shape %s; "
         "nodes are no samples, for each looks at others"
         % (type(module).__name__, num_rows, tuple(tensors[0].shape), tuple(edges.shape)),
