@@ -73,7 +73,7 @@ def test_numbers_of_the_line_are_booked(shell: Shell, line: str, options: list[s
         ("mpirun -n 4 -H a,b python train.py", [], ("names a, b", "Slurm's to say", "--nodes 2")),
         ("deepspeed --include localhost:0,2 train.py", [], ("devices 0,2", "from 0 on", "--gpus 2")),
         ("horovodrun -np 16 python train.py", [], ("2 nodes by ssh", "without it", "train.py")),
-        ("torchrun --nproc-per-node=gpu train.py", [], ("how many devices",)),
+        ("torchrun --nproc-per-node=gpu train.py", [], ("--gpus or --nodes is required",)),
         ("torchrun --nproc-per-node=8 trian.py", [], ("trian.py", "train.py")),
         ("torchrun --nproc-per-nod=8.5 train.py", [], ("8.5",)),
         ("torchrun --no-such-option train.py", [], ("--no-such-option",)),
