@@ -89,8 +89,12 @@ def _hook_backward(run: Run) -> None:
         enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-        if within or run.calls.is_inside or not run.has_begun or run.world.is_alone:
+        if within or run.calls.is_inside or not (run.has_begun or run.world.is_alone):
             engine(tensors, grad_tensors, *args, **kwargs)
+            return
+        if run.world.is_alone:
+            with run.late_hooks.around_backward(run.gradients):
+                engine(tensors, grad_tensors, *args, **kwargs)
             return
         run.gradients.witnesses.note()
         enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))

@@ -56,7 +56,12 @@ class LateHooks:
         kept = {id(weight): weight.grad for weight, _ in (*before, *after)}
         for weight, _ in (*before, *after):
             weight.grad = None
-        yield
+        try:
+            yield
+        except BaseException:
+            for weight, _ in (*before, *after):
+                weight.grad = kept[id(weight)]
+            raise
         if kept:
             gradients.reduce()
         with torch.no_grad():

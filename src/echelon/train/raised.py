@@ -28,7 +28,7 @@ class Raised:
         try:
             yield
         except Exception as error:
-            if dist.is_initialized() and self._world.size > 1 and not isinstance(error, Refusal):
+            if dist.is_initialized() and self._world.size > 1:
                 words = "".join(traceback.format_exception_only(type(error), error)).strip().partition("\n")[0]
                 self._last = (num_call, "%s raised %s" % (type(module).__name__, words))
                 _store().set(_key(num_call, self._world.rank), "1")

@@ -293,7 +293,7 @@ class Run:
                         raise
                     error.withdraw()
                     raise Refusal(*self.calls.doubt) from error
-            self.draws.is_compared = self.first_step.is_open
+        self.draws.is_compared &= self.first_step.is_open
         self.later.before_step(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -91,6 +91,7 @@ class FirstStep:
         """Compare nothing, where that has turned out to be not wanted; the oracle ends here."""
         self.leave(why)
         self.is_due = self.is_open = False
+        self._switch_on()
         self._oracle.dismiss()
 
     def leave(self, why: str) -> None:

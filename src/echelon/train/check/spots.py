@@ -17,6 +17,7 @@ from torch import nn
 from .. import device as devices
 from .. import messages
 from .. import world as worlds
+from ..alone import alone
 from ..refusal import Refusal
 from ..view import calls, exchange, numbers
 from ..view.entry import Entries
@@ -243,10 +244,14 @@ class _Call:
     def _compare_whole(self, given: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
         """Compute the whole batch and compare; what fails there, for lack of memory say, is not compared."""
         try:
-            with self._timed("whole"), self._as_one_device():
+            with self._timed("whole"), self._as_one_device(), self._without_others():
                 outputs, copies = self._compute(given)
                 theirs = None if own is None else self._whole_gradients(outputs, wanted, copies)
         except (RuntimeError, ValueError, LookupError, TypeError):
+            self._times.whole = float("inf")
+            return ""
+        except Refusal as refusal:  # of rank 0 alone: the model keeps a part of a batch, say
+            refusal.withdraw()
             self._times.whole = float("inf")
             return ""
         if self._was_drawn:
@@ -272,6 +277,10 @@ class _Call:
                 value = _summed(output, weights)
                 total = value if total is None else total + value
         return _gradients(total, copies)
+
+    def _without_others(self) -> ContextManager[None]:
+        """Wait for no other rank, where rank 0 alone computes."""
+        return nullcontext() if self._copies.is_spread else alone("the comparison of a step")
 
     @contextmanager
     def _as_one_device(self) -> Iterator[None]:

@@ -82,6 +82,7 @@ class Calls:
         if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
         aliases.settle()
+        was_alone = self._run.world.size == 1
         views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
         if any(_has_rows(one) for one in views) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
@@ -93,18 +94,22 @@ class Calls:
             return original(module, *args, **kwargs)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
-            first = _first_of(args, kwargs)
-            shape = None if first is None else tuple(first.shape)
-            result = original(module, *args, **kwargs)
-            self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
-            return result
+            if self._run.world.size == 1 and not was_alone:
+                return self.call(original, module, args, kwargs)  # training began here, and this is the oracle
+            return self._call_whole(original, module, args, kwargs)
+        return self._compute_plain(original, module, args, kwargs, shared)
+
+    def _compute_plain(
+        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
+    ) -> Any:
+        """Compute this rank's rows of a batch that is whole on every rank."""
         self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
             return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first)
         except (RuntimeError, IndexError, ValueError) as error:
-            if isinstance(error, Refusal) or "out of memory" in str(error):
+            if "out of memory" in str(error):
                 raise
             with self._inside(None):
                 original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
@@ -115,6 +120,14 @@ class Calls:
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
                 "a model whose samples stand in the first dim of its input, or one rank: echelon run -n 1 …",
             ) from error
+
+    def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module with what ranks cannot share, and remember it: a loss of it would be that of all."""
+        first = _first_of(args, kwargs)
+        shape = None if first is None else tuple(first.shape)
+        result = original(module, *args, **kwargs)
+        self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
+        return result
 
     @contextmanager
     def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from ..refusal import Refusal
 from . import below, exchange, pieces
@@ -19,8 +20,11 @@ def install(run: "Run") -> None:
     original = torch.autograd.grad
 
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(inputs, (dict, GradientEdge)):
+            return differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
+        inputs = _listed(inputs)  # a generator can be read once
         found = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
-        return tuple(map(run.late_hooks.changed, _listed(inputs), found))
+        return tuple(map(run.late_hooks.changed, inputs, found))
 
     def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
