@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..gradients import Gradients
 
 MOST_STEPS = 10
+CHANCE = 0.2
+"""How far from 1 a factor may be that other random numbers make, where some features count most."""
 DRAWS = "random numbers are drawn for each sample, or inside of a model, which each rank does for itself"
 IN_USE = "a process that has used a GPU cannot be forked; echelon prove compares runs that begin anew"
 IN_THREAD = "a thread of the script used a GPU first, and cannot be forked; echelon prove compares runs that begin anew"
@@ -187,7 +189,8 @@ class FirstStep:
         try:
             self._compare_with(report, parameters, gradients)
         except Refusal as refusal:
-            if not (self._num_workers or self.guesses) or refusal.factor:  # chance makes no multiples
+            is_multiple = bool(refusal.factor) and abs(refusal.factor - 1) > CHANCE  # which chance does not make
+            if not (self._num_workers or self.guesses) or is_multiple:
                 self.cancel("")
                 raise
             refusal.withdraw()
