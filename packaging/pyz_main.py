@@ -57,7 +57,7 @@ def settled(place, folder):
 
 
 def main():
-    """Run a command of echelon, or with -m one of its modules."""
+    """Run a command of echelon, or with -m a module of it."""
     refuse_old_python()
     folder = unpacked()
     sys.path[0] = folder

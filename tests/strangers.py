@@ -54,15 +54,15 @@ def become_stranger() -> None:
 
 def pids_of(directory: Path) -> list[int]:
     """Return the processes that belong to a run."""
-    found = []
+    addresses = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             seen = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
         if str(directory).encode() in seen and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
-    return found
+            addresses.append(int(entry.name))
+    return addresses
 
 
 def ports_of(directory: Path) -> dict[int, list[str]]:
@@ -74,11 +74,11 @@ def ports_of(directory: Path) -> dict[int, list[str]]:
                 sockets.add(os.readlink(descriptor))
             except OSError:
                 continue
-    found: dict[int, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:  # 0A: it listens
                 address, _, port = words[1].rpartition(":")
-                found.setdefault(int(port, 16), []).append(address)
-    return found
+                groups.setdefault(int(port, 16), []).append(address)
+    return groups

@@ -99,7 +99,7 @@ IN_RANKS = [path for path in FILES if path.relative_to(SOURCE).parts[0] == "trai
 
 @pytest.mark.parametrize("path", IN_RANKS, ids=name)
 def test_devices_are_asked_at_one_door(path: Path) -> None:
-    """What a rank wants to know of its device it asks train/device.py, where tests put a stand-in."""
+    """Questions about devices stand in train/device.py alone, where tests put a stand-in."""
     if name(path) != "train/device.py":
         assert not ASKS_DEVICES.search(path.read_text())
 

@@ -1,4 +1,4 @@
-"""What installs echelon: the wheel on each Python that is at hand, and recipes that say what pyproject.toml says."""
+"""Installations: the wheel on each Python at hand, and recipes that agree with pyproject.toml."""
 
 import ast
 import os

@@ -70,7 +70,7 @@ def test_home_that_cannot_be_written(pyz: Path, run: functools.partial) -> None:
 
 
 def test_folder_of_another_user_is_not_used(pyz: Path, run: functools.partial) -> None:
-    """What another user has laid into the cache under the file's name is not imported."""
+    """Files that another user laid into the cache are not imported."""
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder to another user")
     assert run([sys.executable, str(pyz), "--version"]).returncode == 0
@@ -83,7 +83,7 @@ def test_folder_of_another_user_is_not_used(pyz: Path, run: functools.partial) -
 
 
 def test_entry_parses_on_old_python() -> None:
-    """What says that Python is too old must be read by that Python."""
+    """An old Python can read the file that tells it so."""
     ast.parse((ROOT / "packaging" / "pyz_main.py").read_text(), feature_version=(3, 6))
 
 

@@ -76,15 +76,15 @@ def stores_at(ports: list[int]) -> list[int]:
 
     begin = b"\0" + struct.pack("<I", 0x3C85F7CE)  # VALIDATE
     request = begin + b"\1" + text(b"mine") + text(b"stolen") + b"\3" + text(b"mine")  # SET, GET
-    found = []
+    stores = []
     for port in ports:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as link:
             link.sendall(request)
             heard = b""
             while b"stolen" not in heard and (part := link.recv(4096)):
                 heard += part
-            found += [port] * (b"stolen" in heard)
-    return found
+            stores += [port] * (b"stolen" in heard)
+    return stores
 
 
 def test_a_scaled_run_is_not_reached(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_scaled_run_is_not_reached(tmp_path: Path) -> None:
 
 
 def test_a_store_of_pytorch_would_be_found() -> None:
-    """What looks for one finds it: so the test above would fail where ranks met at one."""
+    """The probe finds a store of PyTorch: the test above would fail if ranks met at such a store."""
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -189,7 +189,7 @@ def tell_activations(path: str) -> None:
 
 
 def in_pair(port: int, rank: int, act: Callable[..., None], *args: str) -> int:
-    """Fork one of two ranks, which meet at a store of PyTorch, and call a function in it."""
+    """Fork a rank of two that meet at a store of PyTorch, and call a function in it."""
     child = os.fork()
     if child:
         return child

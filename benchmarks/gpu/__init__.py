@@ -1,1 +1,1 @@
-"""What can be shown on a machine with a GPU: `make gpu`."""
+"""Measurements and checks that need a GPU: `make gpu`."""

@@ -62,9 +62,9 @@ def _show(bench: Bench, names: list[str]) -> dict[str, Seen]:
     for row in ROWS:
         if row.name in names:
             has_time = bench.seconds_left > 0
-            found = row.show(bench) if has_time else Seen(how=UNRUN, what="the eight minutes were over")
-            seen[row.name] = found
-            print(f"gpu: {row.name}: {found.how}: {found.what}", file=sys.stderr, flush=True)
+            result = row.show(bench) if has_time else Seen(how=UNRUN, what="the eight minutes were over")
+            seen[row.name] = result
+            print(f"gpu: {row.name}: {result.how}: {result.what}", file=sys.stderr, flush=True)
     return seen
 
 

@@ -22,7 +22,7 @@ ROW_SECONDS = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command has said."""
+    """The output of a command."""
 
     code: int
     out: str

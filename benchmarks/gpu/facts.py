@@ -1,4 +1,4 @@
-"""What is here: asked of the Python that is to be measured, in a process of its own."""
+"""Facts of this machine, read by the measured Python in a process of its own."""
 
 from __future__ import annotations
 

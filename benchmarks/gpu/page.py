@@ -51,6 +51,6 @@ def measured(facts: Facts, seen: Mapping[str, Seen], *, date: str, is_cpu: bool)
 def _page(state: str, seen: Mapping[str, Seen]) -> str:
     lines = ["| row | promise | | what was seen |", "|---|---|---|---|"]
     for row in ROWS:
-        found = seen.get(row.name, Seen(how=UNRUN, what=""))
-        lines.append(f"| {row.name} | {row.promise} | {found.how} | {found.what.replace('|', '/')} |")
+        result = seen.get(row.name, Seen(how=UNRUN, what=""))
+        lines.append(f"| {row.name} | {row.promise} | {result.how} | {result.what.replace('|', '/')} |")
     return HEAD.format(state=state) + "\n".join(lines) + "\n" + TAIL

@@ -1,4 +1,4 @@
-"""What is shown, one function a row: each returns what was seen, or why it was not."""
+"""The rows of docs/gpu.md, a function each: it returns the observation, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_SHOWN = 160  # letters of what a program has said
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of a row."""
+    """The result of a row."""
 
     how: str
     what: str
@@ -108,12 +108,12 @@ def spread(bench: Bench) -> Seen:
 
 
 def exact(bench: Bench) -> Seen:
-    one = bench.train(("-n", "1", "--exact", "4", "--no-check"))
+    alone = bench.train(("-n", "1", "--exact", "4", "--no-check"))
     other = bench.train((*_ranks(bench), "--exact", "4", "--no-check"))
-    for done in (one, other):
+    for done in (alone, other):
         if done.code or not done.weights():
             return failed(done)
-    is_same = (one.losses(), one.weights()) == (other.losses(), other.weights())
+    is_same = (alone.losses(), alone.weights()) == (other.losses(), other.weights())
     what = "the bits of 1 and 2 ranks are " + ("equal" if is_same else "not equal")
     return Seen(how=SHOWN if is_same else FAILED, what=what)
 
@@ -129,12 +129,12 @@ def dropout(bench: Bench) -> Seen:
 def overhead(bench: Bench) -> Seen:
     words = ("--steps", "200", "--width", "1024")
     backend = "gloo" if bench.device == "cpu" or bench.num_devices < 2 else "nccl"
-    one = bench.train(("-n", "1"), *words)
+    alone = bench.train(("-n", "1"), *words)
     several = bench.train((*_ranks(bench), "--no-check"), *words)
     options = (*_ranks(bench), "--scale", "off")
     arguments = ("--device", bench.device, "--backend", backend, *words)
     by_hand = bench.run(options, PROGRAMS / "by_hand.py", *arguments)
-    rows = {"Python alone": bench.alone(*words), "echelon -n 1": one, "echelon -n 2": several, "DDP by hand": by_hand}
+    rows = {"Python alone": bench.alone(*words), "echelon -n 1": alone, "echelon -n 2": several, "DDP by hand": by_hand}
     for done in rows.values():
         if done.code or not done.milliseconds():
             return failed(done)

@@ -1,4 +1,4 @@
-"""What a script runs is followed through variables, arrays, functions, eval, bash -c and called scripts."""
+"""lint follows commands through variables, arrays, functions, eval, bash -c and called scripts."""
 
 import datetime
 import subprocess
@@ -73,8 +73,8 @@ def test_branches_are_not_mixed() -> None:
 )  # fmt: skip
 def test_mistake_is_found_where_it_stands(text: str) -> None:
     """The number of ranks is judged in a variable, an array, a function: at the line that holds the number."""
-    found = [each for each in texts({"job.sh": HEAD + text}).findings if each.code == "ECH201"]
-    assert [each.text.find("--nproc-per-node=2") + 1 for each in found] == [found[0].column]
+    mistakes = [each for each in texts({"job.sh": HEAD + text}).findings if each.code == "ECH201"]
+    assert [each.text.find("--nproc-per-node=2") + 1 for each in mistakes] == [mistakes[0].column]
 
 
 def test_options_of_the_step_end_where_its_program_begins() -> None:
@@ -87,12 +87,12 @@ def test_options_of_the_step_end_where_its_program_begins() -> None:
 @pytest.mark.parametrize("opening", ["sbatch <<EOF", "sbatch << 'EOF'", "cat > job-2.sh <<EOF", "cat <<EOF | sbatch"])
 def test_job_inside_of_a_script(opening: str) -> None:
     """A job that a script writes or submits is linted as a job of its own, at its own lines."""
-    found = texts({"all.sh": f"#!/bin/bash\n{opening}\n{HEAD}{RUN}\nEOF\n"}).findings
-    assert [(each.code, each.line) for each in found] == [("ECH201", 7)]
+    findings = texts({"all.sh": f"#!/bin/bash\n{opening}\n{HEAD}{RUN}\nEOF\n"}).findings
+    assert [(each.code, each.line) for each in findings] == [("ECH201", 7)]
 
 
 def test_variable_of_the_script_that_writes_a_job() -> None:
-    """What the outer script fills in is known inside."""
+    """A value that the outer script fills in is known in the inner script."""
     inner = HEAD.replace("--nodes=1", "--nodes=$N") + "torchrun --nnodes=2 --nproc-per-node=4 train.py\n"
     linted = texts({"all.sh": f"#!/bin/bash\nN=2\nsbatch <<EOF\n{inner}EOF\n"})
     assert codes(linted) == {"ECH203", "ECH206"}

@@ -122,7 +122,7 @@ NOTED = [
 
 @pytest.mark.parametrize(("line", "note"), NOTED, ids=[line for line, _ in NOTED])
 def test_notes(folder: Path, line: str, note: str) -> None:
-    """What is accepted and yet hardly meant is noted, by plan and by submit, with what would be better."""
+    """plan and submit note a request that is accepted but hardly meant, with a better request."""
     assert note in echelon(folder, f"plan {line}").stderr
     assert note in echelon(folder, f"submit {line} {ACCOUNT} -t 1h --dry-run train.py").stderr
 

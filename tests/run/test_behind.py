@@ -32,7 +32,7 @@ def test_option_behind_a_script_that_reads_none(shell: Shell, words: str) -> Non
 
 
 def test_own_module_may_read_arguments(shell: Shell) -> None:
-    """What the script's own modules read is read: nothing is refused."""
+    """An option that the script's own modules read is not refused."""
     shell.script("import sys\nNUMBER = sys.argv[2]\n", "settings.py")
     shell.script("import settings\nprint(settings.NUMBER)\n")
     assert shell.run("train.py", "-n", "2").stdout == b"2\n"

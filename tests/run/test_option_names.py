@@ -1,4 +1,4 @@
-"""No option of ours is taken for one of Slurm's or torchrun's."""
+"""No option of echelon is taken for an option of Slurm or torchrun."""
 
 import importlib
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ def test_no_abbreviation_is_anothers_name(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["plan", "submit"])
 def test_names_of_slurm_mean_the_same(command: str) -> None:
-    """What a person writes in a batch script is understood by its name."""
+    """Names from a batch script mean the same here."""
     line = ["--nodes", "2", "--gpus-per-node", "4", "--cpus-per-task", "7", "--mem", "200G", "--time", "30"]
     keys = {"nodes": ["2"], "gpus_per_node": ["4"], "cpus_per_task": ["7"], "mem": ["200G"], "time": ["30"]}
     assert scan(line, tables()[command], command=command).values == keys
 
 
 def test_abbreviations_of_ours_are_understood() -> None:
-    """What begins one option alone, and is nobody's name, is that option: torchrun's users shorten."""
+    """A beginning that fits a single option stands for it, unless it is a name of Slurm or torchrun."""
     assert scan(["--max-rest", "2", "x.py"]).values == {"max_restarts": ["2"]}
     assert scan(["--nproc", "2", "x.py"]).values == {"nproc_per_node": ["2"]}
 

@@ -54,7 +54,7 @@ def test_agents_program_is_one_file_for_all_runs(shell: Shell) -> None:
 
 
 def test_clean_removes_what_is_over(shell: Shell) -> None:
-    """Old runs go, the newest stay, one that runs is refused, and files of the user's are not removed by the way."""
+    """Old runs go and the newest stay; a run that is going is refused; the user's own files stay."""
     shell.script("")
     names = [name_of_last(shell.run("train.py").said) for _ in range(3)]
     dry = echelon(shell, "clean", "--keep", "1", "--dry-run")

@@ -1,4 +1,4 @@
-"""What a person sees at a terminal of 80 columns."""
+"""Output at a terminal of 80 columns."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What a rank reads: one rank alone reads what is typed, as under python; of several, the one that is debugged."""
+"""Standard input: a single rank reads it, as under python; of several ranks the rank of --debug."""
 
 import os
 import pty
@@ -23,14 +23,14 @@ def piped(shell: Shell, words: list[str], typed: bytes) -> subprocess.CompletedP
 
 @pytest.mark.parametrize("launch", ["warm", "exec"])
 def test_one_rank_reads_a_pipe(shell: Shell, launch: str) -> None:
-    """What is piped into the command reaches the script."""
+    """Piped input reaches the script."""
     shell.script(ASKS)
     done = piped(shell, ["--launch", launch, "train.py"], b"you\n")
     assert done.stdout == b"who? hello you\n", done.stderr
 
 
 def test_debugged_rank_reads_and_is_shown(shell: Shell) -> None:
-    """With --debug 1 rank 1 reads what is typed, and its output is the one that is seen."""
+    """With --debug 1, rank 1 reads the keyboard, and its output is shown."""
     shell.script(ONLY_LAST)
     done = piped(shell, ["-n", "2", "--debug", "1", "train.py"], b"typed\n")
     assert done.stdout == b"1 typed\n", done.stderr

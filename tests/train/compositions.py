@@ -36,7 +36,7 @@ class Composition:
 
 
 class Rows(nn.Module):
-    """What treats each row by itself, in as many ways as models are called."""
+    """Models that treat each row by itself, in as many ways as models are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Rows(nn.Module):
 
 
 class WritesInput(nn.Module):
-    """What changes its input in place, as nn.ReLU(inplace=True) does as a first layer."""
+    """A model that changes its input in place, as nn.ReLU(inplace=True) does as a first layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Assign(torch.autograd.Function):
 
 
 class Script:
-    """What a composition can use: models, weights, and tensors that do not come from a batch."""
+    """The parts of a composition: models, weights, and tensors that do not come from a batch."""
 
     def __init__(self, num_samples: int) -> None:
         torch.manual_seed(3)

@@ -80,10 +80,10 @@ class Worlds:
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     """Return the ranks, which compute in doubles, as the reference does."""
     torch.set_default_dtype(torch.float64)
-    found = Worlds(tmp_path_factory.mktemp("worlds"))
-    yield found
+    worlds = Worlds(tmp_path_factory.mktemp("worlds"))
+    yield worlds
     torch.set_default_dtype(torch.float32)
-    found.close()
+    worlds.close()
 
 
 @pytest.mark.timeout(3600)
@@ -98,9 +98,9 @@ def test_compositions_are_those_of_one_device(worlds: Worlds) -> None:
     def check(composition: Composition) -> None:
         expected = _expected(composition)
         assume(expected is not None)
-        found = worlds.train(composition)
+        results = worlds.train(composition)
         for size in SIZES:
-            _compare(composition, expected, [found[f"{size}-{rank}"] for rank in range(size)], worlds.outcomes)
+            _compare(composition, expected, [results[f"{size}-{rank}"] for rank in range(size)], worlds.outcomes)
 
     check()
     computed, refused = worlds.outcomes.pop("computed"), worlds.outcomes.total()

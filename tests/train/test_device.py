@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 class Driver:
-    """What PyTorch's own functions ask."""
+    """A driver that records the calls of PyTorch's own functions."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -70,7 +70,7 @@ def test_counting_leaves_the_driver_alone(driver: Driver) -> None:
 
 
 def test_something_comes_before_the_first_use(driver: Driver) -> None:
-    """What was asked for is done once, before the driver begins, and not when a script asks for devices."""
+    """The act runs once, before the driver begins; asking for devices does not run it."""
     module: Any = torch.get_device_module(devices.kind())
     devices.before_first_use(lambda: driver.asked.append("before"))
     assert module.device_count() == 3
@@ -118,14 +118,16 @@ def test_ranks_see_that_they_share_a_device(names: str, is_shared: bool) -> None
     children = []
     import threading
 
-    found: list[bool] = []
+    answers: list[bool] = []
     for name in names:
-        thread = threading.Thread(target=lambda name=name: found.append(groups._share_devices(store, name, len(names))))
+        thread = threading.Thread(
+            target=lambda name=name: answers.append(groups._share_devices(store, name, len(names)))
+        )
         thread.start()
         children.append(thread)
     for thread in children:
         thread.join()
-    assert found == [is_shared] * len(names)
+    assert answers == [is_shared] * len(names)
 
 
 def test_out_of_memory() -> None:

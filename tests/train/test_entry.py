@@ -1,4 +1,4 @@
-"""What is given to a model beside its batch is cut with it where it has a row for each sample, and only there."""
+"""A tensor beside the batch is cut where it has a row for each sample, and only there."""
 
 import pytest
 import torch
@@ -29,14 +29,14 @@ def test_rows_are_cut() -> None:
 
 
 def test_centres_as_many_as_the_last_batch_stay_whole() -> None:
-    """What was whole in an earlier call is whole where its length is that of the batch by chance."""
+    """A tensor that was whole in an earlier call stays whole when its length equals the batch's by chance."""
     module = nn.Linear(3, 3)
     assert entered(module, 12, torch.zeros(10, 3)) == (10, 3)
     assert entered(module, 10, torch.zeros(10, 3)) == (10, 3)
 
 
 def test_centres_that_were_cut_are_refused() -> None:
-    """What was as long as the batch by chance shows it in the first batch of another size."""
+    """A tensor that was as long as the batch by chance is found out by the first batch of another size."""
     module = nn.Linear(3, 3)
     entered(module, 10, torch.zeros(10, 3))
     with pytest.raises(Refusal, match="was taken for samples"):

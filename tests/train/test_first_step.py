@@ -1,4 +1,4 @@
-"""What the first step takes for rounding, and what for a mistake."""
+"""The first step tells rounding from mistakes."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def in_parts(model: nn.Module, loss: "object", places: torch.Tensor, num_parts: 
 
 
 def test_bias_before_batch_norm_is_rounding() -> None:
-    """Its gradient is zero but for rounding, of which another order of sums makes any other."""
+    """The gradient is zero but for rounding; another order of sums gives other rounding."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(12544, 10)

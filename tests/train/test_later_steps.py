@@ -220,7 +220,7 @@ def test_check_can_be_left_out(tmp_path: Path) -> None:
     ids=["sync-bn", "batch-norm", "gan", "gan-fsdp"],
 )
 def test_check_changes_nothing(tmp_path: Path, script: str, words: tuple[str, ...]) -> None:
-    """A training whose steps are compared prints the digits of one that is not: nothing of a comparison is left."""
+    """A comparison leaves nothing behind: the training prints the same digits with and without it."""
     results = [run(tmp_path, script, *words, *more, "train.py") for more in ((), ("--no-check",))]
     assert [done.returncode for done in results] == [0, 0], results
     assert results[0].stdout == results[1].stdout

@@ -1,4 +1,4 @@
-"""Trainings that are no faster on several ranks, and trainings of which nothing can be said."""
+"""Trainings that are no faster on several ranks are noted; short and fast trainings are not."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_exchange_that_takes_longer_than_computing_is_said(tmp_path: Path) -> No
     "words", [("1600", "4", "60"), ("256", "4096", "90")], ids=["too short to know", "much to compute"]
 )
 def test_nothing_is_said_otherwise(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Nothing is said of a run that is too short, nor, on cores of its own, of one that computes most of the time."""
+    """A short run gets no note, nor does a run that mostly computes and has its cores for itself."""
     assert "" in (said(tmp_path, *words) for _ in range(TRIES))
 
 

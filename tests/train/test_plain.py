@@ -1,4 +1,4 @@
-"""What ranks tell each other is JSON and raw bytes: it arrives as it was, and what is no such thing does nothing."""
+"""Messages between ranks are JSON and raw bytes: they arrive unchanged, and other bytes do nothing."""
 
 import collections
 import dataclasses
@@ -113,7 +113,7 @@ def test_arrays_arrive() -> None:
 
 
 def test_torch_results_and_finished_processes_arrive() -> None:
-    """What torch.max gives, what subprocess.run gives, and the headers of a download."""
+    """The results of torch.max and subprocess.run, and the headers of a download, arrive unchanged."""
     result = torch.max(torch.tensor([[1.0, 3.0]]), dim=1)
     assert type(travel(result)) is type(result)
     done = travel(subprocess.CompletedProcess(["a"], 3, b"out", None))
@@ -214,7 +214,7 @@ def test_forged_messages_run_nothing(form: Any) -> None:
 
 
 def test_pickled_objects_are_no_messages(tmp_path: pathlib.Path) -> None:
-    """What a stranger pickles is not run, wherever it stands."""
+    """A stranger's pickle is not run, wherever it stands."""
     path = str(tmp_path / "made")
     content = pickle.dumps(Exploit(path))
     for message in (content, len(content).to_bytes(8, "little") + content, b"", b"\xff" * 8, plain.encode(1)[:-1]):

@@ -365,7 +365,7 @@ def test_options_that_change_the_training(tmp_path: Path) -> None:
 
 
 def test_every_option_that_changes_the_training_is_known() -> None:
-    """What ranks are told about how to train stands in the one table of options as such, and so prove has it."""
+    """Options that change the training are marked in the table of options, so `prove` takes them."""
     values = {"scale_lr": "linear", "outer_lr": "0.7", "outer_momentum": "0.9", "compress": "bf16"}
     needs = {
         "--scale-lr": "--per-device-batch",

@@ -59,7 +59,7 @@ def run(folder: Path, name: str, num_workers: int) -> list[str]:
 
 
 def test_all_ranks_draw_the_same(tmp_path: Path) -> None:
-    """What is drawn without a seed is equal on all ranks and new in each run; samples have numbers of their own."""
+    """Draws without a seed are equal on all ranks and new in each run; each sample has its own numbers."""
     first, second = run(tmp_path, "first", 0), run(tmp_path, "second", 1)
     for said in (first, second):
         assert said[0] == said[1]

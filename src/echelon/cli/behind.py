@@ -31,7 +31,7 @@ QUIET = frozenset(
 
 
 def refuse_unread(command: Command) -> None:
-    """Raise UsageError for an option of ours behind a script that reads no arguments; note one that it may overlook."""
+    """Raise UsageError for an option of ours behind a script without arguments; note an option that it may overlook."""
     if command.kind == "program":
         return
     words = list(_ours(command.arguments))
@@ -45,9 +45,9 @@ def refuse_unread(command: Command) -> None:
     options = " ".join(shlex.join(word) for word in words)
     before = f"echelon run {options} {script}"
     if not READS.search(text) and set(imports.packages) <= QUIET:
-        one = len(words) == 1
+        is_single = len(words) == 1
         raise UsageError(
-            f"{options} stand{'s' if one else ''} behind {command.target}, which reads no arguments", hint=before
+            f"{options} stand{'s' if is_single else ''} behind {command.target}, which reads no arguments", hint=before
         )
     unknown = [word for word in words if NAMES[_name(word[0])].key in OF_RANKS and _name(word[0]) not in text]
     if unknown and "parse_known_args" in text:
@@ -75,13 +75,13 @@ def _sources(command: Command) -> tuple[list[str], Imports | None]:
 
     try:
         script = find.resolve(command.target, module=command.kind == "module", cwd=os.getcwd(), search_path=[])
-        found = imports.read_imports(script)
+        imported = imports.read_imports(script)
     except (EchelonError, OSError):
         return [], None  # said by the run itself
-    places = [os.path.join(script.folder, *name.partition(":")[0].split(".")) for name in found.local]
+    places = [os.path.join(script.folder, *name.partition(":")[0].split(".")) for name in imported.local]
     ends = (".py", "/__init__.py")
     files = [next((place + end for end in ends if os.path.exists(place + end)), "") for place in places]
-    return [_text(path) for path in (script.path or "", *files)], found
+    return [_text(path) for path in (script.path or "", *files)], imported
 
 
 def _text(path: str) -> str:

@@ -25,7 +25,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def main(arguments: list[str]) -> int:
-    """Remove the runs that are named, or those that are old; never one that runs."""
+    """Remove named runs, or old runs; never a run that is still going."""
     scanned = scan(arguments, OPTIONS, command="clean")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -65,11 +65,11 @@ def _old(values: Mapping[str, str]) -> list[Run]:
         if not values["keep"].isascii() or not values["keep"].isdigit():
             raise UsageError(f"--keep {values['keep'] or repr('')}: a number of runs is wanted", hint="--keep 10")
         paths = paths[: max(0, len(paths) - int(values["keep"][:9]))]
-    found = [runs.read(path) for path in paths]
+    candidates = [runs.read(path) for path in paths]
     if "older_than" in values:
         seconds = units.minutes(values["older_than"], option="--older-than") * 60
-        found = [run for run in found if time.time() - run.began > seconds]
-    return found
+        candidates = [run for run in candidates if time.time() - run.began > seconds]
+    return candidates
 
 
 def _why_kept(run: Run, values: Mapping[str, str]) -> tuple[str, str] | None:

@@ -142,19 +142,19 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files that scripts call and that stand beside them: they are read, and nothing is said of them."""
     from echelon.lint.beside import MOST_BYTES, called
 
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for path, source in sources.items():
         is_shell = not path.endswith((".py", ".pyw", ".json", ".yaml", ".yml")) and len(source) <= MOST_BYTES
         for name in called(source.decode("utf-8", "replace")) if is_shell else ():
             for folder in dict.fromkeys((os.path.dirname(path), "")):
                 beside = os.path.normpath(os.path.join(folder, name))
-                if beside in sources or beside in found or not os.path.isfile(beside):
+                if beside in sources or beside in texts or not os.path.isfile(beside):
                     continue
                 with contextlib.suppress(OSError), open(beside, "rb") as file:
                     text = file.read(MOST_BYTES + 1)
                     if len(text) <= MOST_BYTES and b"\0" not in text:
-                        found[beside] = text
-    return found
+                        texts[beside] = text
+    return texts
 
 
 def _where(host: Host) -> Machine | None:

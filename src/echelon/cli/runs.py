@@ -29,12 +29,12 @@ def main(arguments: list[str]) -> int:
         return 0
     from echelon.launch import runs
 
-    found = [runs.read(path) for path in map(runs.find, scanned.rest)] or [runs.read(path) for path in runs.all_runs()]
+    listed = [runs.read(path) for path in map(runs.find, scanned.rest)] or [runs.read(path) for path in runs.all_runs()]
     if "json" in scanned.values:
-        print(json.dumps({"format": 1, "runs": [{"name": run.name, **asdict(run)} for run in found]}, indent=1))
-    elif found:
-        print_table(table(found))
-        for run in found if scanned.rest else ():
+        print(json.dumps({"format": 1, "runs": [{"name": run.name, **asdict(run)} for run in listed]}, indent=1))
+    elif listed:
+        print_table(table(listed))
+        for run in listed if scanned.rest else ():
             print(f"logs of {run.name}: {os.path.join(run.path, 'logs')}")
     else:
         print("no runs in echelon-runs/ of this folder")

@@ -140,7 +140,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
 
 
 def _machine(values: Mapping[str, str], host: Host) -> Machine:
-    """Return the machine to submit on; one that nobody has described is learned, if that is wanted."""
+    """Return the machine to submit on; learn an unknown machine if the user wants that."""
     try:
         return read_machine(values, host)[0]
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""What the person's terminal can do: how wide it is, and whether it knows colours."""
+"""The terminal's width, and whether it shows colours."""
 
 from __future__ import annotations
 

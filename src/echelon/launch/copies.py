@@ -21,12 +21,12 @@ def refuse(command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, s
     num_ranks = num_nodes * ranks_per_node
     if command.kind != "program" or num_ranks == 1:
         return
-    each, option = (f"each of the {num_ranks} ranks", f"-n {ranks_per_node} ") if num_ranks else ("each rank", "")
+    subject, option = (f"each of the {num_ranks} ranks", f"-n {ranks_per_node} ") if num_ranks else ("each rank", "")
     for python in _pythons(command, cwd):
         if _trains_alone(python, cwd, search_path):
             words = [*(["-m"] if python.kind == "module" else []), python.target, *python.arguments]
             raise UsageError(
-                f"{each} would train all of {python.target}, and write the same files: "
+                f"{subject} would train all of {python.target}, and write the same files: "
                 "a program after -- is started as it is, and nothing in the script distributes the work",
                 hint=f"echelon run {option}{shlex.join(words)}   or, where copies are meant: echelon run --scale off …",
             )
@@ -51,13 +51,13 @@ def _lines(path: str) -> list[list[str]]:
             lines = file.read(MOST_BYTES).replace("\\\n", " ").splitlines()
     except OSError:
         return []
-    found = []
+    split_lines = []
     for line in lines:
         try:
-            found.append(shlex.split(line, comments=True))
+            split_lines.append(shlex.split(line, comments=True))
         except ValueError:
             continue  # a quotation over several lines
-    return found
+    return split_lines
 
 
 def _after_python(words: Sequence[str]) -> list[Command]:
@@ -78,7 +78,7 @@ def _trains_alone(command: Command, cwd: str, search_path: list[str]) -> bool:
 
     try:
         script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=search_path)
-        found = imports.read_imports(script)
+        imported = imports.read_imports(script)
     except UsageError:
         return False  # a name that the shell makes, or an image holds
-    return distributes.trains(found) and not distributes.how(found)
+    return distributes.trains(imported) and not distributes.how(imported)

@@ -26,7 +26,7 @@ def write(path: str) -> None:
 
 
 def _linked(path: str, content: bytes) -> bool:
-    """Make the file a link to the same one of an earlier run, so that 3 MB are not in each run directory."""
+    """Link the file to the equal file of an earlier run, so that not every run directory takes 3 MB."""
     runs = os.path.dirname(os.path.dirname(path))
     if os.path.basename(runs) != RUNS:
         return False

@@ -82,8 +82,8 @@ def find(name: str) -> str:
             return path.rstrip("/")
     word = name.removeprefix(f"{RUNS}/").rstrip("/")
     paths = all_runs()
-    found = [path for path in paths if word and word in os.path.basename(path)]
-    exact = [path for path in found if short_name(path) == word] or found
+    matching = [path for path in paths if word and word in os.path.basename(path)]
+    exact = [path for path in matching if short_name(path) == word] or matching
     if len(exact) == 1:
         return exact[0]
     if exact:

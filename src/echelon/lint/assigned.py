@@ -53,7 +53,7 @@ def _of_option(word: Word, command: Command) -> Iterator[Variable]:
 
 
 def _assigned(word: Word, command: Command, *, is_exported: bool) -> Iterator[Variable]:
-    found = ASSIGNMENT.match(word.text)
-    if found:
-        value = word.text[found.end() :]
-        yield Variable(name=found[1], value=value, word=word, command=command, is_exported=is_exported)
+    assignment = ASSIGNMENT.match(word.text)
+    if assignment:
+        value = word.text[assignment.end() :]
+        yield Variable(name=assignment[1], value=value, word=word, command=command, is_exported=is_exported)

@@ -20,7 +20,7 @@ def called(text: str) -> list[str]:
     >>> called("source env.sh\\nsrun ./launch.sh python train.py\\nrm old.sh")
     ['env.sh', './launch.sh', 'train.py']
     """
-    found: dict[str, None] = {}
+    called_paths: dict[str, None] = {}
     for command in parse(text).commands:
         if command.program in INERT and command.program not in ("source", "."):
             continue
@@ -29,5 +29,5 @@ def called(text: str) -> list[str]:
             before = command.argv[index - 1].text.rpartition("/")[2] if index else ""
             is_called = path.endswith((".sh", ".py", ".bash")) or before in (*SHELLS, "source", ".") or index == 0
             if is_called and NAME.fullmatch(path) and not path.startswith("/"):
-                found[path] = None
-    return list(found)[:MOST]
+                called_paths[path] = None
+    return list(called_paths)[:MOST]

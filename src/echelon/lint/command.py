@@ -1,4 +1,4 @@
-"""What a shell script is taken apart into: words, commands, the blocks around them, here-documents."""
+"""The parts of a shell script: words, commands, the blocks around them, here-documents."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ class Job:
         names = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "constraint")
         asked = re.split(r"[:,&|*()\[\]=]+", " ".join(map(self.value, names)).lower().replace(" ", ":"))
         rows = words()["chips"]["named"]
-        found = next((rows[word] for part in asked for word in (part, part.partition("_")[0]) if word in rows), None)
-        return (found[0], found[1]) if found else ("", "")
+        row = next((rows[word] for part in asked for word in (part, part.partition("_")[0]) if word in rows), None)
+        return (row[0], row[1]) if row else ("", "")
 
     @cached_property
     def wants_devices(self) -> bool:
@@ -262,14 +262,14 @@ class Job:
     @cached_property
     def _choosing(self) -> frozenset[int]:
         """The blocks whose test names nodes, tasks or ranks."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         for command, follows in pairwise([*self.script.commands, *self.script.commands[-1:]]):
             is_case = command.program == "case"
             if (is_case or command.keyword in ("if", "elif")) and COUNTS.search(
                 " ".join(w.text for w in command.words)
             ):
-                found |= {block.number for block in (follows if is_case else command).blocks[-1:]}
-        return frozenset(found)
+                numbers |= {block.number for block in (follows if is_case else command).blocks[-1:]}
+        return frozenset(numbers)
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:

@@ -61,7 +61,7 @@ def lint(
     found_programs, _ = _programs({path: text for path, text in others.items() if kind(path, text) == "python"})
     known = (*programs, *found_programs)
     scripts = {os.path.basename(path): text for path, text in (others | texts).items() if kind(path, text) == "shell"}
-    found = [*broken, *look(programs, table.OF_PROGRAMS)]
+    findings = [*broken, *look(programs, table.OF_PROGRAMS)]
     jobs: list[Job] = []
     for path, text in texts.items():
         if kind(path, text) == "shell":
@@ -70,18 +70,18 @@ def lint(
             whole = [(job, 0), *jobs_inside(job)]
             for each, lines in whole:
                 judged = replace(each, machine=machine or recognise(each, machines or {}))
-                found += [moved(hit, lines) for hit in look([judged], table.OF_JOBS)]
+                findings += [moved(hit, lines) for hit in look([judged], table.OF_JOBS)]
                 jobs.append(judged)
     settings = [
         Settings(path=path, text=text, jobs=tuple(jobs))
         for path, text in texts.items()
         if kind(path, text) == "settings"
     ]
-    found += look(settings, table.OF_SETTINGS)
+    findings += look(settings, table.OF_SETTINGS)
     lines_by_path = {path: lines_of(text) for path, text in texts.items()}
-    kept = [each for each in found if not is_silenced(each.code, lines_by_path[each.path], each.line)]
+    kept = [each for each in findings if not is_silenced(each.code, lines_by_path[each.path], each.line)]
     names = tuple(sorted({job.machine.name for job in jobs if job.machine is not None}))
-    return Linted(findings=tuple(ordered(kept)), num_silenced=len(found) - len(kept), machines=names)
+    return Linted(findings=tuple(ordered(kept)), num_silenced=len(findings) - len(kept), machines=names)
 
 
 def kind(path: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a script runs in the end: variables filled in, functions, eval, bash -c and called scripts followed."""
+"""The commands that a script runs, through variables, functions, eval, bash -c and called scripts."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class _Reader:
         if self.text.startswith("((", self.at) and [word.raw for word in self.words] in ([], ["for"]):
             self.at = self._arithmetic(self.at + 2)
             return
-        found = OPERATOR.match(self.text, self.at)
-        operator = found.group() if found else self.text[self.at]
+        match = OPERATOR.match(self.text, self.at)
+        operator = match.group() if match else self.text[self.at]
         if operator == "(" and self.words:
             behind = self.text.find(")", self.at)
             if behind >= 0 and not self.text[self.at + 1 : behind].strip():
@@ -144,8 +144,8 @@ class _Reader:
         self.words, self.keyword, self.redirections = [], "", []
 
     def _redirection(self) -> None:
-        found = REDIRECTION.match(self.text, self.at)
-        operator = found.group() if found else self.text[self.at]
+        match = REDIRECTION.match(self.text, self.at)
+        operator = match.group() if match else self.text[self.at]
         if operator in ("<(", ">("):
             self._word()
             return

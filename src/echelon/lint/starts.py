@@ -94,12 +94,12 @@ def starts(command: Command) -> list[Start]:
     """Return the programs of a command from the outside in."""
     outer = starts(command.outer) if command.outer else []
     argv = command.argv
-    found: list[Start] = []
+    programs: list[Start] = []
     for number, (at, first, name) in enumerate(marks := _marks(argv)):
         end = marks[number + 1][0] if number + 1 < len(marks) else len(argv)
-        before = (*outer, *found)
-        found.append(Start(name=name, command=command, word=argv[at], words=argv[first:end], outer=before))
-    return found
+        before = (*outer, *programs)
+        programs.append(Start(name=name, command=command, word=argv[at], words=argv[first:end], outer=before))
+    return programs
 
 
 def _marks(argv: tuple[Word, ...]) -> list[tuple[int, int, str]]:

@@ -1,4 +1,4 @@
-"""What the variables of a shell script hold where they are used, as far as the script itself says it."""
+"""The values of a shell script's variables at each use, as far as the script sets them."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Values:
 
     def assign(self, word: Word, command: Command) -> None:
         """Take over an assignment."""
-        found = ASSIGNMENT.match(word.raw)
-        if found is None:
+        match = ASSIGNMENT.match(word.raw)
+        if match is None:
             return
-        name, rest = found[1], word.raw[found.end() :]
-        if found[2] or (OPAQUE.search(rest) and not rest.startswith("(")):
+        name, rest = match[1], word.raw[match.end() :]
+        if match[2] or (OPAQUE.search(rest) and not rest.startswith("(")):
             self.forget(name)
             return
-        elements = self._elements(word, found.end(), command)
-        is_append = found.group().endswith("+=")
+        elements = self._elements(word, match.end(), command)
+        is_append = match.group().endswith("+=")
         if is_append:
             old = self._known.get(name)
             if old is None:
@@ -80,15 +80,15 @@ class Values:
         if not rest.startswith("("):
             return [self.cells(word, command, start=start)]
         line, column = _place(word, start + 1)
-        found: list[Cells] = []
+        elements: list[Cells] = []
         for inner in parse_at(rest[1:-1], line, column).commands:
             for element in inner.words:
                 own = Word(
                     raw=element.raw, text=element.text, live=element.live, line=element.line, column=element.column,
                     caller=word.caller, where=word.where,
                 )  # fmt: skip
-                found += _split(self.cells(own, command))
-        return found
+                elements += _split(self.cells(own, command))
+        return elements
 
     def look(self, name: str, command: Command) -> list[Cells] | None:
         """Return the elements of a variable; None where they are not known, or depend on a branch."""
@@ -153,8 +153,8 @@ class _Walk:
                 is_kept = is_double and self.raw[at - 1] not in '$`"\\\n'
                 shown = range(begin if is_kept else at - 1, at) if self.raw[at - 1] != "\n" else range(0)
                 self._take(begin, at, start, shown=shown, is_quoted=True, is_live=False)
-            elif char == "$" and (found := EXPANSION.match(self.raw, at)) and self._expand(found, start, is_double):
-                at = found.end()
+            elif char == "$" and (match := EXPANSION.match(self.raw, at)) and self._expand(match, start, is_double):
+                at = match.end()
                 self._take(begin, at, start, shown=range(0), is_quoted=True, is_live=True)
             else:
                 at = _behind(self.raw, at)
@@ -203,13 +203,13 @@ def joined(cells: Cells) -> Word:
 
 def _split(cells: Cells) -> list[Cells]:
     """Return the words of characters, which unquoted spaces part."""
-    found: list[Cells] = [[]]
+    parts: list[Cells] = [[]]
     for cell in cells:
         if cell.char == SPLIT or (cell.char in " \t\n" and not cell.is_quoted):
-            found.append([])
+            parts.append([])
         else:
-            found[-1].append(cell)
-    return [part for part in found if part]
+            parts[-1].append(cell)
+    return [part for part in parts if part]
 
 
 def _conditions(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

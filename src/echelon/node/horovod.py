@@ -45,7 +45,7 @@ class Wrong(Exception):
 
 
 class Limits(NamedTuple):
-    """What a world of ranks needs."""
+    """The numbers of a world of ranks."""
 
     value_bytes: int
     num_keys: int

@@ -100,20 +100,20 @@ class RankStore(Server):
 
     def _with_neighbours(self, keys: List[bytes]) -> List[bytes]:
         """Return the value, and keys and values of those that follow by number."""
-        found = [self._kept[keys[0]]]
+        parts = [self._kept[keys[0]]]
         stem = keys[0].rstrip(b"0123456789")
         digits = keys[0][len(stem) :]
         if not 0 < len(digits) < 10:
-            return found
-        size, number = len(found[0]), int(digits)
+            return parts
+        size, number = len(parts[0]), int(digits)
         while size < READ_AHEAD_BYTES:
             number += 1
             key = stem + b"%d" % number
             if key not in self._kept:
                 break
-            found += [key, self._kept[key]]
-            size += len(found[-1])
-        return found
+            parts += [key, self._kept[key]]
+            size += len(parts[-1])
+        return parts
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._kept[key] = value

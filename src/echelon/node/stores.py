@@ -1,4 +1,4 @@
-"""What the first agent of a run serves to the ranks of an attempt: the store of our groups, and Horovod's."""
+"""The stores that the first agent serves to the ranks of an attempt: our groups' store, and Horovod's."""
 
 import resource
 import selectors

@@ -11,7 +11,7 @@ from echelon.units import amount, size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charged:
-    """What of a job its bill depends on."""
+    """The parts of a job on which its bill depends."""
 
     num_nodes: int
     devices_per_node: int

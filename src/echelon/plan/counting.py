@@ -11,15 +11,15 @@ from echelon.spec import Request
 
 def counted(request: Request) -> Request:
     """Return the request with its devices and nodes counted; raise Misfit where its numbers contradict each other."""
-    each = request.devices_per_node
-    if not each:
+    per_node = request.devices_per_node
+    if not per_node:
         return request
     devices, nodes = request.num_devices, request.num_nodes
     if not devices:
-        return replace(request, num_devices=each * (nodes or 1), num_nodes=nodes or 1)
-    if devices % each or (nodes and devices != nodes * each):
-        raise _contradiction(devices, nodes, each)
-    return replace(request, num_nodes=devices // each)
+        return replace(request, num_devices=per_node * (nodes or 1), num_nodes=nodes or 1)
+    if devices % per_node or (nodes and devices != nodes * per_node):
+        raise _contradiction(devices, nodes, per_node)
+    return replace(request, num_nodes=devices // per_node)
 
 
 def _contradiction(devices: int, nodes: int, each: int) -> Misfit:
@@ -37,7 +37,7 @@ def _contradiction(devices: int, nodes: int, each: int) -> Misfit:
 
 
 def changed(request: Request, changes: Sequence[Change]) -> Request:
-    """Return the request with the changes; one that named devices of a node goes on naming them."""
+    """Return the request with the changes; devices that were named per node stay named per node."""
     fields = dict(changes)
     if (
         request.devices_per_node
@@ -49,12 +49,12 @@ def changed(request: Request, changes: Sequence[Change]) -> Request:
 
 
 def _per_node(request: Request, fields: dict[str, int | str]) -> dict[str, int | str]:
-    each = request.devices_per_node
+    per_node = request.devices_per_node
     devices, nodes = int(fields.get("num_devices", 0)), int(fields.get("num_nodes", 0))
     if not nodes:
-        before = request.num_nodes or max(1, request.num_devices // each)
-        nodes = before if devices % before == 0 else max(1, devices // each)
-    devices = devices or nodes * each
+        before = request.num_nodes or max(1, request.num_devices // per_node)
+        nodes = before if devices % before == 0 else max(1, devices // per_node)
+    devices = devices or nodes * per_node
     total: dict[str, int | str] = {"num_devices": devices if request.num_devices else 0}
     if request.num_nodes or nodes > 1:
         total["num_nodes"] = nodes

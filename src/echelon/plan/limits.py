@@ -1,4 +1,4 @@
-"""What speaks against a partition: one row a limit, each with the number that disagrees and what would fit."""
+"""The limits of a partition, a row each, with the number that disagrees and a number that fits."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def _least_devices(case: Case) -> Broken | None:
 
 def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]:
     """Return the changes that give so many devices, or as near to it as the nodes that were asked for allow."""
-    nodes, each = case.request.num_nodes, case.laid.devices_per_node
+    nodes, per_node = case.request.num_nodes, case.laid.devices_per_node
     if not case.request.num_devices:
-        return (("num_nodes", -(-number // each) if above else max(1, number // each)),)
+        return (("num_nodes", -(-number // per_node) if above else max(1, number // per_node)),)
     if not nodes:
         return (("num_devices", number),)
     if number < nodes:

@@ -1,4 +1,4 @@
-"""What a user should know of a booking that is accepted: what costs less, what is billed as more, what is not given."""
+"""Notes on an accepted booking: a cheaper number, cores that are billed as devices, memory that is left out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROUNDING = 1.1  # more memory than 1.1 times the share is more, as `echelon lint
 def of(request: Request, machine: Machine, chosen: Candidate, today: date) -> tuple[str, ...]:
     """Return the notes, the dearest first."""
     request = counted(request)
-    found = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
-    return tuple(note for note in found if note)
+    notes = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
+    return tuple(note for note in notes if note)
 
 
 def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date) -> str:
@@ -61,9 +61,9 @@ def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
     if not asked:
         return ""
     if kind.memory_follows_devices:
-        each = size(fair_memory(kind)) if fair_memory(kind) else "its share"
+        share_text = size(fair_memory(kind)) if fair_memory(kind) else "its share"
         option = "--mem" if request.memory_bytes_per_node else "--mem-per-gpu"
-        return f"{option} is left out: on {machine.title} each device brings {each} of memory by itself"
+        return f"{option} is left out: on {machine.title} each device brings {share_text} of memory by itself"
     if not 0 < share * ROUNDING < laid.memory_bytes_per_node or _takes_all(chosen):
         return ""
     return f"{size(laid.memory_bytes_per_node)} for {_some(chosen)}, whose share is {size(share)}{_billed(chosen)}"

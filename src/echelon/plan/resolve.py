@@ -118,7 +118,7 @@ def _why_so(job: Job, around: Surroundings) -> list[Reason]:
 
 
 def _stdin_rank(job: Job, where: str, world_size: int) -> int:
-    """Return the rank that reads what is typed here: the only one, or the one that is to be debugged."""
+    """Return the rank that reads the keyboard: the only rank, or the rank of --debug."""
     if job.debug < 0:
         return 0 if where == "here" and world_size == 1 else -1
     if where != "here":

@@ -92,18 +92,18 @@ def state(host: Host, number: str) -> State:
 
 def refuse_bad_predecessor(host: Host, number: str) -> None:
     """Raise UsageError for a job that nothing can come after: it does not exist, or it has not ended well."""
-    found: State | None
+    predecessor: State | None
     try:
-        found = state(host, number)
+        predecessor = state(host, number)
     except EchelonError as error:
         if "not known to Slurm" not in error.message:
             raise
-        found = _from_accounting(host, number)
-    if found is None:
+        predecessor = _from_accounting(host, number)
+    if predecessor is None:
         raise UsageError(f"--after {number}: Slurm knows no job {number}", hint="squeue --me lists your jobs")
-    if found.is_over and found.name != "COMPLETED":
+    if predecessor.is_over and predecessor.name != "COMPLETED":
         raise UsageError(
-            f"--after {number}: {found.end(number)}, so a job after it would never start",
+            f"--after {number}: {predecessor.end(number)}, so a job after it would never start",
             hint="leave --after out, or submit that job again first",
         )
 
@@ -138,5 +138,5 @@ def read(text: str) -> State:
 
 
 def _field(text: str, name: str) -> str:
-    found = re.search(rf"(?:^|\s){name}=(\S+)", text)
-    return found.group(1) if found and found.group(1) not in ("(null)", "None", "Unknown", "N/A") else ""
+    match = re.search(rf"(?:^|\s){name}=(\S+)", text)
+    return match.group(1) if match and match.group(1) not in ("(null)", "None", "Unknown", "N/A") else ""

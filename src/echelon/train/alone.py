@@ -1,4 +1,4 @@
-"""What one rank does alone, such as writing a file: in it nobody waits for the others, for they do not come."""
+"""Acts of a single rank, such as writing a file: in them no exchange may begin, for the other ranks do not come."""
 
 from contextlib import contextmanager
 from typing import Iterator, List

@@ -79,13 +79,13 @@ def is_in_use() -> bool:
 
 
 def _open_files(names: Tuple[str, ...]) -> List[str]:
-    found = []
+    paths = []
     for descriptor in os.listdir("/proc/self/fd") if names and os.path.isdir("/proc/self/fd") else ():
         try:
-            found.append(os.readlink("/proc/self/fd/" + descriptor))
+            paths.append(os.readlink("/proc/self/fd/" + descriptor))
         except OSError:
             continue  # that of the look itself
-    return [path for path in found if path.startswith(names)]
+    return [path for path in paths if path.startswith(names)]
 
 
 def before_first_use(act: Callable[[], None]) -> None:

@@ -329,7 +329,7 @@ def _checkpoint(draws: Draws, original: Function) -> Function:
 
 
 class _Replaced:
-    """What was replaced, to be put back."""
+    """PyTorch's own functions, to be put back."""
 
     def __init__(self) -> None:
         self._originals: List[Tuple[Any, str, Any]] = []

@@ -89,10 +89,10 @@ class Gradients:
 
     def parameters(self) -> List[nn.Parameter]:
         """Return what is trained, each once, in the order of the optimizers' groups."""
-        found: Dict[int, nn.Parameter] = {}
+        parameters: Dict[int, nn.Parameter] = {}
         for optimizer in self.known_optimizers():
-            found.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
-        return list(found.values())
+            parameters.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
+        return list(parameters.values())
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
         """Return what one optimizer trains."""

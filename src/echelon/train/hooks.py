@@ -106,8 +106,8 @@ def _hook_backward(run: Run) -> None:
 def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
     """Return one loss that has the gradients of several tensors, each with its weights."""
     several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    given = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
-    terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, given)]  # noqa: B905
+    factors = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
+    terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, factors)]  # noqa: B905
     loss = terms[0]
     for term in terms[1:]:
         loss = loss + term

@@ -31,7 +31,7 @@ def gather(value: Any, group: Any = None) -> List[Any]:
 
 
 def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = False) -> Any:
-    """Return, on all ranks, the value of the rank `source`, which is one of all ranks' numbers."""
+    """Return the value of rank `source` on all ranks; `source` counts all ranks of the run."""
     device = _device_of(group)
     if dist.get_rank() == source:
         content = plain.encode(value, leaves_out=leaves_out)

@@ -27,7 +27,7 @@ class _CannotTravel(Exception):
 
 
 class NotPlain(ValueError):
-    """What was received is no message of ours."""
+    """The received bytes are no message of echelon."""
 
 
 def encode(value: Any, *, leaves_out: bool = False) -> bytes:
@@ -164,12 +164,12 @@ def _dict(form: List[Any], blobs: Blobs) -> Dict[Any, Any]:
 
 def _imported(module: str, name: str) -> Any:
     """Return a class that this process has imported by itself."""
-    found: Any = sys.modules[module]
+    entry: Any = sys.modules[module]
     for part in name.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, type):
+        entry = getattr(entry, part)
+    if not isinstance(entry, type):
         raise TypeError(name)
-    return found
+    return entry
 
 
 def _fields(form: List[Any], blobs: Blobs) -> Any:

@@ -17,7 +17,7 @@ import torch
 
 
 class Row(NamedTuple):
-    """One kind; take_apart() itself takes apart those of which no class is named here."""
+    """A kind of value; take_apart() handles kinds that name no class here."""
 
     kind: Any
     parts: Any
@@ -96,10 +96,10 @@ def _headers(items: List[Tuple[str, str]]) -> Any:
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
         raise TypeError(name)
-    return found
+    return dtype
 
 
 _ROWS: Dict[str, Row] = {

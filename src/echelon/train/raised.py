@@ -16,7 +16,7 @@ PATIENCE = datetime.timedelta(seconds=30)
 
 
 class Raised:
-    """What a model has raised on this rank, until the script goes on."""
+    """The exception that a model raised on this rank, until the script goes on."""
 
     def __init__(self, world: World) -> None:
         self._world = world.processes

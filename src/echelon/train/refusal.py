@@ -104,7 +104,7 @@ def _tell(error: BaseException, place: str) -> None:
 
 
 def end_refused() -> None:
-    """End this process as one that was refused."""
+    """End this process with the exit code of a refusal."""
     if sys.stdout is not None:
         sys.stdout.flush()
     os._exit(REFUSED_EXIT_CODE)

@@ -56,9 +56,9 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         link = self._link()
         if time.monotonic() < link.ahead_until and name in link.ahead:
             return link.ahead.pop(name)
-        found = self._wait_for([name], self.timeout)
+        values = self._wait_for([name], self.timeout)
         link.ahead.pop(name, None)
-        return found[0]
+        return values[0]
 
     def multi_get(self, keys: Sequence[str]) -> List[bytes]:
         """Return many values, once all are there."""
@@ -104,12 +104,12 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (the names by which PyTorch's PrefixStore asks)
 
     def _wait_for(self, names: List[bytes], timeout: Any) -> List[bytes]:
-        found = self._ask(b"W", names, timeout)
+        values = self._ask(b"W", names, timeout)
         if len(names) == 1:
             link = self._link()
-            link.ahead = dict(zip([names[0], *found[1::2]], found[::2]))  # noqa: B905
+            link.ahead = dict(zip([names[0], *values[1::2]], values[::2]))  # noqa: B905
             link.ahead_until = time.monotonic() + _AHEAD_SECONDS
-        return found
+        return values
 
     def _ask(self, word: bytes, parts: List[bytes], timeout: Any = None) -> List[bytes]:
         link = self._link()

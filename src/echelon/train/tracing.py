@@ -1,4 +1,4 @@
-"""What looks at a model by calling it: a trace, an export, a counter of operations. It sees the model of one device."""
+"""Tools that look at a model by calling it (a trace, an export, a counter of FLOPs) see the model of one device."""
 
 import sys
 from functools import wraps

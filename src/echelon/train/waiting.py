@@ -99,15 +99,15 @@ class Waits:
     def _answers(self, number: int) -> Dict[int, Stand]:
         """Return where ranks stand; who does not answer is left out."""
         deadline = time.monotonic() + ANSWER_SECONDS
-        found: Dict[int, Stand] = {}
-        while len(found) < self._num_ranks and time.monotonic() < deadline:
-            for rank in set(range(self._num_ranks)) - set(found):
+        stands: Dict[int, Stand] = {}
+        while len(stands) < self._num_ranks and time.monotonic() < deadline:
+            for rank in set(range(self._num_ranks)) - set(stands):
                 key = "%d/%d" % (number, rank)
                 if self._store.check([key]):
-                    found[rank] = Stand(*json.loads(self._store.get(key)))
+                    stands[rank] = Stand(*json.loads(self._store.get(key)))
                     self._store.delete_key(key)
             time.sleep(0.1)
-        return found
+        return stands
 
     def _judge(self, stands: Dict[int, Stand]) -> None:
         """Refuse where all wait, and stood so a round before: none was on its way; else say who waits for whom."""

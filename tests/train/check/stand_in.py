@@ -23,7 +23,7 @@ FACTORIES = ("tensor", "as_tensor", "zeros", "ones", "full", "empty", "rand", "r
 
 
 class Driver:
-    """What a process asks of the driver."""
+    """The calls of a process to the driver."""
 
     def __init__(self) -> None:
         self.began_in = 0

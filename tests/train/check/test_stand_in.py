@@ -61,7 +61,7 @@ print("done", os.getpid())
 
 
 class Done(NamedTuple):
-    """What a run of two ranks left behind."""
+    """The result of a run of two ranks."""
 
     code: int
     out: str

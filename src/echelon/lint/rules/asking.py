@@ -63,12 +63,12 @@ def _other_tasks(start: object) -> bool:
 
 def contradicting_tasks(job: Job) -> Iterator[Hit]:
     """--ntasks beside --nodes and --ntasks-per-node that have another product."""
-    total, each, nodes = (job.option(name) for name in ("ntasks", "ntasks-per-node", "nodes"))
+    total, per_node, nodes = (job.option(name) for name in ("ntasks", "ntasks-per-node", "nodes"))
     count = job.asked("ntasks")
     if total is None or not count or nodes is None or not job.asked("nodes") or "-" in nodes.value:
         return
     num_nodes = job.asked("nodes")
-    if each is not None and job.asked("ntasks-per-node"):
+    if per_node is not None and job.asked("ntasks-per-node"):
         product = num_nodes * job.asked("ntasks-per-node")
         if product != count:
             shown = f"{num_nodes} nodes × {job.asked('ntasks-per-node')} tasks = {product}"
@@ -79,7 +79,7 @@ def contradicting_tasks(job: Job) -> Iterator[Hit]:
 
 
 def two_memories(job: Job) -> Iterator[Hit]:
-    """More than one of the three options for memory, of which Slurm takes one."""
+    """Find several options for memory; Slurm accepts a single option."""
     options = [option for name in MEMORY if (option := job.option(name))]
     if len(options) > 1:
         last = max(options, key=lambda option: (option.line, option.column))
@@ -91,12 +91,12 @@ def two_memories(job: Job) -> Iterator[Hit]:
 def signal(job: Job) -> Iterator[Hit]:
     """A signal that nobody catches, or that the shell cannot catch in time."""
     option = job.option("signal")
-    found = re.fullmatch(r"(?:([BR]+):)?(?:SIG)?(\w+)(?:@\d+)?", option.value.upper()) if option else None
-    if option is None or found is None:
+    match = re.fullmatch(r"(?:([BR]+):)?(?:SIG)?(\w+)(?:@\d+)?", option.value.upper()) if option else None
+    if option is None or match is None:
         return
-    name = found[2]
+    name = match[2]
     traps = [command for command in job.commands if command.program == "trap" and _catches(command, name)]
-    if "B" not in (found[1] or ""):
+    if "B" not in (match[1] or ""):
         if traps:
             message = f"{option.written} goes to the steps alone: the trap of line {traps[0].argv[0].line} is never run"
             yield hit(option, message, f"--signal=B:{option.value}")

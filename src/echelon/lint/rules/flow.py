@@ -141,10 +141,10 @@ def module_after_environment(job: Job) -> Iterator[Hit]:
         if command.program == "deactivate":
             activated = None
         names = argv[2:] if argv[1:2] and argv[1] in ("load", "add") else argv[1:] if command.program == "ml" else []
-        found = next((name for name in names if PYTHONS.search(name) and not name.startswith("-")), "")
-        if activated is not None and command.program in ("module", "ml") and found and command.outer is None:
+        python = next((name for name in names if PYTHONS.search(name) and not name.startswith("-")), "")
+        if activated is not None and command.program in ("module", "ml") and python and command.outer is None:
             message = (
-                f"{found} comes before the environment of line {activated.argv[0].line} on the PATH: its python runs"
+                f"{python} comes before the environment of line {activated.argv[0].line} on the PATH: its python runs"
             )
             repair = f"module load {' '.join(names)}   above line {activated.argv[0].line}"
             yield hit(command.argv[0], message, repair)

@@ -30,8 +30,8 @@ def nproc(job: Job) -> Iterator[Hit]:
             ranks = "1 rank" if count == 1 else f"{count} ranks"
             message = f"{ranks} on each node, and the job has {job.devices_per_node} devices there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
-            found = hit(word, message, f"{name}={job.devices_per_node}")
-            yield found if count > job.devices_per_node else replace(found, severity="warning")
+            mistake = hit(word, message, f"{name}={job.devices_per_node}")
+            yield mistake if count > job.devices_per_node else replace(mistake, severity="warning")
 
 
 def started_by_each_task(job: Job) -> Iterator[Hit]:
@@ -59,17 +59,17 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
             continue
         message = f"{start.name} starts on the first node alone, and the job has {job.num_nodes}"
         tasks = "" if not launches else f"--ntasks={job.num_nodes} --ntasks-per-node=1 "
-        found = hit(start.word, message, f"srun {tasks}{start.name} …")
+        mistake = hit(start.word, message, f"srun {tasks}{start.name} …")
         is_sure = launches and _waits(job, start)
-        yield found if is_sure else replace(found, severity="warning")
+        yield mistake if is_sure else replace(mistake, severity="warning")
         if not launches:
             return
 
 
 def _waits(job: Job, start: Start) -> bool:
     """Tell whether a launcher waits for nodes on which nobody starts it."""
-    given = start.option("nnodes", "num-machines")
-    return given is not None and ":" not in given[1] and job.number(given[1]) > 1
+    number = start.option("nnodes", "num-machines")
+    return number is not None and ":" not in number[1] and job.number(number[1]) > 1
 
 
 def _is_beside_steps(job: Job, start: Start) -> bool:
@@ -101,8 +101,8 @@ def alone_on_several(job: Job) -> Iterator[Hit]:
 
 def _is_one_task(job: Job, start: Start) -> bool:
     """Tell whether the step starts one task in all: there is a step for each node, or for each training."""
-    given = start.step.option("ntasks", "n") if start.step else None
-    return given is not None and job.number(given[1]) == 1
+    number = start.step.option("ntasks", "n") if start.step else None
+    return number is not None and job.number(number[1]) == 1
 
 
 def _meeting(nodes: int) -> str:
@@ -214,8 +214,8 @@ def processes_of_accelerate(job: Job) -> Iterator[Hit]:
             word, value = given
             message = f"{count} processes in all, and the job has {nodes} × {job.devices_per_node} = {wanted} devices"
             repair = word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
-            found = hit(word, message, repair)
-            yield found if count > wanted else replace(found, severity="warning")
+            mistake = hit(word, message, repair)
+            yield mistake if count > wanted else replace(mistake, severity="warning")
 
 
 def trainer(job: Job) -> Iterator[Hit]:
@@ -240,9 +240,9 @@ def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[
             and place is not None
         ):
             message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, and the job has {there}"
-            found = hit(place, message, f"Trainer({name}={there}, …)")
+            mistake = hit(place, message, f"Trainer({name}={there}, …)")
             is_idle = name == "devices" and given < there
-            yield replace(found, severity="warning") if is_idle else found
+            yield replace(mistake, severity="warning") if is_idle else mistake
 
 
 def horovod(job: Job) -> Iterator[Hit]:

@@ -144,8 +144,8 @@ def not_exported(job: Job) -> Iterator[Hit]:
             continue  # a launcher sets it, or nobody reads it
         what = variable.word.raw.partition("\n")[0]
         message = f"{name} is not exported: no program that is started sees it"
-        found = hit(variable.word, message, f"export {what}", edits=_exported(variable))
-        yield found if is_needed else replace(found, severity="warning")
+        mistake = hit(variable.word, message, f"export {what}", edits=_exported(variable))
+        yield mistake if is_needed else replace(mistake, severity="warning")
 
 
 def _meets_by_variables(job: Job) -> bool:
@@ -210,9 +210,9 @@ def _is_needed(job: Job, command: Command, word: Word) -> bool:
     if re.match(r"(?:LOCAL_)?RANK=", word.text) or command.program.startswith("python"):
         return True
     for start in job.started("torchrun", "accelerate"):
-        given = start.option("node-rank", "machine-rank")
+        node_rank = start.option("node-rank", "machine-rank")
         backend = start.option("rdzv-backend")
-        if given is not None and (backend is None or backend[1] == "static"):
+        if node_rank is not None and (backend is None or backend[1] == "static"):
             return True
     return False
 

@@ -52,7 +52,7 @@ def unknown_option(job: Job) -> Iterator[Hit]:
 
 
 def _of_nobody(option: Option, known: frozenset[str]) -> Iterator[Hit]:
-    """An option that Slurm does not have: a site's own, one of srun alone, or a slip."""
+    """Find an option that Slurm does not have: a site's option, an option of srun alone, or a slip."""
     table = words()["slurm"]
     if option.name in table["sites"]["options"]:
         return
@@ -168,19 +168,19 @@ def _meant(option: Option) -> tuple[str, bool]:
 def placeholder(job: Job) -> Iterator[Hit]:
     """Something that a person was to fill in."""
     for option in job.header.options:
-        found = PLACEHOLDER.search(option.written)
-        if found and option.name not in ("job-name", "comment"):
-            placed = hit(option, f"{found.group()} has not been filled in", f"--{option.name}=…")
+        match = PLACEHOLDER.search(option.written)
+        if match and option.name not in ("job-name", "comment"):
+            placed = hit(option, f"{match.group()} has not been filled in", f"--{option.name}=…")
             yield replace(placed, severity="warning") if option.name in LABELS else placed
     for command in job.script.commands:
         for word in command.argv if command.outer is None else ():
             text = re.sub(r"'[^']*'|\$\{\{?[^}]*\}\}?", "", word.raw)
-            if found := re.search(r"\{\{.*?\}\}|project_(?:X+|x+|0{6,})\b|\bYOUR_\w+", text):
-                yield hit(word, f"{found.group()} has not been filled in")
+            if match := re.search(r"\{\{.*?\}\}|project_(?:X+|x+|0{6,})\b|\bYOUR_\w+", text):
+                yield hit(word, f"{match.group()} has not been filled in")
     for number, line in enumerate(job.lines, 1):
         code = "" if line.lstrip().startswith("#") or number in job.document_lines else line
-        if job.is_batch and (found := re.search(r"(?<![<\w])<[a-z][a-z_ -]*>(?!\w)", code)):
-            at, text = found.start() + 1, found.group()
+        if job.is_batch and (match := re.search(r"(?<![<\w])<[a-z][a-z_ -]*>(?!\w)", code)):
+            at, text = match.start() + 1, match.group()
             message = f"{text} has not been filled in; the shell reads it as redirections from and to files"
             yield Hit(line=number, column=at, width=len(text), message=message)
 

@@ -141,7 +141,7 @@ def _origin(program: Program, call: ast.Call) -> str:
 
 
 def _trains_with(program: Program, call: ast.Call) -> bool:
-    """Tell whether a loader without shuffle is the one that is trained with, and nothing shares its samples out."""
+    """Tell whether the script trains with a loader that neither shuffles nor shares out its samples."""
     name, dataset = _target(program, call), ast.unparse(call.args[0]) if call.args else ""
     shares = SHARING.search(re.sub(r"world_size|get_rank", "", program.text.lower()))
     if shares or not name or not dataset or re.search("val|test|eval", name):

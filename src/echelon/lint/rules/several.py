@@ -15,16 +15,16 @@ from echelon.lint.toml import words
 
 
 def no_machine_rank(job: Job) -> Iterator[Hit]:
-    """accelerate on several nodes, each of which takes itself for the first."""
+    """Find accelerate on several nodes where each node takes itself for the first."""
     for start in job.started("accelerate"):
-        given = start.option("num-machines")
-        count = job.number(given[1]) if given else 0
+        machines = start.option("num-machines")
+        count = job.number(machines[1]) if machines else 0
         others = ("machine-rank", "rdzv-backend", "config-file", "deepspeed-hostfile", "deepspeed-multinode-launcher")
-        if given is None or count < 2 or start.step is None or any(start.option(name) for name in others):
+        if machines is None or count < 2 or start.step is None or any(start.option(name) for name in others):
             continue
         message = f"{count} machines and no --machine_rank: each node takes itself for number 0, and they never meet"
         rank = f"${words()['slurm']['variable']}NODEID"
-        yield hit(given[0], message, f"srun … bash -c 'accelerate launch --machine_rank {rank} …'")
+        yield hit(machines[0], message, f"srun … bash -c 'accelerate launch --machine_rank {rank} …'")
 
 
 def lightning_tasks(job: Job) -> Iterator[Hit]:
@@ -49,7 +49,7 @@ def lightning_tasks(job: Job) -> Iterator[Hit]:
 
 def _devices(job: Job, start: Start, call: ast.Call) -> int:
     """Return how many devices a Trainer takes; 0 where it cannot be told."""
-    given = next((start.option(name) for name in ("devices", "trainer.devices") if start.option(name)), None)
+    option = next((start.option(name) for name in ("devices", "trainer.devices") if start.option(name)), None)
     node = keyword(call, "devices") or keyword(call, "gpus")
     value = constant(node)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -60,7 +60,7 @@ def _devices(job: Job, start: Start, call: ast.Call) -> int:
         return value
     if node is not None and "device_count" in ast.unparse(node):
         return job.devices_per_node
-    return job.number(given[1]) if given else 0
+    return job.number(option[1]) if option else 0
 
 
 def keeps_waiting(job: Job) -> Iterator[Hit]:
@@ -69,12 +69,12 @@ def keeps_waiting(job: Job) -> Iterator[Hit]:
     inner = [each for each in job.starts if each.name in ("python", "python3", *LAUNCHERS)]
     training = {id(each.step.word) for each in inner if each.step is not None}
     for start in job.started("srun"):
-        given = start.option("kill-on-bad-exit", "K")
-        is_off = given is not None and given[1].strip() == "0" and given[0].text.endswith("0")
+        option = start.option("kill-on-bad-exit", "K")
+        is_off = option is not None and option[1].strip() == "0" and option[0].text.endswith("0")
         is_off_by_default = variable is not None and variable.value == "0"
         several = job.step_tasks_per_node(start) * job.step_nodes(start) > 1
         if id(start.word) in training and several and (is_off or is_off_by_default):
-            place = given[0] if given and is_off else variable.word if variable else start.word
+            place = option[0] if option and is_off else variable.word if variable else start.word
             message = "where one rank fails, the others are kept, and wait for it until the job's time is over"
             yield hit(place, message, "--kill-on-bad-exit=1")
             return
@@ -83,16 +83,16 @@ def keeps_waiting(job: Job) -> Iterator[Hit]:
 def no_slots(job: Job) -> Iterator[Hit]:
     """A hostfile for DeepSpeed that does not say how many devices each host has."""
     for start in job.started("deepspeed"):
-        given = start.option("hostfile", "H")
-        if given is None:
+        hostfile = start.option("hostfile", "H")
+        if hostfile is None:
             continue
         for command in job.commands:
             targets = [each.target for each in command.redirections if each.operator in (">", ">>", ">|")]
-            if not any(_same(target.text, given[1]) for target in targets):
+            if not any(_same(target.text, hostfile[1]) for target in targets):
                 continue
             texts = [word.text for each in job.script.commands for word in each.words]
             if "slots" not in " ".join(texts + [document.text for document in job.script.documents]):
-                message = f"{given[1]} has names alone: DeepSpeed wants `name slots=N` in each line, and refuses it"
+                message = f"{hostfile[1]} has names alone: DeepSpeed wants `name slots=N` in each line, and refuses it"
                 number = job.devices_per_node or 8
                 yield hit(command.argv[0] if command.argv else command.words[0], message, f'sed "s/$/ slots={number}/"')
                 return

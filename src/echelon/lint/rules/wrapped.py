@@ -1,4 +1,4 @@
-"""Models that are wrapped for several ranks, and what one rank does with them alone."""
+"""Mistakes with wrapped models (DDP, FSDP): a single rank calls, loads or leaves the model alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OPTIMIZER = re.compile(r"optim|^opt$", re.IGNORECASE)
 
 def _wrapped(program: Program) -> dict[str, int]:
     """Return the names of models that DistributedDataParallel wraps, with the line."""
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             name = program.name(node.value.func).rpartition(".")[2]
             if name in ("DistributedDataParallel", "DDP"):
-                found |= {ast.unparse(target): node.lineno for target in node.targets}
-    return found
+                lines |= {ast.unparse(target): node.lineno for target in node.targets}
+    return lines
 
 
 def recorded_everywhere(program: Program) -> Iterator[Hit]:
@@ -31,8 +31,8 @@ def recorded_everywhere(program: Program) -> Iterator[Hit]:
     if not program.is_distributed or any("WANDB_MODE" in text for text in program.texts):
         return
     for name, call in program.calls:
-        given = {each.arg for each in call.keywords}
-        is_shared = "group" in given or (keyword(call, "mode") is not None and program.speaks_of_rank(call))
+        keywords = {each.arg for each in call.keywords}
+        is_shared = "group" in keywords or (keyword(call, "mode") is not None and program.speaks_of_rank(call))
         if name in RECORDERS and not is_shared and not program.is_guarded(call):
             message = f"every rank calls {name}: there are as many runs as ranks, each with the curves of one"
             yield program.hit(call, message, f"if torch.distributed.get_rank() == 0:\n    {ast.unparse(call)}")
@@ -79,15 +79,15 @@ def leaves_loop(program: Program) -> Iterator[Hit]:
 
 def _loop(program: Program, node: ast.AST) -> ast.For | ast.While | None:
     """Return the loop that a statement leaves: the nearest for break, the outermost of the function for return."""
-    found = None
+    loop = None
     for parent in program.around(node):
         if isinstance(parent, FUNCTIONS):
             break
         if isinstance(parent, (ast.For, ast.While)):
-            found = parent
+            loop = parent
             if isinstance(node, ast.Break):
                 break
-    return found
+    return loop
 
 
 def _trains_together(loop: ast.AST) -> bool:

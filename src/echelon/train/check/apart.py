@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..wholes import is_sharded
+from . import dropouts
 
-_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -67,12 +67,9 @@ class Copies:
 @contextmanager
 def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
     """Leave dropout out, say nothing, and let BatchNorm see each sample alone where it sees a rank's."""
-    functional = nn.functional
     with ExitStack() as stack:
-        for name in _DROPOUTS:
-            _replace(stack, name, _same)
-        _replace(stack, "scaled_dot_product_attention", _without_dropout(functional.scaled_dot_product_attention))
-        batch_norm = functional.batch_norm
+        stack.callback(dropouts.switch_off())
+        batch_norm = nn.functional.batch_norm
         _replace(
             stack, "batch_norm", _norm_of_copies(batch_norm) if are_statistics_whole else _norm_of_each(batch_norm)
         )
@@ -86,19 +83,6 @@ def _replace(stack: ExitStack, name: str, function: Callable[..., Any]) -> None:
     original = getattr(nn.functional, name)
     setattr(nn.functional, name, function)
     stack.callback(setattr, nn.functional, name, original)
-
-
-def _same(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
-    return tensor
-
-
-def _without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(attention)  # torch.compile asks functions for their names
-    def compute(*args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("dropout_p", None)  # the fifth argument
-        return attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
-
-    return compute
 
 
 def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ NEGLIGIBLE = 1e-7
 
 
 class Difference(NamedTuple):
-    """What differs, and how."""
+    """A difference: the name of the tensor, and the size of the difference."""
 
     what: str
     how: str

@@ -1,4 +1,4 @@
-"""What is compared of a step with that of one device, and within which bounds."""
+"""Compare a step's gradients and buffers with those of one device, within bounds."""
 
 import math
 import os
@@ -139,7 +139,7 @@ def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:
 
 
 def _name(parameter: nn.Parameter) -> str:
-    """Return a parameter's name in the outermost module, which is the one of the most parts."""
+    """Return a parameter's name in the outermost module: the longest of its names."""
     names = [
         "%s.%s" % (type(module).__name__, name)
         for module in modules.living()

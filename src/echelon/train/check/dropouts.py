@@ -1,4 +1,4 @@
-"""Dropout is off as long as steps are compared: each rank would leave out others than one device does."""
+"""Switch dropout off while steps are compared: each rank would drop other elements than one device drops."""
 
 from functools import partial, wraps
 from typing import Any, Callable, List

@@ -84,7 +84,7 @@ class FirstStep:
         return self._oracle.why_not == TOO_LARGE
 
     def keep_dropout_off(self) -> None:
-        """Leave dropout off for the whole run, which is one that is compared step by step."""
+        """Leave dropout off for the whole run, because the run is compared step by step."""
         if self.is_due:
             self.is_due = False
             dropouts.switch_off()
@@ -138,7 +138,7 @@ class FirstStep:
                 atexit.register(lambda: self._finish() if self.is_open and os.getpid() == pid else None)
 
     def note_workers(self, num_workers: int) -> None:
-        """Remember that samples come from worker processes, of which it is not seen whether they draw."""
+        """Remember that worker processes make the samples; they may draw random numbers unseen."""
         self._num_workers = max(self._num_workers, num_workers)
 
     def before_step(self, gradients: "Gradients", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
@@ -175,8 +175,8 @@ class FirstStep:
             self._reports[message["place"]] = message
 
     def _compare(self, place: int, parameters: List[nn.Parameter]) -> None:
-        found = each_whole(one.grad for one in parameters if one.grad is not None)
-        gradients = [None if one.grad is None else next(found) for one in parameters]
+        wholes = each_whole(one.grad for one in parameters if one.grad is not None)
+        gradients = [None if one.grad is None else next(wholes) for one in parameters]
         if not self._is_main or self._why_not:
             return
         while place not in self._reports and self._oracle.is_out:

@@ -230,7 +230,7 @@ def _numbers_of(group: Any) -> List[float]:
 
 
 def _told(every: List[Any]) -> str:
-    """Say what two ranks differ in first: one of them is rank 0, whose numbers one device would have."""
+    """Name the first difference between rank 0 and another rank; rank 0 has the numbers of one device."""
     for place in range(max(len(notes) for notes in every)):
         of_ranks = [notes[place] if place < len(notes) else ("no line", "nothing more", [0.0] * 3) for notes in every]
         for rank, (line, what, numbers) in enumerate(of_ranks):

@@ -20,7 +20,7 @@ _EXACT = 1 << 40  # sums of several stay whole numbers in a double
 
 
 class Signature(NamedTuple):
-    """What must be equal on all ranks; numbers of a device stay there, for reading them would wait for it."""
+    """A signature: numbers that must be equal on all ranks. Numbers on a device stay there; reading them would wait."""
 
     exact: Any
     """Equal to the last bit: shapes, names, indices, whole numbers."""

@@ -110,7 +110,7 @@ class Spots:
 
 
 def is_spot(step: int, num_ranks: int) -> bool:
-    """Say whether a step is compared: some early ones, then one of a thousand; fewer where ranks are many."""
+    """Say whether a step is compared: a few early steps, then one step of a thousand; fewer with many ranks."""
     cost = num_ranks + 2
     if step in EARLY:
         return 4 * step >= cost
@@ -263,11 +263,11 @@ class _Call:
         if theirs is None:
             return ""
         names = [self._copies.names.get(key, "") for key, copy in copies if copy.requires_grad]
-        found = difference_of_gradients(own, theirs, names)
+        mismatch = difference_of_gradients(own, theirs, names)
         return (
             ""
-            if found is None
-            else "the gradient of %s.%s, by which all ranks' rows %s" % (name, found.what, found.how)
+            if mismatch is None
+            else "the gradient of %s.%s, by which all ranks' rows %s" % (name, mismatch.what, mismatch.how)
         )
 
     def _whole_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: Any) -> Optional[List[torch.Tensor]]:
@@ -325,8 +325,8 @@ def _fits(value: Any) -> bool:
 
 def _views_of(views: Any) -> List[torch.Tensor]:
     """Return what a model gives, each once, in the order of `calls.distinct`."""
-    found = {id(one): one for one in tensors_of(views) if not isinstance(one, nn.Parameter)}
-    return list(found.values())
+    distinct = {id(one): one for one in tensors_of(views) if not isinstance(one, nn.Parameter)}
+    return list(distinct.values())
 
 
 def _weights_of_outputs(views: Any, seed: int) -> List[torch.Tensor]:
@@ -358,10 +358,10 @@ def _gradients(value: Any, copies: Sequence[Any]) -> Optional[List[torch.Tensor]
     if value is None or not value.requires_grad or not wanted:
         return None
     try:
-        found = torch.autograd.grad(value, wanted, allow_unused=True)
+        gradients = torch.autograd.grad(value, wanted, allow_unused=True)
     except RuntimeError:
         return None  # reentrant checkpoints, say
-    return [_dense(one, weight) for one, weight in zip(found, wanted)]  # noqa: B905
+    return [_dense(one, weight) for one, weight in zip(gradients, wanted)]  # noqa: B905
 
 
 def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tensor:

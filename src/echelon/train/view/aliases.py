@@ -32,7 +32,7 @@ def note(view: View, whole: torch.Tensor, result: Any) -> None:
 
 
 def whole_of(view: View) -> torch.Tensor:
-    """Return a view whole: that of which a part is kept already, so that all parts show the same elements."""
+    """Return a view whole: the whole whose parts are kept already, so that all parts show the same elements."""
     needs_gradient = torch.is_grad_enabled() and view.requires_grad
     for known in _known:
         if known.view is view and known.whole.requires_grad == needs_gradient:

@@ -17,7 +17,7 @@ _KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 
 
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute one of PyTorch's inner functions of which some argument is a view."""
+    """Compute an inner function of PyTorch that has a view among its arguments."""
     name = func._schema.name
     views = [one for one in tensors_of(args, kwargs) if isinstance(one, View)]
     if name == _KEEPING[0]:
@@ -32,9 +32,9 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if name in _KEEPING and len(views) == 1 and not isinstance(views[0], (Partial, Pieces)):
         return like(views[0], func(views[0].local, *args[1:], **kwargs))
     with torch.no_grad():
-        given = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
-        result = func(*given[0], **given[1])
-    if args and isinstance(args[0], View) and result is given[0][0]:  # in place
+        whole = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, View) else one)
+        result = func(*whole[0], **whole[1])
+    if args and isinstance(args[0], View) and result is whole[0][0]:  # in place
         args[0].put_whole(result)
         return args[0]
     return result
@@ -53,8 +53,9 @@ def install() -> None:
 
     def new(cls: Any, data: Any = None, requires_grad: bool = False, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(data, View):
-            given = () if data is None else (data,)
-            return original(cls, *given, requires_grad, *args, **kwargs) if given else original(cls, *args, **kwargs)
+            if data is None:
+                return original(cls, *args, **kwargs)
+            return original(cls, data, requires_grad, *args, **kwargs)
         result = data.detach()
         return result.requires_grad_() if requires_grad else result
 

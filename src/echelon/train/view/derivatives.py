@@ -23,8 +23,8 @@ def install(run: "Run") -> None:
         if isinstance(inputs, (dict, GradientEdge)):
             return differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
         inputs = _listed(inputs)  # a generator can be read once
-        found = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
-        return tuple(map(run.late_hooks.changed, inputs, found))
+        gradients = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
+        return tuple(map(run.late_hooks.changed, inputs, gradients))
 
     def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):

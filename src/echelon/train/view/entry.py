@@ -1,4 +1,4 @@
-"""What a rank's part of a model gets of its arguments: its rows of what has a row for each sample, else the whole."""
+"""A rank's arguments of a model: its rows of each tensor that has a row for each sample; other tensors whole."""
 
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -30,7 +30,7 @@ class Entries:
     """The arguments of one call of a model, for this rank or for one shard."""
 
     def __init__(self, module: nn.Module, lead: Sharded, first: Optional[torch.Tensor] = None) -> None:
-        """`first` is the plain tensor of which the leading rows were cut, where a script draws batches itself."""
+        """`first` is the plain tensor whose rows lead, where a script draws batches itself."""
         self._module = module
         self._lead = lead
         self._changeable: List[_Entry] = []

@@ -149,10 +149,10 @@ def _computed(call: Call, num_first: int, num_rows: int) -> Optional[List[List[A
 def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call) -> Dict[int, Tuple[Set[str], bool]]:
     """Return what fits the numbers of all ranks, and whether all are zero."""
     mine = [(sorted(fits), numbers[place]) for place, fits in fitting.items()]
-    found = messages.gather(mine)
+    answers = messages.gather(mine)
     agreed: Dict[int, Tuple[Set[str], bool]] = {}
     for at, place in enumerate(fitting):
-        of_ranks = [one[at] for one, rows in zip(found, call.lead.rows) if rows]  # noqa: B905
+        of_ranks = [one[at] for one, rows in zip(answers, call.lead.rows) if rows]  # noqa: B905
         fits = set.intersection(*(set(kinds) for kinds, _ in of_ranks))
         values = {number for _, number in of_ranks}
         agreed[place] = fits - ({_SAME} if len(values) > 1 else set()), values == {0.0}
