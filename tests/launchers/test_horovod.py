@@ -4,15 +4,15 @@ import json
 import selectors
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cluster import Cluster
+from tests.looping import looping
 from tests.run.shell import Shell
 
-from echelon.node import horovod, serving
+from echelon.node import horovod, server
 from echelon.node.horovod import Store, parse
 
 STAND_IN = str(Path(__file__).parent / "stand_in")
@@ -41,26 +41,9 @@ def store() -> Iterator[Store]:
     """Serve a store from a loop as an agent's is."""
     with selectors.DefaultSelector() as selector:
         store = Store(selector, "127.0.0.1", TOKEN, NUM_RANKS)
-        ends, wakes = socket.socketpair()
-        selector.register(ends, selectors.EVENT_READ, lambda: None)
-
-        def loop() -> None:
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is ends:
-                        return
-                    key.data()
-
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
+        with looping(selector):
             yield store
-        finally:
-            wakes.send(b"x")
-            thread.join()
-            store.close()
-            ends.close()
-            wakes.close()
+        store.close()
 
 
 def say(store: Store, *parts: bytes) -> bytes:
@@ -116,7 +99,7 @@ def test_the_store_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     for number in (*range(num_keys), 0):  # the last in place of the first
         assert say(store, put % number).startswith(b"HTTP/1.1 200 ")
     assert say(store, put % num_keys).startswith(b"HTTP/1.1 507 ")
-    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.0)
     with socket.create_connection(("127.0.0.1", store.port), timeout=30) as silent:
         assert say(store, put % 1).startswith(b"HTTP/1.1 200 ")
         say(store, put % 1)

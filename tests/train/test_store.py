@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from tests.looping import looping
 
-from echelon.node import credentials, rank_store, serving, stores
+from echelon.node import credentials, rank_store, server, stores
 from echelon.node.rank_store import LENGTH, packed, rank_proof, store_proof
 from echelon.node.secret import NONCE_BYTES, PROOF_BYTES
 from echelon.train.store import RankStore
@@ -28,27 +29,9 @@ def serving_keys() -> Iterator[int]:
     """Serve a store from a loop as an agent's is; give its port."""
     with selectors.DefaultSelector() as selector:
         store = rank_store.RankStore(selector, "127.0.0.1", KEY)
-        ends, wakes = socket.socketpair()
-        selector.register(ends, selectors.EVENT_READ, lambda: None)
-
-        def loop() -> None:
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is ends:
-                        return
-                    if selector.get_map().get(key.fd) is key:
-                        key.data()
-
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
+        with looping(selector):
             yield store.port
-        finally:
-            wakes.send(b"x")
-            thread.join()
-            store.close()
-            ends.close()
-            wakes.close()
+        store.close()
 
 
 @pytest.fixture
@@ -187,8 +170,8 @@ def test_strangers_cannot_take_all_descriptors(port: int, monkeypatch: pytest.Mo
     """The oldest that has not proved anything goes, those that have stay, and a new rank comes in."""
     first = connected(port)
     first.set("a", "1")
-    monkeypatch.setattr(serving, "LEAST_STRANGERS", 4)
-    monkeypatch.setattr(serving.resource, "getrlimit", lambda _: (8, 8))
+    monkeypatch.setattr(server, "LEAST_STRANGERS", 4)
+    monkeypatch.setattr(server.resource, "getrlimit", lambda _: (8, 8))
     with serving_keys() as small:
         ours = connected(small)
         ours.set("a", "1")

@@ -140,7 +140,7 @@ def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Lin
 
 def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files that scripts call and that stand beside them: they are read, and nothing is said of them."""
-    from echelon.lint.beside import MOST_BYTES, called
+    from echelon.lint.called_files import MOST_BYTES, called
 
     texts: dict[str, bytes] = {}
     for path, source in sources.items():

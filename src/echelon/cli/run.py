@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli import exchange_options
-from echelon.cli.behind import refuse_unread
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
+from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
 from echelon.cli.preflight import checked, look

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
-from echelon.cli.behind import refuse_unread
 from echelon.cli.launcher import with_launcher
+from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, rows, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
-from echelon.launch import copies, scaling
+from echelon.launch import duplicate_training, scaling
 from echelon.launch.run_directory import RUNS, new_path
 from echelon.plan import Site, Surroundings, resolve
 from echelon.spec import Booking, Command, Job, Plan
@@ -70,7 +70,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     )
     plan = resolve(job, around)
     if asked_by_itself:
-        copies.refuse(job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path())
+        duplicate_training.refuse(job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path())
     if found_imports is None or not (found_imports.packages or found_imports.local):
         return plan  # what uses no framework cannot go wrong with one
     from echelon.launch.frameworks import horovod, ranks, traps

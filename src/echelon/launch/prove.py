@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.host import Finished, Host, ourselves
+from echelon.host import Finished, Host, own_command
 from echelon.launch.shared_folder import shared_folder
 
 OFF, DATA = "off", "data"
@@ -175,7 +175,7 @@ class _Prover:
         }
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         return [
-            *ourselves.command(), "run", "--nnodes", "1", "-n", str(start.num_ranks),
+            *own_command.command(), "run", "--nnodes", "1", "-n", str(start.num_ranks),
             "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),
             *options, *self._asked.options,
             *(self._asked.options_of_several if start.num_ranks > 1 else self._asked.options_of_one),
@@ -191,7 +191,7 @@ class _Prover:
         return {**told, "is_wrong": True, "steps": [], "tensors": []} if told else {}
 
     def _ask(self, words: list[str]) -> dict[str, Any]:
-        command = [*ourselves.module("echelon.train.proof.compare"), *words]
+        command = [*own_command.module("echelon.train.proof.compare"), *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
             raise RunError(f"the records could not be compared:\n{done.stderr}")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
-from echelon.host import Finished, Host, ourselves
+from echelon.host import Finished, Host, own_command
 from echelon.launch import scaling
 from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import RUNS, new_path
@@ -121,7 +121,7 @@ def _supervised(
     if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
         sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
     return batch.supervised(
-        [*ourselves.command(), "run", *sizes, *wish.run_words],
+        [*own_command.command(), "run", *sizes, *wish.run_words],
         run_directory,
         [("ECHELON_MACHINE", wish.machine.name)],
         container.modules if container else (),

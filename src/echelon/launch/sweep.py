@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import RunError, UsageError
-from echelon.host import Host, ourselves
+from echelon.host import Host, own_command
 from echelon.launch.shared_folder import shared_folder
 
 PROGRAM = "echelon.train.collectives.sweep"
@@ -45,7 +45,7 @@ def sweep(
     with shared_folder("check", "the results are left there") as folder:
         out = os.path.join(folder, "sweep.json")
         command = [
-            *ourselves.command(), "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
+            *own_command.command(), "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",
             "--check", "off", "--show", "none", "--timeout", f"{timeout_seconds:g}", "--env", "NCCL_DEBUG=INFO",
             "--env", "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH", "--env", f"NCCL_DEBUG_FILE={folder}/nccl.%h.%p",
             *(("-n", str(ranks_per_node), "--share-devices") if ranks_per_node else ()),

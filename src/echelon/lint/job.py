@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from echelon import units
 from echelon.errors import UsageError
 from echelon.lint import shell
-from echelon.lint.assigned import EXPORTS, Variable, assignments
+from echelon.lint.assignments import EXPORTS, Variable, assignments
 from echelon.lint.batch import Header, Option
 from echelon.lint.batch import read as read_header
 from echelon.lint.command import Command, Document, Script
+from echelon.lint.executed_commands import running
 from echelon.lint.program import Program
-from echelon.lint.running import running
 from echelon.lint.starts import Start, starts
 from echelon.lint.text import lines_of
 from echelon.lint.toml import words

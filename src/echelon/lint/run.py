@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.lint import table
+from echelon.lint.embedded_jobs import jobs_inside, moved
 from echelon.lint.finding import Finding, Hit
-from echelon.lint.inside import jobs_inside, moved
 from echelon.lint.job import Job
 from echelon.lint.look import finding, look, ordered
 from echelon.lint.program import Program

@@ -5,11 +5,11 @@ from __future__ import annotations
 from echelon.lint.finding import Finding
 from echelon.lint.look import look, ordered
 from echelon.lint.program import Program
-from echelon.lint.rules import placement, ranks, sampling, training, wrapped
+from echelon.lint.rules import placement, ranks, sampling, training, wrapped_models
 from echelon.lint.silence import is_silenced
 from echelon.script.source import parse
 
-RULES = (*sampling.RULES, *ranks.RULES, *placement.RULES, *training.RULES, *wrapped.RULES)
+RULES = (*sampling.RULES, *ranks.RULES, *placement.RULES, *training.RULES, *wrapped_models.RULES)
 OF_ONE_DEVICE = frozenset({"ECH502", "ECH520", "ECH521", "ECH522"})
 """Mistakes also of a script for one device; what others say of ranks, scaling sees to."""
 

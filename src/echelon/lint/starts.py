@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from echelon.lint.command import SHELLS, Command, Word
-from echelon.lint.running import INERT
+from echelon.lint.executed_commands import INERT
 from echelon.lint.toml import words
 
 PROGRAMS = frozenset(

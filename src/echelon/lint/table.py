@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from echelon.lint.rules import (
-    asking,
     binding,
     flow,
     launch,
@@ -11,8 +10,9 @@ from echelon.lint.rules import (
     meeting,
     network,
     request,
+    resource_conflicts,
     settings,
-    several,
+    several_nodes,
     shares,
     shell,
     steps,
@@ -31,9 +31,9 @@ OF_JOBS = (
     *shell.RULES,
     *network.RULES,
     *together.RULES,
-    *asking.RULES,
+    *resource_conflicts.RULES,
     *flow.RULES,
-    *several.RULES,
+    *several_nodes.RULES,
 )
 OF_PROGRAMS = RULES
 OF_SETTINGS = settings.RULES

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from ..environment import frameworks
 from ..environment.place import Place
 from .secret import is_digest
-from .serving import Caller, Server
+from .server import Caller, Server
 
 LEAST_VALUE_BYTES = 1 << 12
 VALUE_BYTES_OF_RANK = 256  # a rank puts 136 bytes for each of the others (gloo/transport/tcp/address.h)

@@ -11,7 +11,7 @@ import struct
 from typing import Callable, Dict, List, NamedTuple
 
 from .secret import NONCE_BYTES, PROOF_BYTES, digest, is_digest
-from .serving import Caller, Server
+from .server import Caller, Server
 
 LENGTH = struct.Struct("<I")
 LARGEST_REQUEST_BYTES = 1 << 26

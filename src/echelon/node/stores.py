@@ -6,7 +6,7 @@ from typing import Any, Dict, List
 
 from .order import Order
 from .secret import digest
-from .serving import Server
+from .server import Server
 
 OTHER_FILES = 512  # the ranks' pipes, their logs, and strangers
 

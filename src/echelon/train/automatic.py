@@ -30,9 +30,9 @@ def begin(scale: str, *, was_forked: bool) -> None:
     """Scale the script that follows, as `scale` says; "observe": only record what it does by itself."""
     rank_pid = os.environ.pop("ECHELON_CHILD_OF", "")
     if rank_pid:
-        from . import elsewhere
+        from . import child_training
 
-        elsewhere.guard(int(rank_pid))
+        child_training.guard(int(rank_pid))
         return
     is_exact = wishes.read(os.environ).num_shards > 0
     if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ and not is_exact:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import alone, batch_norm, draws, shards, tracing, wholes
+from . import batch_norm, draws, shards, single_rank, tracing, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
@@ -119,7 +119,7 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if run.calls.is_idle or alone.is_alone():
+        if run.calls.is_idle or single_rank.is_alone():
             return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
@@ -233,7 +233,7 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
-        if run.calls.is_idle or alone.is_alone():
+        if run.calls.is_idle or single_rank.is_alone():
             return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
             run.gradients.settle(self)

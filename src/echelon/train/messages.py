@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from . import device as devices
-from . import plain, plain_kinds
+from . import plain_data, plain_data_kinds
 
 _HEAD_BYTES = 1024  # one message holds what most ranks tell
 _LENGTH_BYTES = 8
@@ -14,7 +14,7 @@ _LENGTH_BYTES = 8
 
 def gather(value: Any, group: Any = None) -> List[Any]:
     """Return the values of all ranks of a group, in their order."""
-    content = plain.encode(value)
+    content = plain_data.encode(value)
     device = _device_of(group)
     size = dist.get_world_size(group)
     mine = _head_of(content, device)
@@ -34,7 +34,7 @@ def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = 
     """Return the value of rank `source` on all ranks; `source` counts all ranks of the run."""
     device = _device_of(group)
     if dist.get_rank() == source:
-        content = plain.encode(value, leaves_out=leaves_out)
+        content = plain_data.encode(value, leaves_out=leaves_out)
         dist.broadcast(_head_of(content, device), source, group=group)
         if len(content) > _HEAD_BYTES - _LENGTH_BYTES:
             rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
@@ -52,7 +52,7 @@ def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = 
 
 def send(value: Any, target: int) -> None:
     """Tell one rank a value, of a few hundred bytes or more."""
-    content = plain.encode(value)
+    content = plain_data.encode(value)
     device = _device_of(None)
     dist.send(_head_of(content, device), target)
     rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
@@ -94,4 +94,4 @@ def _length(head: torch.Tensor) -> int:
 
 def _value(content: torch.Tensor, length: int) -> Any:
     taken = content[_LENGTH_BYTES : _LENGTH_BYTES + length].cpu().contiguous()
-    return plain.decode(plain_kinds.bytes_at(taken.data_ptr(), taken.numel()))
+    return plain_data.decode(plain_data_kinds.bytes_at(taken.data_ptr(), taken.numel()))

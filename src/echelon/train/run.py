@@ -9,13 +9,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from . import child_training
 from . import device as devices
-from . import elsewhere
 from . import world as worlds
 from .batches import leave_workers, rows_of
 from .buckets import DEFAULT_MEGABYTES, Buckets
+from .caught_errors import Raised
 from .check.first_step import FirstStep
-from .check.later import LaterSteps
+from .check.later_steps import LaterSteps
 from .compression import ONE_BUCKET_MEGABYTES, described, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
@@ -26,11 +27,10 @@ from .local_sgd.headline import headline
 from .local_sgd.meetings import Rule
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .proof import record
-from .raised import Raised
 from .refusal import Refusal
 from .rng import Draws
 from .streams import Streams
-from .unshared import refusal
+from .unshared_batch import refusal
 from .view import aliases, rules  # noqa: F401  (it says what views do)
 from .view.calls import Calls
 from .view.pieces import Pieces
@@ -275,7 +275,7 @@ class Run:
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
         if not self.is_at_home and not self.world.is_alone:
-            elsewhere.meet(self._pid)
+            child_training.meet(self._pid)
             return
         self.gradients.before_step(optimizer)
         self.draws.compare()
@@ -335,7 +335,7 @@ class Run:
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
         if not self.is_at_home and not self.world.is_alone:
-            elsewhere.meet(self._pid)
+            child_training.meet(self._pid)
             run_backward(loss)
             return
         self.raised.refuse_if_caught()

@@ -6,8 +6,8 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
+from . import child_training, groups, hooks, unseeded, wishes
 from . import device as devices
-from . import elsewhere, groups, hooks, unseeded, wishes
 from . import world as worlds
 from .exact import number
 from .files import sharing
@@ -68,7 +68,7 @@ def start_hooked(*, was_forked: bool = True) -> None:
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
         unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
-        elsewhere.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
+        child_training.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
 
 
 def _make_repeatable(world: worlds.World) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 from torch import nn
 
-from . import alone
+from . import single_rank
 from .view.tensors import plain
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
         @wraps(original)
         def look(*args: Any, **kwargs: Any) -> Any:
             model = args[0] if args else next(iter(kwargs.values()), None)
-            if isinstance(model, nn.Module) and not alone.is_alone():
+            if isinstance(model, nn.Module) and not single_rank.is_alone():
                 share_buffers(model)
             with run.calls.idle():
                 return original(*plain(args), **plain(kwargs))

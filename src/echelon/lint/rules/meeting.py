@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from echelon.lint.assigned import Variable
+from echelon.lint.assignments import Variable
 from echelon.lint.command import Command, Word
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import hit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from echelon.lint.assigned import Variable
+from echelon.lint.assignments import Variable
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import hit, line_before
 from echelon.lint.job import Job

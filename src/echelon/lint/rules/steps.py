@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from echelon.lint.command import SHELLS
+from echelon.lint.executed_commands import INERT
 from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
-from echelon.lint.running import INERT
 from echelon.lint.starts import LAUNCHERS, Start
 
 SMALL = frozenset(

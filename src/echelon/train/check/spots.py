@@ -17,15 +17,15 @@ from torch import nn
 from .. import device as devices
 from .. import messages
 from .. import world as worlds
-from ..alone import alone
 from ..refusal import Refusal
-from ..view import calls, exchange, numbers
-from ..view.entry import Entries
+from ..single_rank import alone
+from ..view import calls, exchange, returned_numbers
+from ..view.arguments import Entries
 from ..view.pieces import Pieces
 from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
 from . import lines, rule_spots
-from .apart import Copies, without_chance
 from .closeness import Difference, difference_of, difference_of_gradients
+from .isolation import Copies, without_chance
 from .pace import Times
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Call:
             return self._left_out()
         views = calls.leave([part for part, _ in parts], leads)
         if not self._run.world.is_exact:
-            views = numbers.as_known(views, parts[0][0], self._module, leads[0][0])
+            views = returned_numbers.as_known(views, parts[0][0], self._module, leads[0][0])
         if not self._agree(is_fine=_fits(views)):
             return self._left_out()
         values = plain(views)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Iterable, List, Optional
 
-from ..alone import alone
+from ..single_rank import alone
 from .imports import Hooks
 from .sharing import Files
 from .writers import with_plain

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 
 import torch
 
-from ..alone import alone
+from ..single_rank import alone
 from . import askers, imports, names
 from .meeting import Meeting
 

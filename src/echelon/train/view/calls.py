@@ -14,9 +14,9 @@ from torch import nn
 
 from .. import batches, tracing
 from ..refusal import Refusal
-from ..unshared import Unshared
-from . import aliases, doubts, exchange, numbers, pieces
-from .entry import Entries
+from ..unshared_batch import Unshared
+from . import aliases, doubts, exchange, pieces, returned_numbers
+from .arguments import Entries
 from .tensors import Partial, Sharded, View, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Calls:
                 View.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        return numbers.of_all(result, outputs[0], numbers.Call(module, rows[0], compute, self._say))
+        return returned_numbers.of_all(result, outputs[0], returned_numbers.Call(module, rows[0], compute, self._say))
 
     def _say(self, text: str) -> None:
         if self._run.is_main:

@@ -6,7 +6,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from ..refusal import Refusal
-from . import below, exchange, pieces
+from . import dispatch, exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
 from .tensors import Partial, Sharded, View, own_part, tensors_of
@@ -35,7 +35,7 @@ def install(run: "Run") -> None:
 
     torch.autograd.grad = grad
     install_functions()
-    below.install()
+    dispatch.install()
 
 
 def install_functions() -> None:

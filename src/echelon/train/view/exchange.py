@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import alone
+from .. import single_rank
 from ..refusal import Refusal
 from ..world import World
 
@@ -123,7 +123,7 @@ def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[in
 
 
 def _refuse_alone(world: World) -> None:
-    alone.refuse_exchange()
+    single_rank.refuse_exchange()
     if world.is_exact:
         raise Needed
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import torch
 
 from ..refusal import Refusal
-from . import aliases, along, below, elements, exchange, losses, pieces, shapes, signs
+from . import aliases, along, dispatch, elements, exchange, losses, pieces, shapes, signs
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, Kwargs, Partial, Sharded, View, map_tensors, own_part, plain, version_of
@@ -230,4 +230,4 @@ _RULES: Dict[str, Rule] = {
     **dict.fromkeys(losses.NAMES, losses.rule),
 }  # fmt: skip
 View.rule = staticmethod(apply)
-View.below = staticmethod(below.apply)
+View.below = staticmethod(dispatch.apply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from echelon.lint.command import SHELLS
-from echelon.lint.running import INERT
+from echelon.lint.executed_commands import INERT
 from echelon.lint.shell import parse
 
 NAME = re.compile(r"(?:\.{1,2}/)*[\w][\w./-]*\.(?:sh|bash|slurm|py)|\./[\w./-]+")

@@ -7,7 +7,7 @@ from torch import nn
 from echelon.train.batches import rows_of
 from echelon.train.refusal import Refusal
 from echelon.train.view import rules  # noqa: F401  (it says what views do)
-from echelon.train.view.entry import Entries
+from echelon.train.view.arguments import Entries
 from echelon.train.view.tensors import Sharded
 from echelon.train.world import World
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
-from . import plain_kinds
+from . import plain_data_kinds
 from .refusal import Refusal
 
 _LARGEST_INT = 1 << 62
@@ -78,7 +78,7 @@ def _form_of_object(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
         return _tensor_form(value, blobs, leaves_out)
     if isinstance(value, (Exception, Refusal)):
         return _error_form(value, blobs)
-    parts = plain_kinds.take_apart(value)
+    parts = plain_data_kinds.take_apart(value)
     if parts is not None:
         return ["kind", parts[0], _forms(parts[1:], blobs, leaves_out)]
     named = _named_form(value)
@@ -97,7 +97,7 @@ def _named_form(value: Any) -> Optional[Tuple[str, str, str, Any]]:
     name = (kind.__module__, kind.__qualname__)
     if isinstance(value, tuple) and (hasattr(kind, "_fields") or hasattr(kind, "n_fields")):
         return ("fields" if hasattr(kind, "_fields") else "sequence", *name, list(value))
-    if isinstance(value, dict) and (dataclasses.is_dataclass(kind) or plain_kinds.is_ordered(kind)):
+    if isinstance(value, dict) and (dataclasses.is_dataclass(kind) or plain_data_kinds.is_ordered(kind)):
         return ("mapping", *name, [list(value), list(value.values())])
     if dataclasses.is_dataclass(value):
         return ("dataclass", *name, [vars(value)] if hasattr(value, "__dict__") else [_slots(value)])
@@ -109,7 +109,7 @@ def _error_form(error: BaseException, blobs: Blobs) -> Any:
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, (Exception, Refusal))]
     names = [[kind.__module__, kind.__qualname__] for kind in kinds]
     try:
-        parts = _form(plain_kinds.parts_of_error(error), blobs, leaves_out=False)
+        parts = _form(plain_data_kinds.parts_of_error(error), blobs, leaves_out=False)
     except _CannotTravel:
         parts = None
     return ["error", names, parts, str(error)]
@@ -127,7 +127,7 @@ def _tensor_form(tensor: torch.Tensor, blobs: Blobs, leaves_out: bool) -> Any:
     if tensor.is_meta:
         return ["tensor", name, shape, -1]
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return ["tensor", name, shape, _put(plain_kinds.bytes_at(flat.data_ptr(), flat.numel()), blobs)]
+    return ["tensor", name, shape, _put(plain_data_kinds.bytes_at(flat.data_ptr(), flat.numel()), blobs)]
 
 
 def _put(content: bytes, blobs: Blobs) -> int:
@@ -186,7 +186,7 @@ def _mapping(form: List[Any], blobs: Blobs) -> Any:
     pairs = dict(zip(keys, values))  # noqa: B905
     if issubclass(_class(kind), dict) and dataclasses.is_dataclass(kind):
         return _class(kind)(**pairs)
-    if not plain_kinds.is_ordered(kind):
+    if not plain_data_kinds.is_ordered(kind):
         raise TypeError(form[1])
     return kind(pairs)
 
@@ -212,7 +212,7 @@ def _error(form: List[Any], blobs: Blobs) -> BaseException:
         try:
             kind = Refusal if name == _REFUSAL else _imported(*name)
             if issubclass(kind, (Exception, Refusal)):
-                return plain_kinds.error_of(kind, *(parts if parts and not place else ((text,), {})))
+                return plain_data_kinds.error_of(kind, *(parts if parts and not place else ((text,), {})))
         except (KeyError, AttributeError, TypeError, ValueError):
             continue  # not imported here, or made of other arguments
     return RuntimeError(text)
@@ -244,7 +244,7 @@ _BUILD: Dict[str, Callable[[List[Any], Blobs], Any]] = {
     "bytes": lambda form, blobs: blobs[form[0]],
     "bytearray": lambda form, blobs: bytearray(blobs[form[0]]),
     "tensor": _tensor,
-    "kind": lambda form, blobs: plain_kinds.build(form[0], _values(form[1], blobs)),
+    "kind": lambda form, blobs: plain_data_kinds.build(form[0], _values(form[1], blobs)),
     "fields": _fields,
     "sequence": _fields,
     "mapping": _mapping,

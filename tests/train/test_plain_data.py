@@ -19,7 +19,7 @@ import numpy
 import pytest
 import torch
 
-from echelon.train import plain
+from echelon.train import plain_data
 from echelon.train.refusal import Refusal
 
 
@@ -55,7 +55,7 @@ class Own(RuntimeError):
 
 
 def travel(value: Any) -> Any:
-    return plain.decode(plain.encode(value))
+    return plain_data.decode(plain_data.encode(value))
 
 
 PLAIN = [
@@ -145,8 +145,8 @@ def test_errors_arrive_as_except_clauses_know_them(error: BaseException, kind: t
 
 def test_an_error_of_a_module_that_is_not_imported_here() -> None:
     """Nothing is imported for it: the nearest class is taken."""
-    content = plain.encode(urllib.error.ContentTooShortError("short", b""))
-    told = plain.decode(content.replace(b'"urllib.error"', b'"urllib_error"'))
+    content = plain_data.encode(urllib.error.ContentTooShortError("short", b""))
+    told = plain_data.decode(content.replace(b'"urllib.error"', b'"urllib_error"'))
     assert type(told) is OSError
     assert "urllib_error" not in os.sys.modules  # type: ignore[attr-defined]
 
@@ -155,8 +155,8 @@ def test_an_error_of_a_module_that_is_not_imported_here() -> None:
 def test_what_cannot_travel_is_refused_by_name(value: Any) -> None:
     """The class, and what can; or it is left out, where nobody asks for it."""
     with pytest.raises(Refusal, match=f"a {type(value).__module__}.{type(value).__qualname__} cannot travel"):
-        plain.encode([1, value])
-    assert plain.decode(plain.encode((1, value), leaves_out=True)) == (1, None)
+        plain_data.encode([1, value])
+    assert plain_data.decode(plain_data.encode((1, value), leaves_out=True)) == (1, None)
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
@@ -164,7 +164,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(Refusal):
-        plain.encode(value)
+        plain_data.encode(value)
 
 
 class Exploit:
@@ -204,11 +204,11 @@ def forged(form: Any) -> bytes:
 def test_forged_messages_run_nothing(form: Any) -> None:
     """No function is called and no class is made that is no tuple, dataclass or error."""
     if form == {"a": 1}:
-        assert plain.decode(forged(form)) == form
+        assert plain_data.decode(forged(form)) == form
         return
     try:
-        told = plain.decode(forged(form))
-    except plain.NotPlain:
+        told = plain_data.decode(forged(form))
+    except plain_data.NotPlain:
         return
     assert type(told) is RuntimeError  # of an error, its text is left
 
@@ -217,7 +217,7 @@ def test_pickled_objects_are_no_messages(tmp_path: pathlib.Path) -> None:
     """A stranger's pickle is not run, wherever it stands."""
     path = str(tmp_path / "made")
     content = pickle.dumps(Exploit(path))
-    for message in (content, len(content).to_bytes(8, "little") + content, b"", b"\xff" * 8, plain.encode(1)[:-1]):
-        with pytest.raises(plain.NotPlain):
-            plain.decode(message)
+    for message in (content, len(content).to_bytes(8, "little") + content, b"", b"\xff" * 8, plain_data.encode(1)[:-1]):
+        with pytest.raises(plain_data.NotPlain):
+            plain_data.decode(message)
     assert not os.path.exists(path)
