@@ -72,7 +72,7 @@ def test_home_that_cannot_be_written(pyz: Path, run: functools.partial) -> None:
 def test_folder_of_another_user_is_not_used(pyz: Path, run: functools.partial) -> None:
     """Files that another user laid into the cache are not imported."""
     if os.geteuid() != 0:
-        pytest.skip("only root can give a folder to another user")
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("only root can give a folder to another user")
     assert run([sys.executable, str(pyz), "--version"]).returncode == 0
     (kept,) = Path(run.keywords["env"]["HOME"], ".cache", "echelon").iterdir()
     (kept / "echelon" / "cli" / "plan.py").write_text("raise SystemExit('a stranger was here')\n")
@@ -87,12 +87,17 @@ def test_entry_parses_on_old_python() -> None:
     ast.parse((ROOT / "packaging" / "pyz_main.py").read_text(), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("python", OLD or ["none"], ids=range(max(1, len(OLD))))
-def test_old_python_is_told(pyz: Path, run: functools.partial, python: str) -> None:
+PRETEND = (
+    "import runpy, sys; sys.version_info = (3, 9, 0); sys.argv = sys.argv[1:]; "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+"""A new Python as an old one, for machines that have no old one."""
+
+
+@pytest.mark.parametrize("python", [[sys.executable, "-c", PRETEND], *([old] for old in OLD)], ids=range(len(OLD) + 1))
+def test_old_python_is_told(pyz: Path, run: functools.partial, python: list[str]) -> None:
     """Python 3.6 to 3.9 end with one error, the version that is needed and the repair."""
-    if not os.path.exists(python):
-        pytest.skip("there is no old Python here")
-    done = run([python, str(pyz), "lint", "job.sh"])
+    done = run([*python, str(pyz), "lint", "job.sh"])
     assert done.returncode == 2
     assert done.stderr.startswith("echelon: error: echelon needs Python 3.10 or newer, and ")
     assert "hint: module load python" in done.stderr

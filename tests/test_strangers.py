@@ -55,6 +55,8 @@ NOISES = (
     b"",
 )
 
+BROKEN = 3
+
 
 def shout_at(ports: list[int]) -> bool:
     """Send noise to all ports, and hold the connections for a while."""
@@ -188,6 +190,13 @@ def tell_activations(path: str) -> None:
     dist.send_object_list([Exploit(path)], 1)
 
 
+def hear_pickles() -> None:
+    """Unpickle a message, as nothing of echelon does."""
+    import torch.distributed as dist
+
+    dist.broadcast_object_list([None, None], 0)
+
+
 def in_pair(port: int, rank: int, act: Callable[..., None], *args: str) -> int:
     """Fork a rank of two that meet at a store of PyTorch, and call a function in it."""
     child = os.fork()
@@ -207,6 +216,8 @@ def in_pair(port: int, rank: int, act: Callable[..., None], *args: str) -> int:
         act(*args)
         if rank == 0:
             time.sleep(1.0)
+    except (ImportError, NameError):  # the test calls what is not there any more
+        os._exit(BROKEN)
     finally:
         os._exit(0)
 
@@ -223,14 +234,28 @@ def in_pair(port: int, rank: int, act: Callable[..., None], *args: str) -> int:
 )
 def test_who_poses_as_rank_0_runs_nothing(tmp_path: Path, tell: Any, hear: Any) -> None:
     """An object that a stranger has pickled, sent in the place of a rank, is not unpickled."""
+    from echelon.train import batches
+    from echelon.train.split.micro_batches import MicroBatches
+
+    assert callable(batches._gathered_list) and callable(MicroBatches._receive)  # a rank that lacks them hears nothing
+    assert not _pwned(tmp_path, tell, hear).exists()
+
+
+def test_rank_that_unpickles_would_be_found(tmp_path: Path) -> None:
+    """The pair of ranks meets and hears: the test above would fail if echelon unpickled a message."""
+    assert _pwned(tmp_path, tell_random_states, hear_pickles).exists()
+
+
+def _pwned(folder: Path, tell: Any, hear: Any) -> Path:
+    """Let a stranger tell an exploit to a rank; return the file that the exploit makes where it is unpickled."""
     for module in ("torch.distributed", "echelon.train.files.meeting", "echelon.train.split.micro_batches"):
         importlib.import_module(module)  # once, for both ranks are forks
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    pwned = tmp_path / "pwned"
-    for child in (in_pair(port, 0, tell, str(pwned)), in_pair(port, 1, hear)):
-        os.waitpid(child, 0)
-    assert not pwned.exists()
+    pwned = folder / "pwned"
+    children = (in_pair(port, 0, tell, str(pwned)), in_pair(port, 1, hear))
+    assert BROKEN not in [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return pwned
 
 
 IN_A_GROUP = """
@@ -258,7 +283,7 @@ def test_each_pair_of_ranks_proves_the_key(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
-        expected = f"who is connected to rank {rank} in place of rank 2 does not hold the key of this run"
+        expected = f"the process that is connected to rank {rank} as rank 2 does not have the key of this run"
         assert expected in (tmp_path / "run" / "logs" / "attempt-0" / f"rank-{rank}.log").read_text()
 
 

@@ -15,21 +15,21 @@ HEAD = """# On a GPU
 make gpu PYTHON=/path/to/python   # a Python with torch for CUDA or ROCm; default: python3
 ```
 
-This installs nothing and needs no network. It says what is missing, runs the rows below with that Python on the GPUs of
-this machine in under eight minutes, and writes this page. One GPU is enough: two ranks then share it. Without a GPU it
-says which device is missing, and ends with exit code 2; a row that fails makes it 1. What `transformers` and
-`lightning` do when they are imported is looked at where they are installed.
+This installs nothing and needs no network. It first reports what is missing. Then it runs the rows below with this
+Python on the GPUs of this machine, and writes this page. This takes less than eight minutes. One GPU is enough: two
+ranks share it. The exit code is 2 without a GPU, and 1 if a row fails. The rows `transformers` and `lightning` are
+skipped if these packages are not installed.
 
-`make gpu ROWS="--only one,check"` runs some rows, `--out FILE` writes elsewhere, and `--cpu` tries the program itself
-where there is no GPU: its page says that this shows nothing about one.
+`make gpu ROWS="--only one,check"` runs some rows. `--out FILE` writes to another file. `--cpu --out FILE` tests the
+program on a machine without a GPU; its page says that this shows nothing about GPUs.
 
 """
-NOTHING = """**Nothing of echelon has run on a GPU yet.** The tests walk the same code with a stand-in for one
+NOTHING = """**Nothing of echelon has run on a GPU yet.** The tests run the same code with a stand-in for a GPU
 (`tests/train/check`)."""
 TAIL = """
-How it works: rank 0 [compares its first step](scale.md#the-first-step-is-compared-with-one-device) with that of a
-process that uses the device before it, and has left it when rank 0 begins. Ranks that share a device exchange by gloo,
-for NCCL refuses two ranks of one device.
+How it works: a second process computes the first step on the device and ends. Then rank 0 uses the device, and
+[compares its own first step](scale.md#the-first-step-is-compared-with-one-device) with this result. Ranks that share a
+device exchange data by gloo, because NCCL refuses two ranks on one device.
 """
 
 

@@ -94,7 +94,7 @@ def test_wait_says_how_the_job_stands_and_why_it_failed(slurm: Cluster, learned:
     done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--wait", "--after", number, "second.py")
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if line.startswith("echelon: job ")]
-    assert "waits: it waits for the job that it comes after" in done.stderr
+    assert "waits: it waits for another job to end" in done.stderr
     assert "│ ValueError: no such sample" in done.stderr
     assert "failed with exit code 1" in said[-1]
     assert "its output is in echelon-runs/" in done.stderr

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from echelon.train.check import first_step
 from echelon.train.check.compare import bound_of, difference, norm_of
 from echelon.train.refusal import Refusal
 
@@ -89,3 +90,14 @@ def test_mistakes_are_found(mistake: str) -> None:
         ours[0] = torch.zeros_like(ours[0])
     with pytest.raises(Refusal, match="first step is not that of one device"):
         compare(model, ours, theirs)
+
+
+def test_process_that_uses_a_gpu_already_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that used the device before PyTorch forbids the fork, and the reason says so."""
+    monkeypatch.setattr(first_step.devices, "is_in_use", lambda: True)
+    step = first_step.FirstStep(is_main=True, say=lambda _: None)
+    assert not step.send_ahead(before_device=True)
+    assert step._verdict() == (
+        "not compared with one device: a process that has used a GPU cannot be forked; "
+        "echelon prove compares runs that begin anew"
+    )

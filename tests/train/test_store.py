@@ -211,7 +211,7 @@ def test_a_server_that_does_not_hold_the_key_is_not_believed(monkeypatch: pytest
                     link.sendall(bytes(NONCE_BYTES + PROOF_BYTES))
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(dist.DistStoreError, match="does not hold the key of this run"):
+        with pytest.raises(dist.DistStoreError, match="does not have the key of this run"):
             connected(stranger.getsockname()[1]).set("a", "1")
         stranger.shutdown(socket.SHUT_RDWR)
 

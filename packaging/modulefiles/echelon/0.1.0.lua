@@ -3,8 +3,9 @@ whatis("Name: echelon")
 whatis("Version: 0.1.0")
 whatis("Description: takes a training script from one GPU to a whole supercomputer")
 
--- Before: python3 -m venv ROOT; ROOT/bin/pip install .; mkdir ROOT/links; ln -s ../bin/echelon ROOT/links
+-- Before: make pyz; mkdir -p ROOT/bin; cp echelon.pyz ROOT
+--         printf '#!/bin/sh\nexec python3 ROOT/echelon.pyz "$@"\n' >ROOT/bin/echelon; chmod +x ROOT/bin/echelon
 local root = "/opt/echelon/0.1.0"
 
--- links has echelon alone: with bin in PATH, the environment's own python would hide the user's
-prepend_path("PATH", pathJoin(root, "links"))
+-- python3 is the user's own: it has PyTorch
+prepend_path("PATH", pathJoin(root, "bin"))

@@ -47,12 +47,12 @@ def refuse_unread(command: Command) -> None:
     if not READS.search(text) and set(imports.packages) <= QUIET:
         is_single = len(words) == 1
         raise UsageError(
-            f"{options} stand{'s' if is_single else ''} behind {command.target}, which reads no arguments", hint=before
+            f"{options} stand{'s' if is_single else ''} after {command.target}, which reads no arguments", hint=before
         )
     unknown = [word for word in words if NAMES[_name(word[0])].key in OF_RANKS and _name(word[0]) not in text]
     if unknown and "parse_known_args" in text:
-        overlooked = f"{shlex.join(unknown[0])} stands behind {command.target} and is its argument"
-        say(f"note: {overlooked}; for echelon: {before} …")
+        overlooked = f"{shlex.join(unknown[0])} stands after {command.target}, so the script gets it"
+        say(f"note: {overlooked}; to give it to echelon: {before} …")
 
 
 def _ours(arguments: tuple[str, ...]) -> Iterator[list[str]]:

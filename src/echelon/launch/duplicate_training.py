@@ -27,8 +27,8 @@ def refuse(command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, s
             words = [*(["-m"] if python.kind == "module" else []), python.target, *python.arguments]
             raise UsageError(
                 f"{subject} would train all of {python.target}, and write the same files: "
-                "a program after -- is started as it is, and nothing in the script distributes the work",
-                hint=f"echelon run {option}{shlex.join(words)}   or, where copies are meant: echelon run --scale off …",
+                "echelon starts a program after -- unchanged, and the script does not distribute its work",
+                hint=f"echelon run {option}{shlex.join(words)}   or, for copies: echelon run --scale off …",
             )
 
 

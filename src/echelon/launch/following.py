@@ -37,7 +37,7 @@ def follow(number: str, run_directory: str, host: Host, say: Say, *, shows: IO[b
             _say_end(state, number, run_directory, say, is_shown=shows is not None)
             return state.exit_code
         if state is not None and state.can_never_start:
-            raise RunError(f"job {number} stays in the queue and never starts", hint=f"scancel {number}")
+            raise RunError(f"job {number} is in the queue but can never start", hint=f"scancel {number}")
         time.sleep(pause)
         pause = min(pause * 1.5, patience if seen == 0 or shows is None else 1.0)
 

@@ -44,8 +44,8 @@ class Raised:
             _store().wait([_key(num_call, rank) for rank in others], PATIENCE)
         except RuntimeError as error:
             raise Refusal(
-                "%s on rank %d, for the samples that this rank has of a batch, and the script caught it; other ranks "
-                "raised nothing and went on, so that they would wait for this one" % (words, self._world.rank),
+                "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the other "
+                "ranks continued, and would wait for this rank" % (words, self._world.rank),
                 "look for such samples before the model is called, where the batch is whole; "
                 "or one rank: echelon run -n 1 …",
             ) from error

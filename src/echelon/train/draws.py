@@ -259,7 +259,7 @@ def _left_to_ranks(draws: Draws, original: Function) -> Function:
     def draw(*args: Any, **kwargs: Any) -> Any:
         if not draws.is_inside or not _is_random(args[1:], kwargs, original):
             return original(*args, **kwargs)
-        with draws.otherwise("%s(), which --same-random draws as one device does" % original.__name__):
+        with draws.otherwise("%s(); use --same-random to draw as one device does" % original.__name__):
             return original(*args, **kwargs)
 
     return draw

@@ -52,7 +52,7 @@ def decode(content: bytes) -> Any:
             start += size
         return _value(form, blobs)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, RuntimeError, struct.error):
-        raise NotPlain("what another rank sent is no message of echelon's") from None
+        raise NotPlain("another rank sent something that is not a message of echelon") from None
 
 
 def _form(value: Any, blobs: Blobs, leaves_out: bool) -> Any:

@@ -27,7 +27,7 @@ def refuse_exchange() -> None:
     """Refuse to wait for ranks that do not come."""
     if _acts:
         raise Refusal(
-            "rank 0 alone does %s, and in it a part of a batch is asked for that other ranks have: they do not come"
+            "only rank 0 does %s, and there it needs a part of a batch that other ranks hold; they do not take part"
             % _acts[-1],
-            "compute before what is written: a number by .item(), a tensor by .cpu().numpy()",
+            "compute the value before you write it: a number by .item(), a tensor by .cpu().numpy()",
         )

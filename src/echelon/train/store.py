@@ -164,7 +164,7 @@ def _shake_hands(sock: socket.socket, key: bytes) -> None:
     challenge, own = _received(sock, NONCE_BYTES), os.urandom(NONCE_BYTES)
     sock.sendall(own + rank_proof(key, challenge, own))
     if not is_digest(store_proof(key, own, challenge), _received(sock, PROOF_BYTES)):
-        raise ConnectionError("what answered does not hold the key of this run")
+        raise ConnectionError("the process that answered does not have the key of this run")
 
 
 def _received(sock: socket.socket, size: int) -> bytes:

@@ -31,8 +31,8 @@ def refusal(loss: torch.Tensor, last: Optional[Unshared], num_ranks: int, has_op
         )
     if last is None:
         return Refusal(
-            "backward() was called, and no model was: forward() was called by itself, or functions were called with "
-            "the weights (%s), so that every rank would train on the same samples" % _shapes_of(loss),
+            "backward() was called, but no model was called: the script called forward() directly, or functions with "
+            "the weights (%s); every rank would train on the same samples" % _shapes_of(loss),
             "model(x) in place of model.forward(x), where the model is a torch.nn.Module that has the weights; or "
             + _ONE_RANK,
         )

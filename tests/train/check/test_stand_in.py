@@ -119,10 +119,10 @@ def test_oracle_uses_the_device_first_and_leaves_it(tmp_path: Path, how: str) ->
     ("how", "why", "variables"),
     [
         ("thread", "a thread of the script used a GPU first", {}),
-        ("slow", "one device did not come to it within 1 s", {"STAND_IN_PATIENCE": "1"}),
+        ("slow", "one device did not reach the first step within 1 s", {"STAND_IN_PATIENCE": "1"}),
         ("killed", "the process of one device was killed by signal 9", {}),
         ("fails", "on one device the script fails with ValueError: this is one device", {}),
-        ("ends", "on one device the script ended before it", {}),
+        ("ends", "on one device the script ended before the first step", {}),
         ("rows", "one device cannot hold it: out of memory with the whole batch", {"STAND_IN_ROWS": "8"}),
     ],
 )
@@ -161,7 +161,7 @@ def test_ranks_that_share_a_device(tmp_path: Path) -> None:
     """NCCL refuses two ranks of one device: they exchange by gloo, which a line says, and train as one device does."""
     done = train(tmp_path, "plain", STAND_IN_SAME="one")
     assert done.code == 0, done.err
-    assert done.err.count("note: ranks share a device: what they exchange travels by gloo") == 1
+    assert done.err.count("note: ranks share a device: they exchange data by gloo") == 1
     assert "first step: equals that of one device" in done.err
 
 

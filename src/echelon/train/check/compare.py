@@ -123,7 +123,7 @@ def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: 
         if not is_same:
             raise Refusal(
                 "the first step is not that of one device: the model changes its buffer %s with the samples that it "
-                "gets, and each rank has its own" % name,
+                "gets, and each rank gets different samples" % name,
                 "change it outside of the model, where a batch is whole, or one rank: echelon run -n 1 …",
             )
 

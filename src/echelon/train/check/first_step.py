@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_STEPS = 10
 CHANCE = 0.2
 """How far from 1 a factor may be that other random numbers make, where some features count most."""
-DRAWS = "random numbers are drawn for each sample, or inside of a model, which each rank does for itself"
+DRAWS = "each rank draws its own random numbers, for each sample or inside a model"
 IN_USE = "a process that has used a GPU cannot be forked; echelon prove compares runs that begin anew"
 IN_THREAD = "a thread of the script used a GPU first, and cannot be forked; echelon prove compares runs that begin anew"
 EXEC = "a rank that uses a GPU and is started by exec is not forked; echelon prove compares runs that begin anew"
@@ -194,7 +194,7 @@ class FirstStep:
                 self.cancel("")
                 raise
             refusal.withdraw()
-            guess = "the model draws %s, and it is not seen for whose rows" % min(self.guesses, default="")
+            guess = "the model draws %s, and echelon cannot tell for which rows" % min(self.guesses, default="")
             self._why_not = guess if self.guesses else WORKERS_DRAW
 
     def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:

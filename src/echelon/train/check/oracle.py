@@ -19,8 +19,8 @@ from .. import device as devices
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
 TOO_LARGE = "one device cannot hold it: out of memory with the whole batch"
-TOO_SLOW = "one device did not come to it within %d s"
-NO_STEP = "on one device the script ended before it"
+TOO_SLOW = "one device did not reach the first step within %d s"
+NO_STEP = "on one device the script ended before the first step"
 KILLED = "the process of one device was killed by signal %d"
 _LENGTH = struct.Struct("<q")
 

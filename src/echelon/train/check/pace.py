@@ -1,7 +1,7 @@
 """Say where several ranks are no faster than one: a spot of one device is compared with the steps of all ranks.
 
 What one device would take is estimated from above: rank 0's time for the whole batch, alone, while the others wait; its
-optimizer; and what each rank computes besides, as often as there are ranks. So the line is never there by mistake.
+optimizer; and what each rank computes besides, as often as there are ranks. So the line is rarely there by mistake.
 """
 
 import os
