@@ -32,7 +32,7 @@ def not_waited_for(job: Job) -> Iterator[Hit]:
         if start is None or command.outer is not None or (ends := _ends(commands, index)) < 0:
             continue
         if not any(_holds(each) for each in commands[ends + 1 :] if each.outer is None):
-            message = f"{start.name} runs behind the script, which ends without it: Slurm then kills it"
+            message = f"{start.name} runs in the background, and the script does not wait: Slurm kills it at the end"
             yield hit(start.word, message, "wait   as the script's last line")
             return
 

@@ -35,7 +35,7 @@ def no_device(program: Program) -> Iterator[Hit]:
         is_open = isinstance(backend, (ast.Name, ast.Attribute)) and bare is not None and not _chooses(program)
         is_given = call.args or call.keywords or "cuda" in program.text
         if is_given and (_uses_nccl(call) or is_open):
-            message = "no device is chosen: what does not name one, such as barrier, is on device 0 in every rank"
+            message = "no device is chosen: calls that name no device, such as barrier, use device 0 in every rank"
             if bare is not None:
                 message = f"no device is chosen: {ast.unparse(bare)} in line {bare.lineno} is device 0 in every rank"
             yield program.hit(call, message, 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))')

@@ -98,7 +98,8 @@ def signal(job: Job) -> Iterator[Hit]:
     traps = [command for command in job.commands if command.program == "trap" and _catches(command, name)]
     if "B" not in (match[1] or ""):
         if traps:
-            message = f"{option.written} goes to the steps alone: the trap of line {traps[0].argv[0].line} is never run"
+            trap = f"the trap of line {traps[0].argv[0].line} never runs"
+            message = f"{option.written} sends the signal only to the steps: {trap}"
             yield hit(option, message, f"--signal=B:{option.value}")
         return
     if not traps and not any(command.program == "exec" for command in job.commands):

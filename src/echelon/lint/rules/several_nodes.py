@@ -22,7 +22,7 @@ def no_machine_rank(job: Job) -> Iterator[Hit]:
         others = ("machine-rank", "rdzv-backend", "config-file", "deepspeed-hostfile", "deepspeed-multinode-launcher")
         if machines is None or count < 2 or start.step is None or any(start.option(name) for name in others):
             continue
-        message = f"{count} machines and no --machine_rank: each node takes itself for number 0, and they never meet"
+        message = f"{count} machines and no --machine_rank: each node uses number 0, and the nodes never meet"
         rank = f"${words()['slurm']['variable']}NODEID"
         yield hit(machines[0], message, f"srun … bash -c 'accelerate launch --machine_rank {rank} …'")
 
@@ -75,7 +75,7 @@ def keeps_waiting(job: Job) -> Iterator[Hit]:
         several = job.step_tasks_per_node(start) * job.step_nodes(start) > 1
         if id(start.word) in training and several and (is_off or is_off_by_default):
             place = option[0] if option and is_off else variable.word if variable else start.word
-            message = "where one rank fails, the others are kept, and wait for it until the job's time is over"
+            message = "if one rank fails, the others stay and wait for it until the job's time limit"
             yield hit(place, message, "--kill-on-bad-exit=1")
             return
 

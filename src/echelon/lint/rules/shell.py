@@ -107,7 +107,7 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
         found = re.search(r"\\([ \t]+)$", line)
         if found and number in quoted:
             message = (
-                "a space after the backslash: inside of quotes both stay, and a program gets the backslash as a word"
+                "a space after the backslash: inside quotes both stay, and the program gets the backslash as a word"
             )
             edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
             at = {"column": found.start() + 1, "width": len(found.group())}

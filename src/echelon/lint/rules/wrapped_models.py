@@ -53,7 +53,7 @@ def loaded_on_one(program: Program) -> Iterator[Hit]:
         is_model = name in models and call.lineno > models[name]
         if is_model or OPTIMIZER.search(tail(call.func.value) if isinstance(call.func, ast.Attribute) else ""):
             where = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
-            message = f"only {where} load {owner}: the others go on with other values, and nothing makes them equal"
+            message = f"only {where} load {owner}: the other ranks keep different values, and nothing makes them equal"
             yield program.hit(call, message, f"load in every rank, with map_location, outside of line {guard.lineno}")
             return
 
