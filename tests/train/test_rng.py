@@ -145,7 +145,7 @@ def test_what_costs_more(tmp_path: Path) -> None:
     [
         (RECURRENT, "dropout between the layers of lstm()", "equals that of one device"),
         (SELECTS, "models, which draw other numbers on some ranks, for samples that they select", ""),
-        (COSTLY, "_standard_gamma(), which --same-random draws as one device does", "not compared"),
+        (COSTLY, "_standard_gamma(); use --same-random to draw as one device does", "not compared"),
         (COMPILED, "models, for torch.compile has compiled what draws them", "equals that of one device"),
         (BY_SAMPLE, "", "not compared with one device: the model draws with Python's random or numpy"),
         (GUESSED, "", "not compared with one device: the model draws a tensor of shape (3, 6)"),
