@@ -112,6 +112,18 @@ def test_command_lines(folder: Path, line: list[str]) -> None:
     keep(folder, line)
 
 
+ODD = ("", "²", "9" * 5000, "-1", "1e999", "\udcff", "a\nb", "0-99999999999")
+
+
+@pytest.mark.parametrize("command", sorted(QUIET))
+def test_every_option_with_each_odd_value(folder: Path, command: str) -> None:
+    """No option of any command takes an odd value for a mistake of echelon's."""
+    target = {"run": ["t.py"], "submit": ["t.py"], "lint": ["t.py"]}.get(command, [])
+    for option in options(command):
+        for value in ODD if option.value else ():
+            keep(folder, [command, *QUIET[command], *USUAL.get(command, []), option.names[-1], value, *target])
+
+
 def test_every_command_is_tried() -> None:
     """What the fuzzing leaves out starts processes, and stands in the table of classic cases."""
     assert set(QUIET) | {"exec", "prove", "check", "frameworks"} == set(COMMANDS)

@@ -11,7 +11,7 @@ from echelon.host import terminal
 
 MOST_SIGNS = 2000
 """Of a message, however long the values are that it shows."""
-_LONG_WORD = re.compile(r"\S{301,}")
+_LONG_WORD = re.compile(r"""[^\s:,;'"]{301,}""")
 
 
 def one_line(text: str) -> str:

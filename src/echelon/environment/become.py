@@ -89,7 +89,7 @@ def read(argv: Sequence[str]) -> Order:
         if value not in _VISIBLE:
             raise UsageError(f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py")
         visible = value
-    if not words:
+    if not words or not words[0]:
         raise UsageError("there is no program to become", f"{_USAGE}, such as: echelon exec python train.py")
     return Order(visible, words)
 

@@ -7,6 +7,7 @@ from typing import BinaryIO, Union
 
 MOST_BYTES = 16 << 20
 """Of a file that people write: scripts, host files, settings."""
+_PART_BYTES = 1 << 18
 _OPEN_ALREADY = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # as bash names <(command)
 
 Path = Union[str, "os.PathLike[str]"]
@@ -38,10 +39,12 @@ def _opened(path: Path) -> BinaryIO:
 
 def read_stream(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
     """Return all that a stream holds; raise OSError where it does not end."""
-    content = stream.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is longer than {most_bytes >> 10} KiB")
-    return content
+    content = bytearray()
+    while part := stream.read(_PART_BYTES):  # read(most_bytes) would take so much memory for the shortest file
+        content += part
+        if len(content) > most_bytes:
+            raise OSError(errno.EFBIG, f"it is longer than {most_bytes >> 10} KiB")
+    return bytes(content)
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
