@@ -207,11 +207,21 @@ def test_commands_in_odd_environments(folder: Path, environ: dict[str, str], com
         ("SLURM_STEP_TASKS_PER_NODE", "1(x3)"), ("SLURMD_NODENAME", "m1"), ("SLURM_JOB_ID", "²"),
     ],
 )  # fmt: skip
-def test_variables_that_contradict_each_other(folder: Path, name: str, value: str) -> None:
+def test_variables_of_a_step_that_contradict_each_other(folder: Path, name: str, value: str) -> None:
     """The refusal names the variable and its value; nobody waits for tasks that cannot come."""
     said = keep(folder, ["run", "--dry-run", "t.py"], {**SLURM, name: value})
     assert said.exit_code == 2
     assert f"{name}={value}" in said.said.replace("'", "")
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"])
+def test_variables_of_a_job_that_contradict_each_other(folder: Path, name: str) -> None:
+    """In a batch script too, the number of nodes is that of the list."""
+    job = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2"}
+    said = keep(folder, ["run", "--dry-run", "t.py"], {**job, name: "3"})
+    assert said.exit_code == 2
+    assert f"{name}=3 and SLURM_JOB_NODELIST=n[1-2], which has 2 nodes" in said.said
+    assert keep(folder, ["run", "--dry-run", "t.py"], job).exit_code == 0
 
 
 TEXTS = (

@@ -49,8 +49,11 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
     node_list = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     nodes = hostlist.expand(environ[node_list])
     job_id = str(variables.number(environ, "SLURM_JOB_ID"))
-    if environ.get("SLURM_JOB_NUM_NODES"):
-        _refuse_other_number(environ, "SLURM_JOB_NUM_NODES", node_list, len(nodes))
+    # in a step, an interactive one too, this is the number of the step's nodes
+    of_job = () if environ.get("SLURM_STEP_ID") else ("SLURM_NNODES",)
+    for count in ("SLURM_JOB_NUM_NODES", *of_job):
+        if environ.get(count):
+            _refuse_other_number(environ, count, node_list, len(nodes))
     devices = {} if is_task else devices_by_node(job_id)
     num_tasks, task_rank, step_nodes = _step(environ) if is_task else (1, 0, ())
     return Allocation(
@@ -107,7 +110,8 @@ def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str
     """Return the environment of the same job as if it had not been given these nodes."""
     name = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     left = [node for node in hostlist.expand(environ[name]) if node not in nodes]
-    return {**environ, name: ",".join(left), "SLURM_JOB_NUM_NODES": str(len(left))}
+    counts = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(left)))
+    return {**environ, name: ",".join(left), **counts}
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
