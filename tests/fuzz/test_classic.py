@@ -132,6 +132,13 @@ def limited(folder: Path, limit: Callable[[], None]) -> Answer:
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "²", "9" * 30])
+def test_terminals_without_width(folder: Path, columns: str) -> None:
+    """A help is printed at any width that the environment names."""
+    answer = shell(folder, "echelon run --help", COLUMNS=columns)
+    assert (answer.exit_code, answer.said) == (0, "")
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_signs_that_an_encoding_lacks(folder: Path, encoding: str) -> None:
     """Tables and refusals are printed in any encoding; a name keeps its bytes."""

@@ -11,14 +11,16 @@ from echelon.host import terminal
 
 MOST_SIGNS = 2000
 """Of a message, however long the values are that it shows."""
-_LONG_WORD = re.compile(r"""[^\s:,;'"]{301,}""")
+LONGEST_WORD, LONGEST_PATH = 300, 4096
+"""A longer value is shortened; a repair is pasted, so that its paths stay whole."""
 
 
-def one_line(text: str) -> str:
+def one_line(text: str, *, longest: int = LONGEST_WORD) -> str:
     """Return a text without line ends, codes for terminals and endless words."""
     shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-    shown = _LONG_WORD.sub(_shortened, shown)
-    return shown if len(shown) <= MOST_SIGNS else f"{shown[:MOST_SIGNS]} …"
+    shown = re.sub(rf"""[^\s:,;'"]{{{longest + 1},}}""", _shortened, shown)
+    most = max(MOST_SIGNS, longest + MOST_SIGNS // 2)
+    return shown if len(shown) <= most else f"{shown[:most]} …"
 
 
 def _shortened(word: re.Match[str]) -> str:
@@ -28,7 +30,7 @@ def _shortened(word: re.Match[str]) -> str:
 
 def say(text: str) -> None:
     """Talk to the person: on standard error."""
-    print(terminal.for_person(f"echelon: {text}", sys.stderr), file=sys.stderr)
+    print(terminal.for_person(f"echelon: {one_line(text)}", sys.stderr), file=sys.stderr)
 
 
 def say_error(error: EchelonError) -> None:
@@ -40,7 +42,10 @@ def say_error(error: EchelonError) -> None:
     if error.details:
         print(error.details.rstrip("\n"), file=sys.stderr)
     if error.hint:
-        print(f"  {terminal.paint('hint:', 'hint', with_colour=with_colour)} {one_line(error.hint)}", file=sys.stderr)
+        print(
+            f"  {terminal.paint('hint:', 'hint', with_colour=with_colour)} {one_line(error.hint, longest=LONGEST_PATH)}",
+            file=sys.stderr,
+        )
 
 
 def print_help(text: str) -> None:

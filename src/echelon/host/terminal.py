@@ -8,6 +8,8 @@ from typing import IO
 
 MOST_COLUMNS = 120
 """Lines of a help are not longer, however wide the terminal: nobody reads them."""
+FEWEST_COLUMNS = 20
+"""Narrower lines hold no word."""
 COMMAND = re.compile(r"\s*(?:\$ |usage: )?echelon [a-z]|\s*hint: ")
 CODES = {"error": "31;1", "warning": "33;1", "hint": "36", "bold": "1"}
 
@@ -36,7 +38,7 @@ def columns() -> int:
     """Return how wide a line may be; 80 where no terminal says it."""
     import shutil
 
-    return min(shutil.get_terminal_size((80, 24)).columns, MOST_COLUMNS)
+    return max(FEWEST_COLUMNS, min(shutil.get_terminal_size((80, 24)).columns, MOST_COLUMNS))
 
 
 def wrapped(text: str, *, width: int, indent: str = "") -> str:

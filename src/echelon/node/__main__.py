@@ -13,7 +13,15 @@ def main(argv: List[str]) -> int:
 
         become.main(argv[1:], os.environ)
     if argv[:1] == ["agent"] and len(argv) in (2, 3):
-        return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
+        from ..environment.errors import WrongEnvironmentError
+
+        try:
+            return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
+        except WrongEnvironmentError as error:  # what Slurm or mpirun say of this task cannot be read
+            sys.stderr.write(
+                "echelon: agent on %s: %s\n  hint: %s\n" % (os.uname().nodename, error.message, error.hint)
+            )
+            return 2
     if argv[:1] == ["survey"] and len(argv) == 2:
         from .survey import visit
 
