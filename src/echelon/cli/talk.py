@@ -42,10 +42,8 @@ def say_error(error: EchelonError) -> None:
     if error.details:
         print(error.details.rstrip("\n"), file=sys.stderr)
     if error.hint:
-        print(
-            f"  {terminal.paint('hint:', 'hint', with_colour=with_colour)} {one_line(error.hint, longest=LONGEST_PATH)}",
-            file=sys.stderr,
-        )
+        head = terminal.paint("hint:", "hint", with_colour=with_colour)
+        print(f"  {head} {one_line(error.hint, longest=LONGEST_PATH)}", file=sys.stderr)
 
 
 def print_help(text: str) -> None:
