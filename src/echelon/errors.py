@@ -12,7 +12,7 @@ class EchelonError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
-        super().__init__(message)
+        super().__init__(f"{message}\n{details}" if details else message)
         self.message = message
         self.hint = hint
         self.details = details

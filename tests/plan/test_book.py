@@ -65,7 +65,7 @@ REFUSED = [
 def test_lumi_refuses(fields: dict[str, object], message: str, hint: str) -> None:
     """What the partition would refuse is refused before it is queued, with limit and nearest."""
     error = refusal(request("lumi", **fields), machine("lumi"))
-    assert message in error.message
+    assert message in str(error)
     assert hint in error.hint
 
 
@@ -161,12 +161,12 @@ def test_unknown_stays_unknown() -> None:
     )  # fmt: skip
     assert book(Request(num_devices=1, minutes=60), known, today=TODAY).num_nodes == 1
     error = refusal(Request(num_devices=4, minutes=60), known)
-    assert "the number of GPUs of a node is not published" in error.message
+    assert "the number of GPUs of a node is not published" in str(error)
     assert error.hint == "--nodes 1"  # which is taken, in the next line
     booking = book(Request(num_devices=4, num_nodes=1, minutes=60), known, today=TODAY)
     assert (booking.cores_per_rank, booking.memory_bytes_per_node, booking.billed) == (0, 0, None)
     error = refusal(Request(num_nodes=2, minutes=60), known)
-    assert "not published" in error.message
+    assert "not published" in str(error)
     assert error.hint == "--gpus 4"
 
 

@@ -59,7 +59,7 @@ def test_past_the_limit(case: Case) -> None:
     """One past the limit is refused, with the limit, its source and the nearest that fits."""
     with pytest.raises(UsageError, match="at most") as error:
         script(case, "echelon")
-    assert "docs/" in error.value.message
+    assert "docs/" in str(error.value)
     assert error.value.hint.startswith("--gpus")
 
 

@@ -105,7 +105,7 @@ class _Prover:
                     {
                         "verdict": FAILED,
                         "is_wrong": True,
-                        "why": f"{error.message}\n{error.details}".rstrip("\n"),
+                        "why": str(error),
                         "hint": error.hint,
                     }
                 )
@@ -134,8 +134,9 @@ class _Prover:
         start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
         done = self._host.ask([*self._command(start), "--dry-run", *self._script()], timeout_seconds=COMPARE_SECONDS)
         if done.exit_code:
-            message, _, hint = done.stderr.strip().removeprefix("echelon: error: ").partition("\n  hint: ")
-            raise UsageError(message, hint=hint.replace("echelon run", "echelon prove"))
+            told, _, hint = done.stderr.strip().removeprefix("echelon: error: ").partition("\n  hint: ")
+            message, _, details = told.partition("\n")
+            raise UsageError(message, details=details, hint=hint.replace("echelon run", "echelon prove"))
 
     def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
         title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")

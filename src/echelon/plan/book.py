@@ -36,7 +36,7 @@ def book(
         return _booked(request, machine, today=today, rocm=rocm)
     except Misfit as misfit:
         judge = partial(_booked, machine=machine, today=today)
-        raise UsageError(misfit.message, hint=offers.hint(misfit, request, judge)) from None
+        raise UsageError(misfit.message, details=misfit.details, hint=offers.hint(misfit, request, judge)) from None
 
 
 def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") -> Booking:
