@@ -51,6 +51,8 @@ class Run:
         self.is_hooked = is_hooked
         self.wishes = wishes
         self._pid = os.getpid()
+        self.is_aside = False
+        """Whether the script turned out to share the work by itself."""
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
         rank = world.rank if world.is_exact else world.processes.rank
         self.streams = Streams(rank, seed, are_keyed=world.is_exact)
@@ -178,6 +180,10 @@ class Run:
         """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
         return torch.is_grad_enabled() and self.gradients.has_optimizers
 
+    def guarded_pid(self) -> int:
+        """Return the process that ends when one of its children trains; 0 where children may train."""
+        return 0 if self.is_aside else self._pid
+
     @property
     def is_at_home(self) -> bool:
         """Whether this is the process that trains, and not a worker of a loader."""
@@ -265,6 +271,7 @@ class Run:
         """Leave a script alone that turns out to share the work by itself."""
         if self.is_main:
             self.say("not scaled: the script calls torch.distributed.init_process_group()")
+        self.is_aside = True
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
         self.gradients.become_alone()

@@ -68,7 +68,8 @@ def start_hooked(*, was_forked: bool = True) -> None:
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
         unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
-        child_training.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
+        archive = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+        child_training.watch_starts(archive, _run.guarded_pid)
 
 
 def _make_repeatable(world: worlds.World) -> None:
