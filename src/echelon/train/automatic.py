@@ -17,9 +17,9 @@ def prepare(scale: str) -> None:
 
         return
     from . import start  # noqa: F401
-    from .files import sharing
+    from .files import install
 
-    sharing.prepare()
+    install.prepare()
     if scale in wishes.SPREAD:
         from .parallel import elementwise  # noqa: F401
     if scale in wishes.SPLITS:

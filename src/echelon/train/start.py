@@ -10,7 +10,8 @@ from . import child_training, groups, hooks, unseeded, wishes
 from . import device as devices
 from . import world as worlds
 from .exact import number
-from .files import sharing
+from .exact.joints import Joints
+from .files import install as file_hooks
 from .refusal import tell_briefly
 from .run import Run
 from .streams import Streams
@@ -36,7 +37,7 @@ def start(exact: int = 0) -> Run:
 
 def _explicit(num_shards: int) -> Run:
     number.check(num_shards, worlds.read(os.environ).size)
-    world = worlds.read(os.environ, num_shards)
+    world = worlds.read(os.environ, num_shards, Joints())
     if world.is_exact:
         _make_repeatable(world)
     with Streams(0, None).kept():  # the script seeds, and not its run
@@ -55,7 +56,7 @@ def start_hooked(*, was_forked: bool = True) -> None:
     global _run
     asked = wishes.read(os.environ)
     tell_briefly(asked.how)
-    world = worlds.read(os.environ, asked.num_shards)
+    world = worlds.read(os.environ, asked.num_shards, Joints())
     if world.is_exact:
         _make_repeatable(world)
     if asked.splits_model:
@@ -63,7 +64,7 @@ def start_hooked(*, was_forked: bool = True) -> None:
     _run = Run(world, is_hooked=True, wishes=asked)
     _run.first_step.may_fork_for_device = was_forked
     hooks.install(_run)
-    sharing.install(_run)
+    file_hooks.install(_run.files, _run.world.processes)
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
