@@ -16,6 +16,7 @@ from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
 from echelon.cli.preflight import checked, look
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
+from echelon.scale_options import ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def read_job(scanned: Scanned) -> Job:
         launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
         visible=_one_of("--visible", _visible(values), ("all", "own")),
         scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
-        scale_with=_scale_with(values),
+        scale_options=_scale_options(values),
         bind=_one_of("--bind", values.get("bind", "auto"), ("auto", "strict", "off")),
         container=_image(values),
         container_binds=tuple(scanned.values.get("container_bind", ())),
@@ -99,11 +100,10 @@ def read_job(scanned: Scanned) -> Job:
     )  # fmt: skip
 
 
-def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
-    """Return how to scale, in the words that ranks read."""
+def _scale_options(values: dict[str, str]) -> ScaleOptions:
+    """Return how to scale."""
     exchange_options.refuse_with_splits(values)
-    flags = ("no-check", "shard-eval", "sync-bn", "same-random", "per-device-batch")
-    words = [option for option in flags if _key(option) in values]
+    rule = ""
     if "scale_lr" in values:
         rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))
         if "per_device_batch" not in values:
@@ -111,18 +111,22 @@ def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
                 "--scale-lr is for a global batch that grows with the ranks, and here it is the script's own",
                 hint=f"echelon run --per-device-batch --scale-lr {rule} …",
             )
-        words.append(f"lr={rule}")
-    if "exact" in values:
-        words.append(f"exact={_shards(values)}")
-    words += exchange_options.words(values)
-    if words and values.get("scale") == "off":
-        from echelon.launch.scaling import as_option
-
+    options = ScaleOptions(
+        checks_first_step="no_check" not in values,
+        shards_evaluation="shard_eval" in values,
+        syncs_batch_norm="sync_bn" in values,
+        draws_all="same_random" in values,
+        keeps_batch="per_device_batch" in values,
+        learning_rate=rule,
+        num_shards=_shards(values) if "exact" in values else 0,
+        **exchange_options.fields(values),
+    )
+    if options.written() and values.get("scale") == "off":
         raise UsageError(
-            f"{as_option(words[0])} is for a script that is scaled, and --scale off was given",
+            f"{options.written()[0]} is for a script that is scaled, and --scale off was given",
             hint="leave --scale off out",
         )
-    return tuple(words)
+    return options
 
 
 def _shards(values: dict[str, str]) -> int:
