@@ -84,8 +84,8 @@ class Entries:
         if self._guessed is None or "out of memory" in str(error):
             return
         raise Refusal(
-            "%s fails on the samples of this rank: %s; it also got a tensor of shape %s, which the ranks shared because "
-            "it is as long as the batch of %d samples"
+            "%s fails on the samples of this rank: %s; it also got a tensor of shape %s, which the ranks shared "
+            "because it is as long as the batch of %d samples"
             % (
                 type(self._module).__name__, str(error).partition("\n")[0],
                 tuple(self._guessed.shape), sum(self._lead.rows),
