@@ -48,7 +48,7 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
         _refuse_without_meetings(values)
         return {**_compression(values), **_buckets(values)}
     number = values["sync_every"]
-    if not re.fullmatch(r"\d{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
+    if not re.fullmatch(r"[0-9]{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
         raise UsageError(
             f"--sync-every {_seen(number)}: the number of steps from one meeting to the next is wanted, at least 1",
             hint="echelon run --sync-every 100 …",
@@ -118,7 +118,7 @@ def _compression(values: Mapping[str, str]) -> dict[str, str]:
     if "compress" not in values:
         return {}
     text = values["compress"]
-    match = re.fullmatch(r"bf16|fp16|powersgd(?::(\d{1,4})(?::(\d{1,9}))?)?", text)
+    match = re.fullmatch(r"bf16|fp16|powersgd(?::([0-9]{1,4})(?::([0-9]{1,9}))?)?", text)
     if not match:
         raise UsageError(
             f"--compress {_seen(text)}: the choices are bf16, fp16 and powersgd, powersgd:RANK or powersgd:RANK:STEP",
@@ -165,7 +165,7 @@ def _refuse_fsdp(option: str, values: Mapping[str, str]) -> None:
 
 
 def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"\d{1,12}(\.\d{1,12})?|\.\d{1,12}", text))
+    return bool(re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?|\.[0-9]{1,12}", text))
 
 
 def _seen(text: str) -> str:

@@ -171,7 +171,7 @@ def _scales(text: str) -> tuple[str, ...]:
 
 
 def _whole(text: str, option: str, *, least: int) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or int(text) < least:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
         shown = text or repr("")
         raise UsageError(
             f"{option} {shown}: a whole number of at least {least} is wanted", hint=f"{option} {max(least, 2)}"

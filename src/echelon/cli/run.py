@@ -169,7 +169,7 @@ def _is_script(scanned: Scanned) -> bool:
 
 
 def _whole(name: str, text: str, *, least: int) -> int:
-    if not re.fullmatch(r"[+-]?\d+", text) or not least <= int(text) <= MAX_RANKS:
+    if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not least <= int(text) <= MAX_RANKS:
         raise UsageError(
             f"{name} {_seen(text)}: a whole number of at least {least} is wanted", hint=f"{name} {max(least, 1)}"
         )
@@ -185,7 +185,7 @@ def _ranks_per_node(text: str) -> int:
         return threads.num_cores()
     if text in ("gpu", "xpu"):
         return ONE_PER_DEVICE
-    if not re.fullmatch(r"[+-]?\d+", text) or not 1 <= int(text) <= MAX_RANKS:
+    if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(
             f"-n {_seen(text)}: ranks per node are a whole number of at least 1, or gpu, cpu or auto",
             hint="echelon run -n 2 …",
@@ -201,7 +201,7 @@ def _image(values: dict[str, str]) -> str:
 
 def _nodes(text: str) -> tuple[int, int]:
     """Read N, or torchrun's elastic MIN:MAX."""
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    match = re.fullmatch(r"([0-9]{1,12})(?::([0-9]{1,12}))?", text)
     least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
     if not 1 <= least <= most <= MAX_RANKS:
         raise UsageError(
@@ -253,7 +253,7 @@ def _show(values: dict[str, str]) -> frozenset[int] | None:
         return frozenset()
     shown: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", part)
         low, high = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
         if not low <= high <= MAX_RANKS:
             raise UsageError(
@@ -267,7 +267,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([a-z]*)", text)
     if not match or match.group(2) not in _UNITS:
         raise UsageError(
             f"--timeout {_seen(text)}: seconds are wanted, or a number with m, h or d",
@@ -309,7 +309,7 @@ def _rendezvous(values: dict[str, str]) -> str:
 
 def _port(name: str, text: str, port: str, *, hint: str) -> int:
     """Return a port; 0 is one that torchrun takes to mean any, which is all right where nobody has to meet."""
-    if not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise UsageError(f"{name} {_seen(text)}: a port is a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
 

@@ -102,7 +102,14 @@ class _Prover:
             except EchelonError as error:
                 if len(scales) == 1:
                     raise
-                found.append({"verdict": FAILED, "is_wrong": True, "why": error.message, "hint": error.hint})
+                found.append(
+                    {
+                        "verdict": FAILED,
+                        "is_wrong": True,
+                        "why": f"{error.message}\n{error.details}".rstrip("\n"),
+                        "hint": error.hint,
+                    }
+                )
         return found
 
     def own(self) -> list[dict[str, Any]]:
@@ -157,7 +164,7 @@ class _Prover:
         done = _finish(self._host, [*self._command(start), *self._script()])
         ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
         if done.exit_code != 0:
-            raise RunError(f"the script fails on {ranks}:\n{_without_logs(done.stdout)}")
+            raise RunError(f"the script fails on {ranks}:", details=_without_logs(done.stdout))
         if not os.path.exists(os.path.join(record, "about.json")):
             raise RunError(
                 f"the script ended on {ranks} without an optimizer step of torch.optim, so there is nothing to compare",
@@ -195,7 +202,7 @@ class _Prover:
         command = [*own_command.module("echelon.train.proof.compare"), *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
-            raise RunError(f"the records could not be compared:\n{done.stderr}")
+            raise RunError("the records could not be compared:", details=done.stderr)
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 

@@ -219,8 +219,8 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
             raise UsageError(
                 f"{job.num_nodes} nodes were asked for, but this is a single machine outside of any Slurm allocation",
                 hint=f"salloc --nodes={job.num_nodes} …, then the same command; "
-                "or start it on each node yourself with\n"
-                f"      echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
+                "or start it on each node yourself: "
+                f"echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
             )
         if job.rendezvous.endswith(":0"):
             host = job.rendezvous.rpartition(":")[0]
