@@ -18,10 +18,30 @@ if TYPE_CHECKING:
     from echelon.plan.memory import Devices, Fit, Model
     from echelon.spec import Booking
 
+
+def _dtypes() -> tuple[str, ...]:
+    from echelon.plan.memory import DTYPES
+
+    return tuple(DTYPES)
+
+
+def _optimizers() -> tuple[str, ...]:
+    from echelon.plan.memory import OPTIMIZERS
+
+    return tuple(OPTIMIZERS)
+
+
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--parameters",), value="N", help="does a model with so many weights fit: 124M, 7B, 7e9"),
-    Option(names=("--dtype",), value="TYPE", help="as what its weights are stored: fp32 (default), bf16, fp16"),
-    Option(names=("--optimizer",), value="NAME", help="adamw (default), adam, lion, momentum, sgd"),
+    Option(
+        names=("--dtype",),
+        value="TYPE",
+        choices=_dtypes,
+        help="as what its weights are stored: fp32 (default), bf16, fp16",
+    ),
+    Option(
+        names=("--optimizer",), value="NAME", choices=_optimizers, help="adamw (default), adam, lion, momentum, sgd"
+    ),
     Option(names=("--device-memory",), value="SIZE", help="of one device, 80G, where the machine's is not known"),
 )
 _COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
@@ -31,7 +51,7 @@ _ROWS = ("weights", "gradients", "states", "passing", "left")
 
 def read_model(values: Mapping[str, str]) -> Model | None:
     """Return the model that is asked about, None where none is; raise UsageError for what is none."""
-    from echelon.plan.memory import DTYPES, OPTIMIZERS, Model
+    from echelon.plan.memory import Model
 
     if "parameters" not in values:
         for key in ("dtype", "optimizer", "device_memory"):
@@ -43,8 +63,8 @@ def read_model(values: Mapping[str, str]) -> Model | None:
         return None
     return Model(
         num_parameters=_count(values["parameters"]),
-        dtype=_word(values.get("dtype", "fp32"), "--dtype", tuple(DTYPES)),
-        optimizer=_word(values.get("optimizer", "adamw"), "--optimizer", tuple(OPTIMIZERS)),
+        dtype=_word(values.get("dtype", "fp32"), "--dtype", _dtypes()),
+        optimizer=_word(values.get("optimizer", "adamw"), "--optimizer", _optimizers()),
     )
 
 
