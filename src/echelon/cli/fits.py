@@ -167,6 +167,8 @@ class Answer:
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         for row in table:
             print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        if any(fit.host_bytes for fit in self._fits):
+            print("(host): weights, gradients and states are in the memory of the node")
         for line in self._take():
             print(line)
 
@@ -212,10 +214,10 @@ _OF_MODEL = tuple(option.key for option in OPTIONS)
 
 def _row(fit: Fit) -> tuple[str, ...]:
     numbers = (fit.weights_bytes, fit.gradients_bytes, fit.states_bytes, fit.passing_bytes)
-    where = " (host)" if fit.host_bytes else ""
-    cells = [f"{size(number)}{where}" if number else "–" for number in numbers]
+    cells = [size(number) if number else "–" for number in numbers]
     left = size(fit.left_bytes) if fit.left_bytes >= 0 else f"−{size(-fit.left_bytes)}"
-    return (fit.strategy, *cells, left, "fits" if fit.fits else "does not fit")
+    where = " (host)" if fit.host_bytes else ""
+    return (fit.strategy, *cells, left, f"fits{where}" if fit.fits else f"does not fit{where}")
 
 
 def _short(number: int) -> str:
