@@ -35,8 +35,14 @@ def find(name: str, environ: Mapping[str, str]) -> Machine:
         return local()
     machine = load_named(name, environ)
     if machine is None:
-        refuse_unknown(name, (file.name for layer in files.layers(environ) for file in layer))
+        refuse_unknown(name, names(environ))
     return machine
+
+
+def names(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names by which a machine can be asked for, parsing no file."""
+    known = {file.name for layer in files.layers(environ) for file in layer if file.name}
+    return tuple(sorted({*known, LOCAL}))
 
 
 def load_named(name: str, environ: Mapping[str, str]) -> Machine | None:
