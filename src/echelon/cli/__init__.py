@@ -20,10 +20,12 @@ COMMANDS = {
     "topology": "what this node is made of: cores, NUMA domains, devices, NICs",
     "runs": "the runs of this folder: name, state, start, duration, size",
     "clean": "remove run directories that nobody needs any more",
+    "completion": "what bash, zsh or fish completes when you press Tab",
+    "man": "the manual page, echelon(1)",
 }
 
 # What needs no Linux: these read texts and facts. All else starts processes, or looks at this machine's /proc and /sys.
-ANYWHERE = ("plan", "lint", "machines")
+ANYWHERE = ("plan", "lint", "machines", "completion", "man")
 
 HELP = """usage: echelon COMMAND …
 

@@ -7,7 +7,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
+from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.host import terminal
@@ -21,8 +23,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--collectives",), help="measure all-reduce as well, and find the nodes that are slow in it"),
     Option(names=("--reference",), value="GB/S", help="the bus bandwidth that --collectives should reach"),
     Option(names=("--keep",), help="keep what --collectives measures as this machine's reference, for later checks"),
-    Option(names=("--checkpoints",), value="DIR", help="where the run will write (default: this directory)"),
-    Option(names=("--machine",), value="NAME", help="compare with this machine's facts (default: where you stand)"),
+    Option(names=("--checkpoints",), value="DIR", takes="folder", help="where the run will write (default: here)"),
+    Option(names=("--machine",), value="NAME", choices=machine_names,
+           help="compare with this machine's facts (default: where you stand)"),
     Option(names=("--deadline",), value="SECONDS", help="what each part of a node may take (default: 15, --fast: 5)"),
     Option(names=("--exclude-bad",), help="print --exclude=NODES alone, those to do without; the report is on stderr"),
     Option(names=("--strict",), help="exit code 1 for warnings too"),
@@ -31,17 +34,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("-h", "--help"), help="show this"),
 )  # fmt: skip
 LONGEST_SECONDS = 3600
+HELP = Help(
+    command="check",
+    about="Look at this machine, or inside of a Slurm allocation at all its nodes through one step: devices, cores, "
+    "memory, network, limits, software, caches. Nothing is repaired.\n"
+    "Exit code 0: no error; 1: an error was found; 2: an option is wrong.",
+    groups=(("options", OPTIONS),),
+    example="salloc --nodes=4 --gpus-per-node=8 echelon check",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Check where one stands; repair nothing."""
-    scanned = scan(arguments, OPTIONS, command="check")
+    scanned = scan_all(arguments, OPTIONS, command="check")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
-    if scanned.rest or scanned.is_program:
-        given = scanned.rest[0] if scanned.rest else "--"
+    if scanned.rest:
+        given = scanned.rest[0]
         raise UsageError(f"echelon check takes no {given}: it looks at nodes", hint=f"echelon lint {given}")
     if "list" in values:
         print("\n".join(listing()))
@@ -137,23 +148,3 @@ def _name(values: dict[str, str]) -> str:
     if values.get("machine") == "":
         raise UsageError("--machine '': a name is wanted", hint="echelon machines   lists them")
     return values.get("machine", "")
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon check [options]",
-            "",
-            "Look at this machine, or inside of a Slurm allocation at all its nodes through one step: devices, cores,",
-            "memory, network, limits, software, caches. Nothing is repaired.",
-            "Exit code 0: no error; 1: an error was found; 2: an option is wrong.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  salloc --nodes=4 --gpus-per-node=8 echelon check",
-            "",
-        ]
-    )

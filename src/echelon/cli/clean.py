@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from echelon import units
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, say
 from echelon.environment import digits
 from echelon.errors import UsageError
@@ -23,14 +24,23 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--dry-run",), help="say what would be removed, and remove nothing"),
     Option(names=("-h", "--help"), help="show this"),
 )
+HELP = Help(
+    command="clean",
+    usage=("[options] [RUN…]",),
+    about="Remove run directories of this folder. A run that still runs, or waits in a queue, stays.\n"
+    "So does one that holds files which echelon has not written.",
+    operands=(Option(names=("RUN",), takes="run"),),
+    groups=(("options", OPTIONS),),
+    example="echelon clean --older-than 7d --dry-run",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Remove named runs, or old runs; never a run that is still going."""
-    scanned = scan(arguments, OPTIONS, command="clean")
+    scanned = scan_all(arguments, OPTIONS, command="clean")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if not scanned.rest and "older_than" not in values and "keep" not in values:
         raise UsageError("which runs? Name them, or say how old they are", hint="echelon clean --older-than 7d")
@@ -90,22 +100,3 @@ def _remove(run: Run) -> None:
         raise UsageError(
             f"{run.path} cannot be removed: {error.strerror}", hint=f"ls -la {run.path}   shows what is left"
         ) from None
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon clean [options] [RUN…]",
-            "",
-            "Remove run directories of this folder. A run that still runs, or waits in a queue, stays.",
-            "So does one that holds files which echelon has not written.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon clean --older-than 7d --dry-run",
-            "",
-        ]
-    )

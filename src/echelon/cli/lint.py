@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from echelon.cli.options import Option, rows, scan
-from echelon.cli.resources import today
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
+from echelon.cli.resources import machine_names, today
 from echelon.cli.talk import print_help, say
 from echelon.environment import regular_files
 from echelon.errors import UsageError
@@ -20,28 +21,61 @@ if TYPE_CHECKING:
     from echelon.lint.run import Linted
     from echelon.machines.machine import Machine
 
+FORMATS = ("text", "json", "sarif", "github")
+
+
+def _rules() -> tuple[str, ...]:
+    from echelon.lint import pages
+
+    return tuple(pages.all_pages())
+
+
 OPTIONS: tuple[Option, ...] = (
     Option(
-        names=("--machine",), value="NAME", help="the machine that the jobs are for (default: the one you stand on)"
+        names=("--machine",),
+        value="NAME",
+        choices=machine_names,
+        help="the machine that the jobs are for (default: the one you stand on)",
     ),
     Option(names=("--strict",), help="exit code 1 for warnings too"),
-    Option(names=("--format",), value="HOW", help="text, json, sarif (code hosts, editors) or github (annotations)"),
+    Option(
+        names=("--format",),
+        value="HOW",
+        choices=FORMATS,
+        help="text, json, sarif (code hosts, editors) or github (annotations)",
+    ),
     Option(names=("--json",), help="the same as --format json"),
     Option(names=("--fix",), help="make the repairs that are certain: the difference is shown, the files are written"),
     Option(names=("--diff",), help="show what --fix would change, and write nothing"),
     Option(names=("--list",), help="every rule in one line"),
-    Option(names=("--explain",), value="ID", help="the page of one rule: why, its source, a bad and a good example"),
+    Option(
+        names=("--explain",),
+        value="ID",
+        choices=_rules,
+        help="the page of one rule: why, its source, a bad and a good example",
+    ),
     Option(names=("-h", "--help"), help="show this"),
 )
 STANDARD_INPUT = "standard input"
-FORMATS = ("text", "json", "sarif", "github")
+HELP = Help(
+    command="lint",
+    usage=("[options] FILE…", "--fix FILE…"),
+    about="Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.\n"
+    "Files that belong together are given together: what a job asks for is compared with what its script does.\n"
+    "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
+    operands=(Option(names=("FILE",), takes="file"),),
+    groups=(("options", OPTIONS),),
+    example="echelon lint --machine lumi job.sh train.py",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Lint the files; run nothing of them."""
-    files, values = _scan(arguments)
+    scanned = scan_all(arguments, OPTIONS, command="lint")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    files = list(dict.fromkeys(scanned.rest))
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     from echelon.lint import pages, report
 
@@ -107,22 +141,6 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
     return terminal.for_person(text, sys.stdout) if terminal.is_terminal(sys.stdout) else text
 
 
-def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Read options before, between and after the files; `--` ends them."""
-    files: list[str] = []
-    values: dict[str, str] = {}
-    rest = arguments
-    while rest:
-        scanned = scan(rest, OPTIONS, command="lint")
-        values.update({key: found[-1] for key, found in scanned.values.items()})
-        if scanned.is_program:
-            files += scanned.rest
-            break
-        files += scanned.rest[:1]
-        rest = list(scanned.rest[1:])
-    return list(dict.fromkeys(files)), values
-
-
 def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
     """Return what lints the files, and the machines among which it looks where neither name nor place says one."""
     from echelon.host import Host
@@ -178,24 +196,3 @@ def _read(name: str) -> bytes:
         ) from None
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}", hint="echelon lint train.py job.sh") from None
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon lint [options] FILE…",
-            "       echelon lint --fix FILE…",
-            "",
-            "Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.",
-            "Files that belong together are given together: what a job asks for is compared with what its script does.",
-            "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon lint --machine lumi job.sh train.py",
-            "",
-        ]
-    )

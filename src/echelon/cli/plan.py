@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli import fits
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
@@ -29,14 +30,20 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
+HELP = Help(
+    command="plan",
+    about="Say which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
+    groups=(("options", OPTIONS),),
+    example="echelon plan --machine lumi --gpus 16 --time 12h --why",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Print what a job would get; start nothing."""
-    scanned = scan(arguments, OPTIONS, command="plan")
+    scanned = scan_all(arguments, OPTIONS, command="plan")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if scanned.rest:
         raise UsageError(
@@ -114,21 +121,3 @@ def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
     print("\nenvironment of each rank (your own value of a name always wins):")
     for variable in booking.variables:
         print_table(f"  {variable.name}={variable.value}\n      {variable.why}")
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon plan [options]",
-            "",
-            "Say which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon plan --machine lumi --gpus 16 --time 12h --why",
-            "",
-        ]
-    )

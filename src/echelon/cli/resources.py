@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from echelon.host import Host
     from echelon.machines.machine import Machine
 
+
+def machine_names() -> tuple[str, ...]:
+    """Return the names of the known machines, and "local"."""
+    from echelon.machines import load
+
+    return load.names(os.environ)
+
+
 RESOURCES: tuple[Option, ...] = (
     Option(names=("-G", "--gpus"), value="N", help="devices in all: 1, 8, 16 …"),
     Option(names=("-N", "--nodes"), value="N", help="nodes: whole ones, or with --gpus those that share them"),
@@ -34,7 +42,12 @@ RESOURCES: tuple[Option, ...] = (
     Option(names=("--qos",), value="NAME", help="Slurm's quality of service"),
     Option(names=("--reservation",), value="NAME", help="a reservation, for a course or a demonstration"),
     Option(names=("--global-batch",), value="N", help="samples of one step over all ranks: divided, and passed on"),
-    Option(names=("--machine",), value="NAME", help="the machine to plan for (default: the one you stand on)"),
+    Option(
+        names=("--machine",),
+        value="NAME",
+        choices=machine_names,
+        help="the machine to plan for (default: the one you stand on)",
+    ),
 )
 
 DEFAULT_MINUTES = 60

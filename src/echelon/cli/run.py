@@ -9,13 +9,26 @@ import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli import exchange_options
+from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
-from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
+from echelon.cli.options import (
+    BINDS,
+    LAUNCHES,
+    LEARNING_RATE_RULES,
+    OPTIONS,
+    VISIBLE,
+    WE_MEET,
+    Option,
+    Scanned,
+    in_groups,
+    scan,
+)
 from echelon.cli.preflight import checked, look
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
+from echelon.scale_options import ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -30,12 +43,26 @@ _NOT_EXACT = {
 }
 """What contradicts `--exact`, and why."""
 
+HELP = Help(
+    command="run",
+    usage=(
+        "[options] SCRIPT [args…]",
+        "[options] -m MODULE [args…]",
+        "[options] -- PROGRAM [args…]",
+        "[options] -- torchrun … (or accelerate, deepspeed, mpirun, srun)",
+    ),
+    about="Start a script on every device of this machine, or of the Slurm allocation in which you are.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=in_groups(),
+    example="echelon run -n 4 --env OMP_NUM_THREADS=8 train.py --epochs 3",
+)
+
 
 def main(arguments: list[str]) -> int:
     """Run a job, or with --dry-run print the plan."""
     scanned = scan(arguments)
     if "help" in scanned.values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if "json" in scanned.values and "dry_run" not in scanned.values:
         raise UsageError(
@@ -77,11 +104,11 @@ def read_job(scanned: Scanned) -> Job:
         min_nodes=least,
         num_nodes=most,
         cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
-        launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
-        visible=_one_of("--visible", _visible(values), ("all", "own")),
+        launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
+        visible=_one_of("--visible", _visible(values), VISIBLE),
         scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
-        scale_with=_scale_with(values),
-        bind=_one_of("--bind", values.get("bind", "auto"), ("auto", "strict", "off")),
+        scale_options=_scale_options(values),
+        bind=_one_of("--bind", values.get("bind", "auto"), BINDS),
         container=_image(values),
         container_binds=tuple(scanned.values.get("container_bind", ())),
         global_batch=_whole("--global-batch", values["global_batch"], least=1) if "global_batch" in values else 0,
@@ -99,30 +126,33 @@ def read_job(scanned: Scanned) -> Job:
     )  # fmt: skip
 
 
-def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
-    """Return how to scale, in the words that ranks read."""
+def _scale_options(values: dict[str, str]) -> ScaleOptions:
+    """Return how to scale."""
     exchange_options.refuse_with_splits(values)
-    flags = ("no-check", "shard-eval", "sync-bn", "same-random", "per-device-batch")
-    words = [option for option in flags if _key(option) in values]
+    rule = ""
     if "scale_lr" in values:
-        rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))
+        rule = _one_of("--scale-lr", values["scale_lr"], LEARNING_RATE_RULES)
         if "per_device_batch" not in values:
             raise UsageError(
                 "--scale-lr is for a global batch that grows with the ranks, and here it is the script's own",
                 hint=f"echelon run --per-device-batch --scale-lr {rule} …",
             )
-        words.append(f"lr={rule}")
-    if "exact" in values:
-        words.append(f"exact={_shards(values)}")
-    words += exchange_options.words(values)
-    if words and values.get("scale") == "off":
-        from echelon.launch.scaling import as_option
-
+    options = ScaleOptions(
+        checks_first_step="no_check" not in values,
+        shards_evaluation="shard_eval" in values,
+        syncs_batch_norm="sync_bn" in values,
+        draws_all="same_random" in values,
+        keeps_batch="per_device_batch" in values,
+        learning_rate=rule,
+        num_shards=_shards(values) if "exact" in values else 0,
+        **exchange_options.fields(values),
+    )
+    if options.written() and values.get("scale") == "off":
         raise UsageError(
-            f"{as_option(words[0])} is for a script that is scaled, and --scale off was given",
+            f"{options.written()[0]} is for a script that is scaled, and --scale off was given",
             hint="leave --scale off out",
         )
-    return tuple(words)
+    return options
 
 
 def _shards(values: dict[str, str]) -> int:

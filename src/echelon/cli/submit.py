@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
+from echelon.cli.help import Help
 from echelon.cli.launcher import with_launcher
 from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
-from echelon.cli.options import Option, Scanned, rows, scan
+from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
 from echelon.cli.talk import print_help, say
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
 
+LAYOUTS = ("torchrun", "tasks")
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
     Option(names=("--after",), value="JOB", help="start when this job has ended well"),
@@ -37,7 +39,12 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--learn",), help="where this cluster is not known: learn it from its Slurm first"),
     Option(names=("--test",), help="ask Slurm when it would start; nothing is submitted"),
     Option(names=("--plain",), help="a script that needs no echelon when it runs, as the guides show"),
-    Option(names=("--layout",), value="HOW", help="of a plain script: torchrun (one a node) or tasks (one a rank)"),
+    Option(
+        names=("--layout",),
+        value="HOW",
+        choices=LAYOUTS,
+        help="of a plain script: torchrun (one a node) or tasks (one a rank)",
+    ),
     Option(names=("--dry-run",), help="print the script; nothing else happens"),
     Option(names=("--json",), help="print the job's number and run directory as JSON"),
     Option(names=("-h", "--help"), help="show this"),
@@ -53,6 +60,14 @@ _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "gl
 _OFF_IN_PLAIN = ("scale", "off")  # said of a script that is not to be scaled
 FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
 OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
+HELP = Help(
+    command="submit",
+    usage=("[options] SCRIPT [args…]", "[options] -m MODULE [args…]", "[options] -- PROGRAM [args…]"),
+    about="Plan a job on this machine, write its batch script, and hand it to Slurm.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=(("what the job gets", RESOURCES), ("how it is submitted", SUBMITTING), ("and as in echelon run", FROM_RUN)),
+    example="echelon submit --gpus 16 --time 12h --account project_465000000 train.py --epochs 3",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +75,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="submit")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if "time" not in values:
         raise UsageError("how long may it take? Slurm ends a job at its time limit", hint="--time 2h")
@@ -244,8 +259,8 @@ def _run_words(scanned: Scanned) -> tuple[str, ...]:
 def _refuse_contradictions(values: Mapping[str, str]) -> None:
     if "layout" in values and "plain" not in values:
         raise UsageError("--layout is of a plain script, and this is none", hint="--plain --layout tasks")
-    if values.get("layout", "torchrun") not in ("torchrun", "tasks"):
-        raise UsageError(f"--layout {values['layout']}: the choices are torchrun, tasks", hint="--layout tasks")
+    if values.get("layout", "torchrun") not in LAYOUTS:
+        raise UsageError(f"--layout {values['layout']}: the choices are {', '.join(LAYOUTS)}", hint="--layout tasks")
     asked = {key for key, value in values.items() if key not in _IN_PLAIN and (key, value) != _OFF_IN_PLAIN}
     lost = [option.names[-1] for option in FROM_RUN if option.key in asked]
     if "plain" in values and lost:
@@ -257,29 +272,3 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
         raise UsageError("--json prints a job's number, and none is submitted", hint="leave --json out")
     if "after" in values and not digits.is_number(values["after"]):
         raise UsageError(f"--after {values['after'] or repr('')}: the number of a job is wanted", hint="--after 123456")
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon submit [options] SCRIPT [args…]",
-            "       echelon submit [options] -m MODULE [args…]",
-            "       echelon submit [options] -- PROGRAM [args…]",
-            "",
-            "Plan a job on this machine, write its batch script, and hand it to Slurm.",
-            "",
-            "what the job gets:",
-            *rows(RESOURCES),
-            "",
-            "how it is submitted:",
-            *rows(SUBMITTING),
-            "",
-            "and as in echelon run:",
-            *rows(FROM_RUN),
-            "",
-            "example:",
-            "  echelon submit --gpus 16 --time 12h --account project_465000000 train.py --epochs 3",
-            "",
-        ]
-    )

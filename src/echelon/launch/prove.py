@@ -15,6 +15,7 @@ from typing import Any
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.launch.shared_folder import shared_folder
+from echelon.scale_options import OBSERVE, VARIABLE, ScaleOptions
 
 OFF, DATA = "off", "data"
 SPREADS = ("fsdp", "tensor")
@@ -113,7 +114,7 @@ class _Prover:
 
     def own(self) -> list[dict[str, Any]]:
         """Compare a script that distributes itself with one process that has the batches of all its ranks."""
-        observed = {"ECHELON_SCALE": "observe"}
+        observed = {VARIABLE: ScaleOptions(how=OBSERVE).to_json()}
         try:
             several = self._several(OFF, False, observed)
         except RunError:
