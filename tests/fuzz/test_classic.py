@@ -17,7 +17,7 @@ BIG = "9" * 5000
 # what prints data and starts nothing; `run` and `exec` have tests of their own below
 PRINTING = (
     "--help", "--version", "run --help", "exec --help", "plan --machine lumi --gpus 8 --time 1h", "machines lumi",
-    "topology", "frameworks", "lint job.sh", "runs", "run --dry-run t.py", "check --list",
+    "topology", "frameworks", "completion bash", "man", "lint job.sh", "runs", "run --dry-run t.py", "check --list",
     "submit --machine lumi --time 1h --gpus 1 --account p --dry-run t.py",
 )  # fmt: skip
 

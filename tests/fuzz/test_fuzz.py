@@ -44,6 +44,8 @@ QUIET = {
     "machines": [],
     "runs": [],
     "topology": [],
+    "completion": [],
+    "man": [],
 }
 HARMFUL = {"--learn", "--fix", "--svg", "--out", "--help", "-h"}
 USUAL = {
