@@ -142,8 +142,11 @@ def test_terminals_without_width(folder: Path, columns: str) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_signs_that_an_encoding_lacks(folder: Path, encoding: str) -> None:
     """Tables and refusals are printed in any encoding; a name keeps its bytes."""
-    line = "echelon plan --machine lumi --gpus 8 --why && echelon lint job.sh; echelon run $'\\377.py'"
-    assert "there is no script" in refused(folder, line, PYTHONIOENCODING=encoding)
+    printed = shell(folder, "echelon plan --machine lumi --gpus 8 --time 1h --why", PYTHONIOENCODING=encoding)
+    assert (printed.exit_code, printed.said) == (0, "")
+    named = r"echelon submit --machine lumi --time 1h --gpus 1 --account p --dry-run t.py $'\377' | grep -c $'\377'"
+    assert shell(folder, named, PYTHONIOENCODING=encoding, LC_ALL="C").out.strip() not in ("", "0")
+    assert "there is no script" in refused(folder, r"echelon run $'\377.py'", PYTHONIOENCODING=encoding)
 
 
 @pytest.mark.parametrize(
