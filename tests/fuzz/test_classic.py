@@ -1,5 +1,6 @@
 """The classic cases, in real processes: streams, descriptors, folders, memory, and exit codes that pass through."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 from tests.fuzz.promise import ERROR, Answer, judge
 from tests.run.shell import FOREIGN, SOURCES
+
+from echelon import cli
+from echelon.environment.errors import HostlistError
 
 PATIENCE_SECONDS = 60.0
 BIG = "9" * 5000
@@ -177,6 +181,41 @@ SLURM = {
 def test_tasks_on_nodes_that_nobody_knows(folder: Path) -> None:
     """A task of a step on nodes without an address is refused; it does not wait for the others."""
     assert "no.such1.invalid" in refused(folder, "echelon run t.py", **SLURM)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError(errno.ENOENT, "No such file or directory", "x"), 2, "x: No such file or directory"),
+        (OSError(errno.ENOENT, "No such file or directory"), 1, "No such file or directory"),
+        (OSError(errno.EMFILE, "Too many open files", "x"), 1, "x: Too many open files"),
+        (OSError(errno.EBADF, "Bad file descriptor", 7), 1, "Bad file descriptor"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, "Broken pipe"),  # of a socket: not `… | head`
+        (MemoryError(), 1, "there is not enough memory for echelon itself"),
+        (RecursionError(), 2, "the input is nested too deeply to be read"),
+        (
+            UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
+            2,
+            "a text is not UTF-8: 'utf-8' codec can't decode byte 0x78",
+        ),
+        (
+            HostlistError("n[", 1, "a bracket opens that is never closed"),
+            2,
+            "'n[' is no list of Slurm: a bracket opens",
+        ),
+    ],
+)
+def test_foreign_errors_are_translated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, message: str
+) -> None:
+    """What the system, Python or a launcher's variables cause anywhere is told by the command, with its exit code."""
+
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_run_command", fail)
+    assert cli.main(["anything"]) == code
+    assert capsys.readouterr().err.startswith(f"{ERROR}{message}")
 
 
 def test_a_mistake_of_echelon_is_told_in_two_lines(folder: Path) -> None:

@@ -52,7 +52,7 @@ def translated(error: BaseException) -> EchelonError:
 
 def is_unread(error: BaseException) -> bool:
     """Say whether the reader of a pipe is gone, as after `… | head`."""
-    return isinstance(error, OSError) and error.errno == errno.EPIPE
+    return isinstance(error, OutputLost) and error.errno == errno.EPIPE
 
 
 def _of_system(error: OSError) -> EchelonError:
@@ -62,7 +62,7 @@ def _of_system(error: OSError) -> EchelonError:
         return UsageError(
             f"the working directory cannot be used: {lost.strerror}", hint="cd ~   or another directory that exists"
         )
-    name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    name = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""  # or a descriptor
     kind = UsageError if name and error.errno in _OF_A_PATH else EchelonError
     return kind(f"{name}{error.strerror or error}", hint=_REPAIRS.get(error.errno or 0, ""))
 
