@@ -267,6 +267,7 @@ READERS = {
 @example(reader="mpirun", content=b"worker-0 slots=" + b"9" * 5000)
 @example(reader="deepspeed", content=b"\xff\xfe")
 @example(reader="lint.sh", content="#SBATCH --ntasks-per-node=²\n#SBATCH --gpus=²\nsrun -n ² python t.py\n".encode())
+@example(reader="run", content=b"\x01\x0b\x1b[31m")
 @example(reader="runs", content=b"[]")
 @example(reader="settings", content=b"[" * 100_000)
 @example(reader="machine", content=b"a = " + b"[" * 10_000)

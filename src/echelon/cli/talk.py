@@ -40,7 +40,9 @@ def say_error(error: EchelonError) -> None:
     head = terminal.paint("error:", "error", with_colour=with_colour)
     print(text.replace("echelon: error:", f"echelon: {head}", 1), file=sys.stderr)
     if error.details:
-        print(error.details.rstrip("\n"), file=sys.stderr)
+        # one sign for one, so that a caret stays below its column
+        shown = (sign if sign.isprintable() or sign in "\n\t" else "�" for sign in error.details.rstrip("\n"))
+        print("".join(shown), file=sys.stderr)
     if error.hint:
         head = terminal.paint("hint:", "hint", with_colour=with_colour)
         print(f"  {head} {one_line(error.hint, longest=LONGEST_PATH)}", file=sys.stderr)
