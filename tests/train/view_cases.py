@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from echelon.train import batches
-from echelon.train.view import derivatives
+from echelon.train.view import derivatives, rules
 from echelon.train.view.tensors import Sharded, View, plain
 from echelon.train.world import World
 
@@ -264,6 +264,7 @@ def _are_near(found: Any, expected: Any) -> bool:
 
 def differences(num_samples: int) -> list[str]:
     """Return the name and the difference of each case that differs on this rank."""
+    rules.install()
     derivatives.install_functions()
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     found = []
