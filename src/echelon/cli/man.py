@@ -10,6 +10,7 @@ from echelon.cli.help import IGNORED, Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
+from echelon.slurm.variables import PROGRAMS
 
 OPTIONS: tuple[Option, ...] = (Option(names=("-h", "--help"), help="show this"),)
 HELP = Help(
@@ -45,7 +46,7 @@ FILES = (
     ("~/.config/echelon/machines/*.toml", "Your own descriptions of machines."),
     ("~/.cache/echelon/", "What is sent to compute nodes, packed once."),
 )
-SEE_ALSO = (("python3", 1), ("sbatch", 1), ("srun", 1), ("salloc", 1), ("sinfo", 1))
+SEE_ALSO = (("python3", 1), *((program, 1) for program in PROGRAMS))
 
 
 def main(arguments: list[str]) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+PROGRAMS = ("sbatch", "srun", "salloc", "sinfo")
+"""Slurm's own commands that a user of echelon may want to read about."""
+
 
 def account(environ: Mapping[str, str]) -> str:
     """Return the account that the user's shell names for sbatch or salloc; empty where none does."""
