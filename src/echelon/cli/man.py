@@ -45,7 +45,7 @@ FILES = (
     ("~/.config/echelon/machines/*.toml", "Your own descriptions of machines."),
     ("~/.cache/echelon/", "What is sent to compute nodes, packed once."),
 )
-SEE_ALSO = (("python3", 1), ("sbatch", 1), ("srun", 1), ("salloc", 1), ("sinfo", 1))
+SEE_ALSO = (("python3", 1), ("slurm", 1), ("srun", 1), ("salloc", 1), ("sinfo", 1))
 
 
 def main(arguments: list[str]) -> int:
