@@ -155,8 +155,8 @@ PLACES = [
     (
         "--nnodes 4 train.py",
         "4 nodes were asked for, but this is a single machine outside of any Slurm allocation",
-        "salloc --nodes=4 …, then the same command; or start it on each node yourself with\n"
-        "      echelon run --nnodes=4 --node-rank=K --master-addr=HOST --master-port=PORT …",
+        "salloc --nodes=4 …, then the same command; or start it on each node yourself: "
+        "echelon run --nnodes=4 --node-rank=K --master-addr=HOST --master-port=PORT …",
     ),
     (
         "--launch tasks train.py",

@@ -116,7 +116,7 @@ def listing() -> list[str]:
 
 
 def _whole(option: str, text: str, most: int) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= most:
         raise UsageError(f"{option} {text or repr('')}: a whole number from 1 to {most} is wanted", hint=f"{option} 8")
     return int(text)
 
@@ -125,7 +125,7 @@ def _reference(values: dict[str, str]) -> float:
     if "reference" not in values:
         return 0.0
     text = values["reference"]
-    if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or float(text) <= 0:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) or float(text) <= 0:
         raise UsageError(f"--reference {text or repr('')}: a number of GB/s is wanted", hint="--reference 85")
     if "collectives" not in values:
         raise UsageError("--reference is for what is measured", hint=f"--collectives --reference {text}")

@@ -11,6 +11,7 @@ from echelon import units
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, say
+from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def _old(values: Mapping[str, str]) -> list[Run]:
 
     paths = runs.all_runs()
     if "keep" in values:
-        if not values["keep"].isascii() or not values["keep"].isdigit():
+        if not digits.is_number(values["keep"]):
             raise UsageError(f"--keep {values['keep'] or repr('')}: a number of runs is wanted", hint="--keep 10")
-        paths = paths[: max(0, len(paths) - int(values["keep"][:9]))]
+        paths = paths[: max(0, len(paths) - int(values["keep"]))]
     candidates = [runs.read(path) for path in paths]
     if "older_than" in values:
         seconds = units.minutes(values["older_than"], option="--older-than") * 60

@@ -25,5 +25,8 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Become the program; never returns when that works."""
-    become.main(arguments, os.environ)
+    """Become the program; return only where that does not work."""
+    try:
+        become.become(arguments, os.environ)
+    except SystemExit as end:  # after --help
+        return int(end.code or 0)

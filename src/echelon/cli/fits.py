@@ -69,7 +69,9 @@ def read_model(values: Mapping[str, str]) -> Model | None:
 
 
 def _count(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?(?:e\+?\d{1,2})?)\s*([KMBGT]?)", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e\+?[0-9]{1,2})?)\s*([KMBGT]?)", text.strip(), re.IGNORECASE
+    )
     number = round(float(found[1]) * _COUNTS[found[2].upper()]) if found else 0
     if not 1 <= number <= _MOST:
         raise UsageError(

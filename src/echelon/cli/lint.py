@@ -13,6 +13,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.resources import machine_names, today
 from echelon.cli.talk import print_help, say
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -168,9 +169,9 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
                 beside = os.path.normpath(os.path.join(folder, name))
                 if beside in sources or beside in texts or not os.path.isfile(beside):
                     continue
-                with contextlib.suppress(OSError), open(beside, "rb") as file:
-                    text = file.read(MOST_BYTES + 1)
-                    if len(text) <= MOST_BYTES and b"\0" not in text:
+                with contextlib.suppress(OSError):
+                    text = regular_files.read(beside, most_bytes=MOST_BYTES)
+                    if b"\0" not in text:
                         texts[beside] = text
     return texts
 
@@ -187,11 +188,8 @@ def _where(host: Host) -> Machine | None:
 
 
 def _read(name: str) -> bytes:
-    if name == "-":
-        return sys.stdin.buffer.read()
     try:
-        with open(name, "rb") as file:
-            return file.read()
+        return regular_files.read_stream(sys.stdin.buffer) if name == "-" else regular_files.read(name)
     except IsADirectoryError:
         raise UsageError(
             f"{name} is a folder", hint=f"echelon lint {name.rstrip('/')}/*.sh {name.rstrip('/')}/*.py"

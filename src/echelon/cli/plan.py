@@ -59,17 +59,17 @@ def main(arguments: list[str]) -> int:
     request = read_request(values, host.environ)
     fits.read_model(values)  # what is wrong with it is said before anything is worked out
     day = today()
-    if "time" not in values:
-        say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
     booking = book(request, machine, today=day, successor=successor(machine, host))
     judged = candidates(request, machine, day)
     chosen = choose(request, machine, judged)
     if "why_not" in values:
         name = values["why_not"]
         answer = {"format": 1, "partition": name, "why_not": why_not(name, chosen, judged, machine)}
+        _note_time(values)
         print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
     fit = fits.answer(booking, chosen, values, partial(_is_taken, host=host, machine=machine, day=day))
+    _note_time(values)
     against = {
         candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
         for candidate in judged
@@ -87,6 +87,11 @@ def main(arguments: list[str]) -> int:
     if fit is not None:
         fit.print()
     return 0
+
+
+def _note_time(values: Mapping[str, str]) -> None:
+    if "time" not in values:
+        say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
 
 
 def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: date) -> bool:

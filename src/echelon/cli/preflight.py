@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,14 +54,10 @@ def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | 
     if _level(values, host) or not (is_worth and is_by_node):
         return None
     from echelon.launch.lookouts import Look
+    from echelon.node.survey.software import search_path
 
     asked = {"search_path": search_path(), "checkpoints": os.getcwd(), "part_seconds": PART_SECONDS}
     return Look(asked=asked, judge=partial(_judge, plan, host))
-
-
-def search_path() -> tuple[str, ...]:
-    """Return the folders in which Python looks for packages, after its own library."""
-    return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
 
 
 def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:

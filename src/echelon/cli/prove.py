@@ -8,18 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from echelon.cli.exchange_options import SPLITS
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.scale_options import MODEL_PARALLEL
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
 _LARGER_BATCH = ("per_device_batch", "scale_lr")
 """What one device does too: it has the global batch of the ranks."""
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-SCALES = ("data", "fsdp", *SPLITS, "off")
+SCALES = ("data", "fsdp", *MODEL_PARALLEL, "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
     Option(names=("--steps",), value="K", help="optimizer steps that are compared (default: 50)"),
@@ -183,7 +183,7 @@ def _scales(text: str) -> tuple[str, ...]:
 
 
 def _whole(text: str, option: str, *, least: int) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or int(text) < least:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
         shown = text or repr("")
         raise UsageError(
             f"{option} {shown}: a whole number of at least {least} is wanted", hint=f"{option} {max(least, 2)}"

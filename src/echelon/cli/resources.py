@@ -128,7 +128,7 @@ def _whole(values: Mapping[str, str], key: str, option: str) -> int:
     text = values.get(key)
     if text is None:
         return 0
-    if not re.fullmatch(r"\d{1,7}", text) or int(text) == 0:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
         raise UsageError(f"{option} {text or repr('')}: a whole number of at least 1 is wanted", hint=f"{option} 1")
     return int(text)
 

@@ -19,6 +19,7 @@ from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
 from echelon.cli.talk import print_help, say
+from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
 def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
     """Return with how few nodes the job may go on; 0: with all alone."""
     text = values.get("min_nodes", "0")
-    if "min_nodes" in values and not (text.isdigit() and int(text)):
+    if "min_nodes" in values and not digits.whole(text):
         raise UsageError(f"--min-nodes {text or repr('')}: a number of at least 1 is wanted", hint="--min-nodes 1")
     if "min_nodes" in values and "plain" in values:
         raise UsageError("a plain script does not go on where a node fails", hint="submit without --plain")
@@ -220,7 +221,7 @@ def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
     """Return --gpus and --nodes with the numbers of a launcher's line in them; what is no number is refused later."""
     from echelon.launch.launchers import booked
 
-    said = {key: int(values[key]) if values.get(key, "").isdigit() else 0 for key in ("gpus", "nodes")}
+    said = {key: digits.whole(values.get(key, "")) for key in ("gpus", "nodes")}
     if any(key in values and not number for key, number in said.items()):
         return {}
     num_devices, num_nodes = booked.sizes(job, line, num_devices=said["gpus"], num_nodes=said["nodes"])
@@ -269,5 +270,5 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
         )
     if "json" in values and ("test" in values or "dry_run" in values):
         raise UsageError("--json prints a job's number, and none is submitted", hint="leave --json out")
-    if "after" in values and not values["after"].isdigit():
+    if "after" in values and not digits.is_number(values["after"]):
         raise UsageError(f"--after {values['after'] or repr('')}: the number of a job is wanted", hint="--after 123456")

@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import devices, frameworks, surroundings, threads
+from . import devices, digits, frameworks, surroundings, threads
 from .errors import WrongEnvironmentError
 
 if TYPE_CHECKING:
@@ -56,15 +56,20 @@ class Order(NamedTuple):
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """Become the program of the command line, or end with exit code 2 and the reason."""
     try:
-        order = read(argv)
-        surrounding = surroundings.find(environ)
-        place = surrounding.place(environ)
-        if place.rank == 0:
-            _warn(environ, place, surrounding)
-        _become(order.program, rank_environment(environ, visible=order.visible))
+        become(argv, environ)
     except WrongEnvironmentError as error:
         sys.stderr.write(f"echelon: error: {error.message}\n  hint: {error.hint}\n")
         raise SystemExit(2) from None
+
+
+def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """Become the program of the command line; raise WrongEnvironmentError where that is not possible."""
+    order = read(argv)
+    surrounding = surroundings.find(environ)
+    place = surrounding.place(environ)
+    if place.rank == 0:
+        _warn(environ, place, surrounding)
+    _become(order.program, rank_environment(environ, visible=order.visible))
 
 
 def read(argv: Sequence[str]) -> Order:
@@ -85,7 +90,7 @@ def read(argv: Sequence[str]) -> Order:
         if value not in VISIBLE:
             raise UsageError(f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py")
         visible = value
-    if not words:
+    if not words or not words[0]:
         raise UsageError(
             "there is no program to become", f"echelon exec {USAGE}, such as: echelon exec python train.py"
         )
@@ -129,7 +134,7 @@ def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
     """Return the cores of this rank, whether it is bound to them or shares them with its neighbours."""
     mine = threads.num_cores(root)
     on_node = environ.get("SLURM_CPUS_ON_NODE", "")
-    shared = int(on_node) if on_node.isdigit() else (os.cpu_count() or mine)
+    shared = digits.whole(on_node) or os.cpu_count() or mine
     return max(1, min(mine, threads.omp_num_threads(shared, place.local_world_size)))
 
 

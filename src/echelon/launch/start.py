@@ -185,8 +185,7 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
         hint = f"this Slurm lists {mpi} and cannot load it; srun --mpi=list shows the others"
     elif mpi:
         hint = f"the same line without echelon shows whether {what} works here"
-    message = f"the agents could not be started: {what} {failure.how(exit_code)}\n{said}"
-    return RunError(message.rstrip(), hint=hint)
+    return RunError(f"the agents could not be started: {what} {failure.how(exit_code)}", details=said, hint=hint)
 
 
 def _first_line(text: str) -> str:

@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 from echelon.errors import UsageError
 from echelon.machines import files, merge, schema
 from echelon.machines.files import File
+from echelon.machines.local import LOCAL, local
 from echelon.machines.machine import Machine
 from echelon.machines.where import Where
-
-LOCAL = "local"  # the machine that is no file: the one that one stands on
 
 Values = dict[str, Any]
 
@@ -33,8 +32,6 @@ def load_shipped() -> dict[str, Machine]:
 def find(name: str, environ: Mapping[str, str]) -> Machine:
     """Return one machine; raise UsageError with the nearest names for one that is not known."""
     if name == LOCAL:
-        from echelon.machines.local import local
-
         return local()
     machine = load_named(name, environ)
     if machine is None:
