@@ -20,6 +20,9 @@ SHARED = {
 }
 """Where man and the shells look, below the folder of an installation, and the command that prints the file."""
 
+START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from echelon.cli import main; sys.exit(main())"
+"""Not PYTHONPATH: pip takes its folders away where the sources are installed as editable already."""
+
 
 class Shared(BuildHookInterface):
     """Add the files to the wheel."""
@@ -28,18 +31,15 @@ class Shared(BuildHookInterface):
         """Write the files into a folder for now."""
         self.folder = Path(tempfile.mkdtemp())
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ECHELON_", "XDG_"))}
-        paths = [os.path.join(self.root, "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         # no file of the person who builds: it would tell others of that person's machines
         environ = {
             **kept,
             "HOME": str(self.folder),
-            "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        ours = [sys.executable, "-c", START, os.path.join(self.root, "src")]
         for number, (target, command) in enumerate(SHARED.items()):
-            done = subprocess.run(
-                [sys.executable, "-m", "echelon", *command], env=environ, capture_output=True, check=True
-            )
+            done = subprocess.run([*ours, *command], env=environ, stdout=subprocess.PIPE, check=True)
             (self.folder / str(number)).write_bytes(done.stdout)
             build_data["shared_data"][str(self.folder / str(number))] = target
 

@@ -36,7 +36,7 @@ def run(folder: Path, platform: str, *words: str) -> "subprocess.CompletedProces
 
 @pytest.mark.parametrize("platform", LACKS)
 def test_facts_are_read_anywhere(tmp_path: Path, platform: str) -> None:
-    """`plan`, `machines` and `lint` work."""
+    """`plan`, `machines` and `lint` work, and so do completion and the manual page."""
     (tmp_path / "job.sh").write_text(JOB)
     (tmp_path / "train.py").write_text("print('trained')\n")
     lumi = ("--machine", "lumi", "--gpus", "8", "--time", "1h")
@@ -44,6 +44,8 @@ def test_facts_are_read_anywhere(tmp_path: Path, platform: str) -> None:
         ("plan", *lumi),
         ("machines",),
         ("lint", "job.sh"),
+        ("completion", "bash"),
+        ("man",),
     ):
         done = run(tmp_path, platform, *words)
         assert "Traceback" not in done.stderr
@@ -58,6 +60,7 @@ def test_what_needs_linux_says_so(tmp_path: Path, platform: str, command: str) -
     done = run(tmp_path, platform, command, "train.py")
     assert done.returncode == 2
     assert done.stderr == (
-        f"echelon: error: echelon {command} needs Linux, and this is {platform}; here plan, lint, machines work\n"
+        f"echelon: error: echelon {command} needs Linux, and this is {platform}; "
+        "here plan, lint, machines, completion, man work\n"
         "  hint: run it on the cluster\n"
     )

@@ -33,14 +33,9 @@ PYTHONS = pythons.at_hand(10, 11, 12, 13, 14, 15)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as pip does."""
+    """Build the wheel as pip does, from sources that are installed as editable here."""
     folder = tmp_path_factory.mktemp("wheel")
-    sources = folder / "sources"
-    shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    (sources / "packaging").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "packaging/hatch_build.py"):
-        shutil.copy(ROOT / name, sources / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(sources)]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     return next(folder.glob("*.whl"))
 

@@ -1,7 +1,6 @@
 """Odd command lines, odd environments and odd files: an answer, or a refusal that names the reason."""
 
 import contextlib
-import importlib
 import io
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from tests.fuzz.promise import COUNTS, NODE_LISTS, NUMBERS, answer, judge, keep, odd, profile, surrounded
 
 from echelon.cli import COMMANDS
+from echelon.cli import help as helps
 from echelon.cli.options import Option
 from echelon.environment import become
 from echelon.environment.errors import WrongEnvironmentError
@@ -75,9 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def options(command: str) -> list[Option]:
-    module = importlib.import_module(f"echelon.cli.{'options' if command == 'run' else command}")
-    rows: tuple[Option, ...] = getattr(module, "OPTIONS", ())
-    return [option for option in rows if not HARMFUL.intersection(option.names)]
+    return [option for option in helps.of(command).options if not HARMFUL.intersection(option.names)]
 
 
 @st.composite

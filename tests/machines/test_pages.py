@@ -57,7 +57,7 @@ def test_keys_of_the_page_are_those_of_the_schema() -> None:
 def test_options_of_learn_are_on_the_page() -> None:
     """Every option of learn is explained."""
     text = PAGE.read_text("utf-8")
-    for option in (*command._VALUES, "--force", "--probe", "--json"):
+    for option in ("--json", *(name for row in command.OF_LEARN for name in row.names)):
         assert re.search(rf"`{option}[ `]", text), option
 
 

@@ -10,8 +10,8 @@ import stat
 import sys
 from collections.abc import Iterator
 
-from echelon.launch.run_directory import RUNS
 from echelon.node import private
+from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs, beside this one
 _ROOMS = ("node", "topology", "environment", "train")

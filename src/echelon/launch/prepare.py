@@ -17,9 +17,9 @@ from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch import duplicate_training, scaling
-from echelon.launch.run_directory import RUNS, new_path
+from echelon.launch.run_directory import new_path
 from echelon.plan import Site, Surroundings, resolve
-from echelon.spec import Booking, Command, Job, Plan
+from echelon.spec import RUNS, Booking, Command, Job, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

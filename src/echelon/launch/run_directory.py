@@ -15,8 +15,6 @@ from echelon.errors import UsageError
 from echelon.node import private
 from echelon.spec import Plan
 
-RUNS = "echelon-runs"
-"""The folder in which run directories are made, where nobody names another."""
 FORMAT = 1  # of plan.json, events.jsonl and report.json
 
 

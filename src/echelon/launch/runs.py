@@ -15,7 +15,7 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
-from echelon.launch.run_directory import RUNS
+from echelon.spec import RUNS
 
 STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-100253-train-b53a, -1 where it was requeued
 OURS = frozenset(

@@ -17,12 +17,12 @@ from echelon.errors import UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.launch import scaling
 from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
-from echelon.launch.run_directory import RUNS, new_path
+from echelon.launch.run_directory import new_path
 from echelon.node import private
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
-from echelon.spec import Booking, Container, Job, Request
+from echelon.spec import RUNS, Booking, Container, Job, Request
 from echelon.units import amount, slurm_time
 
 if TYPE_CHECKING:

@@ -8,6 +8,9 @@ from echelon.spec.container import Container
 from echelon.spec.launcher import Launcher
 from echelon.spec.reason import Reason
 
+RUNS = "echelon-runs"
+"""The folder in which run directories are made, where nobody names another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

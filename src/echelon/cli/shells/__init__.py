@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from echelon.cli.options import Option
-from echelon.launch.run_directory import RUNS
+from echelon.spec import RUNS
 
 STAMP = "[0-9]{8}-[0-9]{6}-"
 """How the folder of a run begins, in the regular expressions of shells: the name of the run stands behind it."""
