@@ -44,7 +44,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
             from . import start
     except ImportError as error:
         what = "echelon prove" if scale == OBSERVE else "--scale %s" % scale
-        sys.stderr.write("echelon: error: %s needs PyTorch where the ranks run: %s\n" % (what, error))
+        sys.stderr.write("echelon: error: %s needs PyTorch in the Python of the ranks: %s\n" % (what, error))
         sys.stderr.flush()
         os._exit(1)
     if scale == OBSERVE:
