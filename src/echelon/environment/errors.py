@@ -21,7 +21,7 @@ class HostlistError(WrongEnvironmentError):
 
     def __init__(self, text: str, position: int, reason: str) -> None:
         super().__init__(
-            f"{text!r} is no list of Slurm: {reason} at position {position}",
+            f"{text!r} is not a Slurm list: {reason} at position {position}",
             "a list looks like node[1-4,7],login1; task counts look like 4(x2),8",
         )
         self.text = text

@@ -40,8 +40,8 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
     is_task = _is_task(environ)
     if _num_components(environ) > 1 and not is_task:
         raise UsageError(
-            f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, whose nodes differ in what they "
-            "offer",
+            f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, whose nodes have "
+            "different devices and cores",
             hint="start echelon on each node of one component: srun --het-group=0 --ntasks-per-node=1 echelon run …",
         )
     job_id, node_text = environ["SLURM_JOB_ID"], environ.get("SLURM_JOB_NODELIST") or environ["SLURM_NODELIST"]
