@@ -58,6 +58,6 @@ def test_what_needs_linux_says_so(tmp_path: Path, platform: str, command: str) -
     done = run(tmp_path, platform, command, "train.py")
     assert done.returncode == 2
     assert done.stderr == (
-        f"echelon: error: echelon {command} needs Linux, and this is {platform}; here plan, lint, machines work\n"
+        f"echelon: error: echelon {command} needs Linux, but this is {platform}; here plan, lint, machines work\n"
         "  hint: run it on the cluster\n"
     )

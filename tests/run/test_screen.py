@@ -61,7 +61,7 @@ def test_lines_of_ours_begin_below_a_progress_bar(shell: Shell) -> None:
 def test_person_is_told_who_writes_files(shell: Shell) -> None:
     """At a terminal a scaled run says once that rank 0 alone writes files; a run that is not scaled does not."""
     shell.script("import os\nos.environ['RANK']\n")
-    told = "files are written by rank 0 alone"
+    told = "only rank 0 writes files"
     assert told not in screen(shell, ["run", "-n", "2", "train.py"])
     shell.script("import torch\nmodel = torch.nn.Linear(1, 1)\n")
     assert screen(shell, ["run", "-n", "2", "--scale", "data", "train.py"]).count(told) == 1

@@ -143,10 +143,10 @@ def test_picture_survives_a_name_of_any_letters(tmp_path: Path) -> None:
     [
         (["--jsn"], "no option --jsn", "echelon topology --json"),
         (["node"], "no option node", "--json"),
-        (["--svg"], "--svg wants a value", "node.svg"),
+        (["--svg"], "--svg needs a value", "node.svg"),
         (["--svg", "missing/node.svg"], "No such file", "node.svg"),
-        (["--root", "missing"], "no such directory", "--root"),
-        (["--root", "."], "no copy of a node", "DIR"),
+        (["--root", "missing"], "this directory does not exist", "--root"),
+        (["--root", "."], "not a copy of a node", "DIR"),
         (["--json=1"], "no option --json=1", "--json"),
     ],
 )

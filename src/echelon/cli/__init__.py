@@ -8,15 +8,15 @@ import sys
 COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
-    "prove": "show that a script trains on several ranks as it does on one",
+    "prove": "show that a script trains on several ranks as on one",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
-    "check": "what is wrong with this machine, or with the nodes of an allocation, before a run",
-    "lint": "mistakes in batch scripts and training scripts, found by reading them",
-    "frameworks": "which frameworks are installed here, for which devices, and what does not work together",
-    "machines": "what is known of the machines; learn a new one from its Slurm",
-    "topology": "what this node is made of: cores, NUMA domains, devices, NICs",
-    "runs": "the runs of this folder: name, state, start, duration, size",
+    "check": "find what is wrong with this machine, or with the nodes of an allocation, before a run",
+    "lint": "find mistakes in batch scripts and training scripts by reading them",
+    "frameworks": "list the frameworks that are installed here, their devices, and known conflicts",
+    "machines": "show the facts of known machines; learn a new machine from its Slurm",
+    "topology": "show the cores, NUMA domains, devices and NICs of this node",
+    "runs": "list the runs of this folder: name, state, start, duration, size",
     "clean": "remove run directories that nobody needs any more",
 }
 
@@ -76,7 +76,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
             exit_code = int(import_module(f"echelon.cli.{name}").main(arguments))
             sys.stdout.flush()
             return exit_code
-        raise UsageError(f"there is no command {name!r}", hint=_nearest_commands(name))
+        raise UsageError(f"echelon has no command {name!r}", hint=_nearest_commands(name))
     except EchelonError as error:
         from echelon.cli.talk import say_error
 
@@ -94,7 +94,7 @@ def _refuse_other_systems(name: str) -> None:
 
     if sys.platform != "linux" and name not in ANYWHERE:
         raise UsageError(
-            f"echelon {name} needs Linux, and this is {sys.platform}; here {', '.join(ANYWHERE)} work",
+            f"echelon {name} needs Linux, but this is {sys.platform}; here {', '.join(ANYWHERE)} work",
             hint="run it on the cluster",
         )
 

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        names=("--machine",), value="NAME", help="the machine that the jobs are for (default: the one you stand on)"
+        names=("--machine",), value="NAME", help="the machine that the jobs are for (default: the machine you are on)"
     ),
-    Option(names=("--strict",), help="exit code 1 for warnings too"),
+    Option(names=("--strict",), help="exit with code 1 for warnings too"),
     Option(names=("--format",), value="HOW", help="text, json, sarif (code hosts, editors) or github (annotations)"),
     Option(names=("--json",), help="the same as --format json"),
-    Option(names=("--fix",), help="make the repairs that are certain: the difference is shown, the files are written"),
-    Option(names=("--diff",), help="show what --fix would change, and write nothing"),
-    Option(names=("--list",), help="every rule in one line"),
-    Option(names=("--explain",), value="ID", help="the page of one rule: why, its source, a bad and a good example"),
+    Option(names=("--fix",), help="repair what is certain: show the difference, and write the files"),
+    Option(names=("--diff",), help="show the difference that --fix would write, and write nothing"),
+    Option(names=("--list",), help="list every rule, one a line"),
+    Option(
+        names=("--explain",), value="ID", help="show the page of one rule: reason, source, a bad and a good example"
+    ),
     Option(names=("-h", "--help"), help="show this"),
 )
 STANDARD_INPUT = "standard input"
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
         print(report.listing(pages.all_pages()), end="")
         return 0
     if not files:
-        raise UsageError("no file was given", hint="echelon lint train.py job.sh")
+        raise UsageError("echelon lint needs a file", hint="echelon lint train.py job.sh")
     form = _format(values)
     _refuse_contradictions(files, values)
     sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
@@ -64,7 +66,10 @@ def main(arguments: list[str]) -> int:
 
         linted, would_change = repairs.make(sources, look, writes="diff" not in values, shows=form == "text")
     if known and not linted.machines:
-        say(f"note: no machine is known, so its limits are not judged: --machine NAME ({', '.join(known)})")
+        say(
+            "note: echelon does not know this machine, so it does not check limits: --machine NAME "
+            f"({', '.join(known)})"
+        )
     if "diff" not in values:
         print(_written(linted, form, num_files=len(files)), end="")
     failing = ("error", "warning") if "strict" in values else ("error",)
@@ -74,10 +79,10 @@ def main(arguments: list[str]) -> int:
 def _refuse_contradictions(files: list[str], values: dict[str, str]) -> None:
     if "diff" in values and (given := [name for name in ("json", "format") if name in values]):
         raise UsageError(
-            f"--diff prints a difference, and --{given[0]} findings", hint=f"leave --{given[0]} out, or --diff"
+            f"--diff prints a difference, but --{given[0]} prints findings", hint=f"remove --{given[0]} or --diff"
         )
     if "fix" in values and "diff" not in values and "-" in files:
-        raise UsageError("--fix writes files, and standard input is none", hint="echelon lint --diff -")
+        raise UsageError("--fix writes files, but standard input is not a file", hint="echelon lint --diff -")
 
 
 def _format(values: dict[str, str]) -> str:
@@ -179,7 +184,7 @@ def _read(name: str) -> bytes:
             f"{name} is a folder", hint=f"echelon lint {name.rstrip('/')}/*.sh {name.rstrip('/')}/*.py"
         ) from None
     except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}", hint="echelon lint train.py job.sh") from None
+        raise UsageError(f"echelon cannot read {name}: {error.strerror}", hint="echelon lint train.py job.sh") from None
 
 
 def help_text() -> str:
@@ -190,7 +195,7 @@ def help_text() -> str:
             "       echelon lint --fix FILE…",
             "",
             "Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.",
-            "Files that belong together are given together: what a job asks for is compared with what its script does.",
+            "Give files that belong together in one call: echelon compares the request of a job with its script.",
             "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
             "",
             "options:",

@@ -52,12 +52,16 @@ def main(arguments: list[str]) -> int:
         print_help(HELP)
         return 0
     if len(names) > 1:
-        raise UsageError(f"one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}")
+        raise UsageError(
+            f"echelon machines shows one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}"
+        )
     if names == ["learn"]:
         return _learn(values)
     for key in _OF_LEARN:
         if key in values:
-            raise UsageError(f"--{key} is an option of learn", hint=f"echelon machines learn --{key} …")
+            raise UsageError(
+                f"--{key} is an option of echelon machines learn", hint=f"echelon machines learn --{key} …"
+            )
     return _show_one(names[0], values) if names else _show_all(values)
 
 
@@ -71,7 +75,7 @@ def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
         if option in _VALUES:
             given = value if equals else next(rest, "")
             if not given:
-                raise UsageError(f"{option} wants a value", hint=f"echelon machines learn {option} …")
+                raise UsageError(f"{option} needs a value", hint=f"echelon machines learn {option} …")
             values[_VALUES[option]] = given
         elif word in _FLAGS:
             values[_FLAGS[word]] = "yes"
@@ -146,7 +150,7 @@ def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> 
     below = load.load_shipped().get(name)
     out = values.get("out") or os.path.join(files.user_folder(os.environ), f"{name}.toml")
     if out != "-" and os.path.exists(out) and "force" not in values:
-        raise UsageError(f"{out} is there already", hint="echelon machines learn --force   or --out another.toml")
+        raise UsageError(f"{out} already exists", hint="echelon machines learn --force   or --out another.toml")
     if below is not None:
         learned = _with_known_names(learned, below)
     if "probe" in values:
@@ -159,10 +163,10 @@ def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> 
 
 def _checked_name(name: str) -> str:
     if not name:
-        raise UsageError("Slurm gives this cluster no name", hint="echelon machines learn --name mine")
+        raise UsageError("Slurm does not tell the name of this cluster", hint="echelon machines learn --name mine")
     if name in ("local", "learn") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UsageError(
-            f"--name {name!r}: a name of letters, digits, - _ and . is wanted; local and learn are taken",
+            f"--name {name!r}: give a name of letters, digits, - _ and .; local and learn are reserved",
             hint="echelon machines learn --name mine",
         )
     return name
@@ -206,7 +210,7 @@ def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str
         device_memory_bytes=seen.device_memory_bytes,
     )
     kinds = tuple(better if one.name == kind.name else one for one in machine.node_types)
-    remarks = learned.remarks if seen.nearest else (*learned.remarks, f"the probe saw no devices on a node of {name}")
+    remarks = learned.remarks if seen.nearest else (*learned.remarks, f"the probe found no devices on a node of {name}")
     return Learned(machine=replace(machine, node_types=kinds), remarks=remarks)
 
 
@@ -230,7 +234,7 @@ def _text(learned: Learned, *, is_overlay: bool) -> str:
 
     comments = [
         f"Written by echelon machines learn on {learned.machine.seen.isoformat()}.",
-        "Slurm knows no settings, containers or prices: add what is published, each row with its source.",
+        "Slurm knows no settings, containers or prices: add published facts, each row with its source.",
         *learned.remarks,
     ]
     return (as_overlay if is_overlay else as_toml)(learned.machine, comments=comments)
@@ -247,7 +251,7 @@ def _write(out: str, text: str) -> None:
             file.write(text)
         os.replace(beside, out)
     except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}", hint="--out FILE   or --out -") from None
+        raise UsageError(f"echelon cannot write {out}: {error.strerror}", hint="--out FILE   or --out -") from None
 
 
 def _tell(learned: Learned, out: str, below: Machine | None) -> None:
@@ -259,10 +263,13 @@ def _tell(learned: Learned, out: str, below: Machine | None) -> None:
     )
     lines += learned.remarks
     if below is not None:
-        lines.append(f"laid over what is known of {machine.name}: settings, containers and the rest stay")
+        lines.append(f"laid over the known facts of {machine.name}: settings, containers and the rest stay")
     if not any(kind.nearest for kind in machine.node_types) and not any("probe" in text for text in learned.remarks):
-        lines.append("which cores are near to which device: echelon machines learn --probe --force asks a node")
+        lines.append(
+            "to learn which cores are near to which device, run a step on a node: echelon machines learn --probe "
+            "--force"
+        )
     for line in lines:
         print(f"echelon: {line}", file=sys.stderr)
     if out != "-":
-        print(f"echelon: read it, then: echelon machines {machine.name}", file=sys.stderr)
+        print(f"echelon: read the file, then: echelon machines {machine.name}", file=sys.stderr)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,
     *fits.OPTIONS,
-    Option(names=("--why",), help="with the reason for each line, and every partition that was not taken"),
-    Option(names=("--why-not",), value="PARTITION", help="what spoke against this one"),
+    Option(names=("--why",), help="give the reason for each line, and for every partition that echelon did not choose"),
+    Option(names=("--why-not",), value="PARTITION", help="tell why echelon did not choose this partition"),
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if scanned.rest:
         raise UsageError(
-            f"echelon plan takes options alone, and {scanned.rest[0]!r} is none",
-            hint="echelon plan --gpus 8   and with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
+            f"echelon plan takes only options, and {scanned.rest[0]!r} is not an option",
+            hint="echelon plan --gpus 8   or with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
         )
     from echelon.host import Host
     from echelon.plan.book import book
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     fits.read_model(values)  # what is wrong with it is said before anything is worked out
     day = today()
     if "time" not in values:
-        say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
+        say(f"note: no --time, so the plan is for {DEFAULT_MINUTES // 60} hour")
     booking = book(request, machine, today=day, successor=successor(machine, host))
     judged = candidates(request, machine, day)
     chosen = choose(request, machine, judged)
@@ -117,7 +117,7 @@ def help_text() -> str:
         [
             "usage: echelon plan [options]",
             "",
-            "Say which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
+            "Show which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
             "",
             "options:",
             *rows(OPTIONS),

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         for run in listed if scanned.rest else ():
             print(f"logs of {run.name}: {os.path.join(run.path, 'logs')}")
     else:
-        print("no runs in echelon-runs/ of this folder")
+        print("echelon-runs/ of this folder has no runs")
     return 0
 
 
@@ -62,7 +62,7 @@ def help_text() -> str:
             "usage: echelon runs [options] [RUN…]",
             "",
             "List the runs of this folder: name, state, start, duration, ranks, size on disk.",
-            "A run is named by its directory, by its name in the last line of the run, or by a part of it.",
+            "Name a run by its directory, by its name in the last line of the run, or by a part of it.",
             "",
             "options:",
             *rows(OPTIONS),

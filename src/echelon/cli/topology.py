@@ -54,11 +54,13 @@ def main(arguments: list[str]) -> int:
         return 0
     root = options.get("--root", "/")
     if not os.path.isdir(root):
-        raise UsageError(f"--root {root or repr('')}: there is no such directory", hint="echelon topology --root copy/")
+        raise UsageError(
+            f"--root {root or repr('')}: this directory does not exist", hint="echelon topology --root copy/"
+        )
     node = discover.read(root, os.environ)
     if not node.cpus:
         raise UsageError(
-            f"--root {root}: it holds no sys/devices/system/cpu, so it is no copy of a node",
+            f"--root {root}: it has no sys/devices/system/cpu, so it is not a copy of a node",
             hint="echelon topology --root DIR   where DIR/sys and DIR/proc are copies of a node's",
         )
     if "--svg" in options:
@@ -81,7 +83,7 @@ def _read(arguments: list[str]) -> dict[str, str]:
         name = "--help" if name == "-h" else name
         if name in ("--svg", "--root"):
             if not equals and not rest:
-                raise UsageError(f"{name} wants a value", hint=f"echelon topology {name} {_EXAMPLES[name]}")
+                raise UsageError(f"{name} needs a value", hint=f"echelon topology {name} {_EXAMPLES[name]}")
             options[name] = value if equals else rest.pop(0)
         elif name in _OPTIONS and not equals:
             options[name] = ""
@@ -109,7 +111,7 @@ def _draw(node: Node, path: str) -> None:
         raise UsageError(
             f"--svg {path or repr('')}: {error.strerror}", hint="echelon topology --svg node.svg"
         ) from None
-    print(f"echelon: drawn into {path}", file=sys.stderr)
+    print(f"echelon: drew {path}", file=sys.stderr)
 
 
 def table(node: Node) -> list[str]:

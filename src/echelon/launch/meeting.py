@@ -36,7 +36,7 @@ def host(plan: Plan) -> socket.socket | None:
     try:
         family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise RunError(f"the rendezvous {plan.rendezvous} is unknown here: {error.strerror}") from None
+        raise RunError(f"this machine does not know the rendezvous {plan.rendezvous}: {error.strerror}") from None
     listener = socket.socket(family, kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -71,7 +71,7 @@ def _read_own(path: str) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "it is not yours, or others may read it")
+            raise PermissionError(errno.EPERM, "the file is not yours, or other users may read it")
         return file.read()
 
 
@@ -93,6 +93,6 @@ def _secret_of_user() -> bytes:
         return _read_own(path)
     except OSError as error:
         raise RunError(
-            f"nodes that are started by hand prove themselves with the secret in {path}: {error.strerror}",
+            f"nodes that you start by hand prove their identity with the secret in {path}: {error.strerror}",
             hint=f"put the same 32 random bytes there on every node; chmod 600 {path}",
         ) from None

@@ -34,7 +34,7 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
         if job.scale == "auto":
             return Decision(how="off", why="")
         raise UsageError(
-            f"--scale {job.scale} is for a Python script, and {command.target} is any program",
+            f"--scale {job.scale} is for a Python script, but echelon does not look into {command.target}",
             hint=f"echelon run --scale {job.scale} train.py",
         )
     found = found or read()
@@ -50,7 +50,7 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
     if job.scale_with and (reason or not trains):
         what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
-            f"{as_option(job.scale_with[0])} is for a script that is scaled, and {command.target} {what}",
+            f"{as_option(job.scale_with[0])} is for a script that echelon scales, but {command.target} {what}",
             hint=_way_out(job.scale_with[0], reason),
         )
     if not trains:
@@ -63,9 +63,9 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
 def _way_out(word: str, reason: str) -> str:
     """Return what to do about an option for scaled scripts where the script is none."""
     if not reason:
-        return "leave it out, or say --scale data where the script does train"
+        return "remove it, or add --scale data if the script trains"
     is_explicit = reason == "it imports echelon" and word.startswith("exact=")
-    return f"say it in the script: echelon.start({word})" if is_explicit else "leave it out"
+    return f"set it in the script: echelon.start({word})" if is_explicit else "remove it"
 
 
 def as_option(word: str) -> str:
