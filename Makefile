@@ -11,7 +11,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed system-packages slurm benchmark gpu frameworks torches horovod pyz docs clean
+.PHONY: demo test check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
@@ -79,6 +79,10 @@ pyz: echelon.pyz  ## one file that python3 starts on a login node, without an in
 echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell find src -name '*.py' -o -name '*.toml')
 	@rm -rf $(VENV)/pyz && $(INSTALL) --no-deps --target $(VENV)/pyz tomli
 	@$(BIN)/python packaging/build_pyz.py $@ $(VENV)/pyz/tomli
+
+pictures: $(VENV)/.test  ## draw the terminals of docs/pictures anew
+	@tools/install-slurm
+	@$(BIN)/python docs/pictures/draw.py
 
 docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
 	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.imports import circles
 
 from echelon.launch import package
 
@@ -38,6 +39,46 @@ def test_files_and_functions_stay_short(path: Path) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             assert (node.end_lineno or 0) - node.lineno <= 60, node.name
+
+
+AROUND_RUN = {
+    "echelon.train." + name
+    for name in (
+        "check.later_steps", "check.pace", "check.rule_spots", "check.spots", "loops", "parallel.apply",
+        "parallel.exactly", "parallel.training", "run", "split.calls", "tracing", "view.calls",
+        "view.losses", "view.rules",
+    )
+}  # fmt: skip
+"""The last circle: the parts of a run name its type."""
+
+
+def test_no_circle_of_files() -> None:
+    """No files import one another, type checkers' imports included, but for the parts of a run."""
+    found = circles(SOURCE)
+    assert [group - AROUND_RUN for group in found if group - AROUND_RUN] == []
+    assert set().union(*found) == AROUND_RUN
+
+
+def test_circle_is_found(tmp_path: Path) -> None:
+    """A circle that only a type checker sees counts; an import in a single direction does not."""
+    house = tmp_path / "house"
+    (house / "room").mkdir(parents=True)
+    (house / "__init__.py").touch()
+    (house / "room" / "__init__.py").write_text("from ..low import value\n")
+    (house / "room" / "one.py").write_text("def act():\n    from . import two\n")
+    (house / "room" / "two.py").write_text("if TYPE_CHECKING:\n    from house.room.one import act\n")
+    (house / "low.py").write_text("value = 1\n")
+    assert circles(house) == [{"house.room.one", "house.room.two"}]
+
+
+COUNTS_DIGITS = ("environment/digits.py", "lint/shell.py", "machines/schema.py", "topology/files.py")
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "train" not in path.relative_to(SOURCE).parts], ids=name)
+def test_numbers_are_read_at_one_door(path: Path) -> None:
+    """No other file asks Python what a digit is: "²" is one, and int() refuses it; it also refuses 5,000 digits."""
+    if name(path) not in COUNTS_DIGITS:
+        assert not re.search(r"\.is(digit|decimal|numeric)\(", path.read_text())
 
 
 PICKLING = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve")

@@ -21,6 +21,13 @@ from echelon import __version__
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "packaging"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SHARED = {
+    "man/man1/echelon.1": ".TH ECHELON 1",
+    "bash-completion/completions/echelon": "complete -o bashdefault -o default -F _echelon echelon",
+    "zsh/site-functions/_echelon": "#compdef echelon",
+    "fish/vendor_completions.d/echelon.fish": "complete --command echelon",
+}
+"""What man and the shells find below an installation's share/."""
 PYTHONS = pythons.at_hand(10, 11, 12, 13, 14, 15)
 
 
@@ -30,8 +37,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     sources = folder / "sources"
     shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources)
+    (sources / "packaging").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "packaging/hatch_build.py"):
+        shutil.copy(ROOT / name, sources / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(sources)]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     return next(folder.glob("*.whl"))
@@ -39,18 +47,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("python", PYTHONS, ids=range(len(PYTHONS)))
 def test_wheel_is_installed_and_uninstalled(wheel: Path, tmp_path: Path, python: str) -> None:
-    """In an empty environment `echelon plan` works after the installation, and nothing is left after its end."""
+    """In an empty environment `echelon plan` works, man and shells find their files; at the end no file is left."""
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=200)
     ours = tmp_path / "venv" / "bin" / "python"
     pip = [str(ours), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    before = {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts}
+    before = {path for path in (tmp_path / "venv").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     subprocess.run([*pip, "install", str(wheel)], check=True, capture_output=True, timeout=200)
     command = [str(ours.parent / "echelon"), "plan", "--machine", "lumi", "--gpus", "16", "--time", "2h"]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, "16 GPU-hours" in done.stdout) == (0, True), done.stderr
+    for name, first in SHARED.items():
+        assert first in (tmp_path / "venv" / "share" / name).read_text(), name
     subprocess.run([*pip, "uninstall", "--yes", "echelon"], check=True, capture_output=True, timeout=200)
-    after = {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts}
+    after = {path for path in (tmp_path / "venv").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert not {path for path in after - before if "tomli" not in str(path)}  # 3.10 keeps what it needed
 
 

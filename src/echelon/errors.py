@@ -7,14 +7,15 @@ EchelonError                 something failed that is not the user's input (exit
 
 
 class EchelonError(Exception):
-    """Say what failed; `hint` is a repair that can be pasted."""
+    """Say what failed in one line; `hint` is a repair that can be pasted, `details` the lines of another program."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details = details
 
 
 class UsageError(EchelonError):

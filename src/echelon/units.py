@@ -17,9 +17,9 @@ def minutes(text: str, *, option: str = "--time") -> int:
 
     Raises UsageError for anything else, such as 1:70.
     """
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+    if found := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])", text):
         total = float(found.group(1)) * _UNIT_MINUTES[found.group(2)]
-    elif found := re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text):
+    elif found := re.fullmatch(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,12}))?(?::([0-9]{1,12}))?", text):
         total = _slurm_minutes(text, option, *found.groups())
     else:
         raise UsageError(f"{option} {text or repr('')}: not a time; a time is {TIMES}", hint=f"{option} 1:00:00")
@@ -58,9 +58,9 @@ def slurm_time(total_minutes: int) -> str:
 
 def size_bytes(text: str, *, option: str = "--mem") -> int:
     """Read a size such as 60G (powers of 1024, as Slurm has it); raise UsageError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found or float(found.group(1)) <= 0:
-        is_bare = text.isascii() and text.isdigit() and int(text) > 0  # Slurm would read megabytes
+        is_bare = bool(re.fullmatch("0*[1-9][0-9]{0,11}", text))  # Slurm would read megabytes
         raise UsageError(
             f"{option} {text or repr('')}: not a size; a size has a unit: 60G, 1.5T or 500M",
             hint=f"{option} {text if is_bare else 60}G",

@@ -18,7 +18,7 @@ from echelon.topology.binding import parse_cpu_list
 MAP = ("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47")
 ORDER = Order(
     run_id="r", addresses=[], argv=["python", "train.py"], is_python=True, preload=[], own=[], folder="", launch="warm",
-    visible="all", scale="off", scale_with=[], bind="auto", reserved=[], settings=[], ranks_per_node=8, environ={},
+    visible="all", scale="", bind="auto", reserved=[], settings=[], ranks_per_node=8, environ={},
     max_restarts=0, connect_seconds=1.0, refused_seconds=1.0, is_private_directory=False, forwards_signals=True,
     secret=b"",
 )  # fmt: skip

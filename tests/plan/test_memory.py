@@ -70,6 +70,7 @@ def test_first_that_fits_is_a_command(tmp_path: Path) -> None:
     verdicts = {line.split()[0]: line.endswith("does not fit") for line in lines[2:7]}
     assert verdicts == {"data": True, "ZeRO-1": False, "ZeRO-2": False, "fsdp": False, "offload": False}
     assert lines[7:] == [
+        "(host): weights, gradients and states are in the memory of the node",
         'ZeRO-1: run.parallelize(model, echelon.Strategy(shard=16, reshard="never"))',
         "fsdp: echelon submit --gpus 16 --time 02:00:00 --machine lumi --scale fsdp train.py",
     ]

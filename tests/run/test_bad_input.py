@@ -155,8 +155,8 @@ PLACES = [
     (
         "--nnodes 4 train.py",
         "you asked for 4 nodes, but this is a single machine outside any Slurm allocation",
-        "salloc --nodes=4 …, then the same command; or start it on each node yourself with\n"
-        "      echelon run --nnodes=4 --node-rank=K --master-addr=HOST --master-port=PORT …",
+        "salloc --nodes=4 …, then the same command; or start it on each node yourself: "
+        "echelon run --nnodes=4 --node-rank=K --master-addr=HOST --master-port=PORT …",
     ),
     (
         "--launch tasks train.py",
@@ -314,7 +314,7 @@ def test_run_directory_of_a_running_run_is_refused(shell: Shell) -> None:
         assert first.stdout.readline() == b"up\n"
         second = shell.run("--run-dir", "mine", "train.py")
         assert second.said == (
-            f"echelon: error: the run directory {shell.folder}/mine\n belongs to a run that is still running"
+            f"echelon: error: the run directory {shell.folder}/mine belongs to a run that is still running\n"
             f"  hint: choose another directory: echelon run --run-dir {shell.folder}/mine-2 …\n"
         )
         assert second.exit_code == 2

@@ -58,6 +58,29 @@ def test_lines_of_ours_begin_below_a_progress_bar(shell: Shell) -> None:
         assert re.search(r"2/3 \[######\]\r?\r\n(\[1\] [^\n]*\r\n)?echelon: rank", text), text
 
 
+@pytest.mark.parametrize("line", [["run", "train.py"], ["run", "-n", "2", "--show", "all", "train.py"]])
+@pytest.mark.parametrize("pause", [0, 0.3])
+def test_what_a_rank_says_of_echelon_stands_below_its_bar(shell: Shell, line: list[str], pause: float) -> None:
+    """A message of ours behind a bar of a rank begins a new line, and breaks between words; the bar goes on."""
+    words = " ".join(["echelon:", *(f"word{number}" for number in range(20))])
+    shell.script(
+        "import sys, time\n"
+        "def show(text):\n"
+        "    sys.stderr.write(text)\n"
+        "    sys.stderr.flush()\n"
+        f"    time.sleep({pause})\n"
+        "show('\\r1/3 [##    ]')\n"
+        f"show({words!r} + '\\n')\n"
+        "show('\\r2/3 [####  ]')\n"
+        "show('\\n')\n"
+    )
+    text = screen(shell, line)
+    name = r"(?:\[[01]\] )?"
+    assert re.search(rf"1/3 \[##    \]\r?\r\n{name}echelon: word0 word1 ", text), text
+    assert re.search(rf"\r\n{name}  word\d+ (word\d+ )*word19\r\n", text), text
+    assert re.search(r"(\n|\r)(\[[01]\] )?2/3 \[####  \]", text), text
+
+
 def test_person_is_told_who_writes_files(shell: Shell) -> None:
     """At a terminal a scaled run says once that rank 0 alone writes files; a run that is not scaled does not."""
     shell.script("import os\nos.environ['RANK']\n")
@@ -70,13 +93,15 @@ def test_person_is_told_who_writes_files(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "line",
     ["run --help", "submit --help", "plan --help", "lint --help", "prove --help", "check --help", "machines --help",
-     "machines", "plan --machine lumi --gpus 16 --why", "plan --machine roihu --gpus 40 --time 1h", "--help"],
+     "machines", "completion --help", "plan --machine lumi --gpus 16 --why",
+     "plan --machine lumi --gpus 16 --time 1h --parameters 7B --dtype bf16",
+     "plan --machine roihu --gpus 40 --time 1h", "--help"],
 )  # fmt: skip
 def test_words_and_paths_are_whole(shell: Shell, line: str) -> None:
     """No line is wider than the terminal, unless it holds a word that is, or a command to paste."""
     for row in screen(shell, line.split()).replace("\r", "").split("\n"):
         text = re.sub(r"\x1b\[[\d;]*m", "", row)
-        is_command = re.match(r"\s*(hint: |usage: |echelon (run|submit|plan) )", text)
+        is_command = re.match(r"\s*(hint: |usage: |(\w+: |In .*: )?echelon (run|submit|plan|completion) )", text)
         assert len(text) <= 80 or is_command or len(text.split()) <= 2, row
 
 
@@ -87,6 +112,9 @@ def test_colour_is_for_terminals_that_want_it(shell: Shell) -> None:
     assert "\x1b" not in screen(shell, line, NO_COLOR="1")
     assert "\x1b" not in screen(shell, line, TERM="dumb")
     assert "\x1b" not in shell.run("nothere.py").said
+    shell.script("print(1 / 0)")
+    assert "failed first: \x1b[31;1merror in the script\x1b[0m\r\n" in screen(shell, ["run", "train.py"])
+    assert "failed first: error in the script\r\n" in screen(shell, ["run", "train.py"], NO_COLOR="1")
     shell.script("print(1)")
     assert "\x1b" not in screen(shell, ["run", "train.py"], TERM="dumb")
 

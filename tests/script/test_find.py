@@ -23,7 +23,7 @@ def find(target: object, cwd: Path, *, module: bool = False, search_path: tuple[
 def refusal(target: object, cwd: Path, *, module: bool = False) -> tuple[str, str]:
     with pytest.raises(UsageError) as caught:
         find(target, cwd, module=module)
-    return caught.value.message, caught.value.hint
+    return "\n".join(filter(None, (caught.value.message, caught.value.details))), caught.value.hint
 
 
 def python_folder(cwd: Path, *args: str) -> str:

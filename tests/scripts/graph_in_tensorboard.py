@@ -9,6 +9,26 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
 
+
+def scripted_class():
+    """A class and its function have names of this frame."""
+
+    @torch.jit.script
+    def double(x: torch.Tensor):
+        return 2 * x
+
+    @torch.jit.script
+    class Doubled:
+        def __init__(self, x: torch.Tensor):
+            self.x = double(x)
+
+    @torch.jit.script
+    def doubled(x: torch.Tensor):
+        return Doubled(x).x
+
+    return doubled
+
+
 torch.manual_seed(0)
 x = torch.randn(240, 4)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True).sin()), batch_size=24, shuffle=True)
@@ -19,6 +39,7 @@ writer.add_graph(model, next(iter(loader))[0])
 with FlopCounterMode(display=False) as counter:
     model(torch.randn(8, 4)).sum().backward()
 print("flops", counter.get_total_flops())
+print("doubled", scripted_class()(torch.ones(2)).sum().item())
 print("nodes", len(torch.fx.symbolic_trace(model).graph.nodes))
 step = 0
 for _epoch in range(5):

@@ -141,13 +141,13 @@ def test_picture_survives_a_name_of_any_letters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["--jsn"], "no option --jsn", "echelon topology --json"),
-        (["node"], "no option node", "--json"),
-        (["--svg"], "--svg needs a value", "node.svg"),
+        (["--jsn"], "no option --jsn", "did you mean --json?"),
+        (["node"], "'node' is none", "echelon topology --help"),
+        (["--svg"], "--svg needs a value", "echelon topology --svg FILE"),
         (["--svg", "missing/node.svg"], "No such file", "node.svg"),
         (["--root", "missing"], "this directory does not exist", "--root"),
         (["--root", "."], "not a copy of a node", "DIR"),
-        (["--json=1"], "no option --json=1", "--json"),
+        (["--json=1"], "--json takes no value", "--json"),
     ],
 )
 def test_bad_command_line(

@@ -573,14 +573,14 @@ def serve(folder: str) -> int:
     """Train the compositions that come, as a rank of a scaled run; return how many."""
     import torch.distributed as dist
 
+    from echelon.scale_options import ScaleOptions
     from echelon.train import hooks
     from echelon.train.run import Run
-    from echelon.train.wishes import Wishes
     from echelon.train.world import World
 
     torch.set_default_dtype(torch.float64)
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    run = Run(world, is_hooked=True, wishes=Wishes(checks_first_step=False))
+    run = Run(world, is_hooked=True, options=ScaleOptions(checks_first_step=False))
     hooks.install(run)
     place = f"{folder}/{world.size}-{world.rank}"
     num_trained = 0

@@ -47,6 +47,26 @@ if __name__ == "__main__":
     mp.spawn(train, nprocs=1)
     print("done")
 """
+IN_LOOP = """
+if __name__ == "__main__":
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for x, y in DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8):
+        process = multiprocessing.get_context("spawn").Process(target=train)
+        process.start()
+        process.join()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    print("done")
+"""
+DISTRIBUTED = """
+if __name__ == "__main__":
+    getattr(getattr(torch, "distri" + "buted"), "init_process_" + "group")("gloo")
+    process = multiprocessing.get_context("spawn").Process(target=train)
+    process.start()
+    process.join()
+    print("done")
+"""
 BATCH_OF_ONE = """
 def train():
     next(iter(DataLoader(torch.randn(4, 4), batch_size=1)))
@@ -98,8 +118,9 @@ def run(folder: Path, script: str, *arguments: str) -> "subprocess.CompletedProc
         pytest.param(PROCESS, ("spawn",), marks=everywhere),
         pytest.param(PROCESS, ("forkserver",), marks=everywhere),
         pytest.param(SPAWN, (), marks=everywhere),
+        pytest.param(IN_LOOP, (), marks=everywhere),
     ],
-    ids=["forked", "spawned-pool", "spawned", "forkserver", "mp.spawn"],
+    ids=["forked", "spawned-pool", "spawned", "forkserver", "mp.spawn", "in-loop"],
 )
 def test_training_in_another_process(tmp_path: Path, script: str, arguments: tuple[str, ...]) -> None:
     """It is refused as soon as it begins, whoever waits for it, with the line and the way out."""
@@ -110,6 +131,15 @@ def test_training_in_another_process(tmp_path: Path, script: str, arguments: tup
     assert "loss.backward()" in done.stderr
     assert "done" not in done.stdout
     assert "trained" not in done.stdout
+
+
+def test_child_of_a_script_that_distributes_itself(tmp_path: Path) -> None:
+    """Where the script shares the work by itself, its child processes train as they like."""
+    done = run(tmp_path, DISTRIBUTED)
+    assert done.returncode == 0, done.stderr
+    assert "not scaled: the script calls torch.distributed.init_process_group()" in done.stderr
+    assert "trained" in done.stdout
+    assert "done" in done.stdout
 
 
 @pytest.mark.parametrize("script", [THREAD, CAUGHT, CAUGHT_ALL], ids=["thread", "except", "except-all"])

@@ -105,6 +105,19 @@ class Model(nn.Module):
     def forward(self, x):
         return self.last(self.drop(self.first(x.mean(1))))
 """
+STOPS = """
+import os
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 1)
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 5 and dict(os.environ).get("RA" + "NK") == "1":
+            torch.jit.script(nn.Dropout(0.5))
+        return self.last(F.dropout(self.first(x.mean(1)), 0.5))
+"""
 
 
 def run(folder: Path, model: str, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -161,4 +174,11 @@ def test_what_draws_otherwise_is_named(tmp_path: Path, model: str, what: str, fi
     done = run(tmp_path, model, "-n", "2")
     assert done.stderr.count("random numbers: each rank draws its own for " + what) == (1 if what else 0)
     assert "first step: " + first_step in done.stderr
+    assert done.stdout.count("loss") == 12
+
+
+def test_rank_that_stops_by_itself(tmp_path: Path) -> None:
+    """Where a single rank no longer draws as one device, the others learn it and draw for themselves too."""
+    done = run(tmp_path, STOPS, "-n", "2")
+    assert done.stderr.count("random numbers: each rank draws its own for models") == 1
     assert done.stdout.count("loss") == 12

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
+
+from echelon.cli import streams, translation
+from echelon.errors import EchelonError, UsageError
 
 COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
@@ -18,10 +20,12 @@ COMMANDS = {
     "topology": "show the cores, NUMA domains, devices and NICs of this node",
     "runs": "list the runs of this folder: name, state, start, duration, size",
     "clean": "remove run directories that nobody needs any more",
+    "completion": "print what bash, zsh or fish needs to complete command lines",
+    "man": "print the manual page, echelon(1)",
 }
 
 # What needs no Linux: these read texts and facts. All else starts processes, or looks at this machine's /proc and /sys.
-ANYWHERE = ("plan", "lint", "machines")
+ANYWHERE = ("plan", "lint", "machines", "completion", "man")
 
 HELP = """usage: echelon COMMAND …
 
@@ -40,58 +44,52 @@ example:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    _fill_standard_descriptors()
-    arguments = sys.argv[1:] if argv is None else argv
+    """Run one command and return its exit code; without arguments given, this process is the command alone."""
+    if argv is None:
+        streams.replace()
+        sys.excepthook = translation.tell_mistake
+    try:
+        exit_code = _run_command(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except translation.FOREIGN as error:
+        return _tell(translation.translated(error), is_silent=translation.is_unread(error))
+    except EchelonError as error:
+        return _tell(error)
+    return exit_code
+
+
+def _run_command(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         from echelon.cli.talk import print_help
 
         print_help(HELP.format(commands="\n".join(f"  {name:<13}  {what}" for name, what in COMMANDS.items())))
         return 0 if arguments else 2
-    if arguments[0] in ("-V", "--version"):
+    name = arguments[0]
+    if name in ("-V", "--version"):
         from echelon import __version__
 
         print(f"echelon {__version__}")
         return 0
-    return _dispatch(arguments[0], arguments[1:])
+    if name in COMMANDS:
+        from importlib import import_module
+
+        _refuse_other_systems(name)
+        return int(import_module(f"echelon.cli.{name}").main(arguments[1:]))
+    raise UsageError(f"echelon has no command {name!r}", hint=_nearest_commands(name))
 
 
-def _fill_standard_descriptors() -> None:
-    """Open what the shell has closed (2>&-): the next file to be opened would get its number, and our words."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-
-
-def _dispatch(name: str, arguments: list[str]) -> int:
-    from echelon.errors import EchelonError, UsageError
-
-    try:
-        if name in COMMANDS:
-            from importlib import import_module
-
-            _refuse_other_systems(name)
-            exit_code = int(import_module(f"echelon.cli.{name}").main(arguments))
-            sys.stdout.flush()
-            return exit_code
-        raise UsageError(f"echelon has no command {name!r}", hint=_nearest_commands(name))
-    except EchelonError as error:
+def _tell(error: EchelonError, *, is_silent: bool = False) -> int:
+    """Say what has failed and return the exit code; a pipe that nobody reads (… | head) needs no words."""
+    if not is_silent:
         from echelon.cli.talk import say_error
 
         say_error(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # `echelon machines lumi | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return error.exit_code
 
 
 def _refuse_other_systems(name: str) -> None:
-    from echelon.errors import UsageError
-
     if sys.platform != "linux" and name not in ANYWHERE:
         raise UsageError(
             f"echelon {name} needs Linux, but this is {sys.platform}; here {', '.join(ANYWHERE)} work",

@@ -7,7 +7,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
+from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.host import terminal
@@ -21,8 +23,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--collectives",), help="also measure all-reduce, and find the nodes that slow it down"),
     Option(names=("--reference",), value="GB/S", help="the bus bandwidth that --collectives should reach"),
     Option(names=("--keep",), help="keep the result of --collectives as this machine's reference for later checks"),
-    Option(names=("--checkpoints",), value="DIR", help="the folder of the run's files (default: this directory)"),
-    Option(names=("--machine",), value="NAME", help="compare with this machine (default: where you are)"),
+    Option(names=("--checkpoints",), value="DIR", takes="folder", help="the folder of the run's files (default: here)"),
+    Option(names=("--machine",), value="NAME", choices=machine_names,
+           help="compare with this machine (default: where you are)"),
     Option(names=("--deadline",), value="SECONDS", help="time limit of each part of a check (default: 15, --fast: 5)"),
     Option(names=("--exclude-bad",), help="print only --exclude=NODES for the bad nodes; the report goes to stderr"),
     Option(names=("--strict",), help="exit with code 1 for warnings too"),
@@ -31,17 +34,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("-h", "--help"), help="show this"),
 )  # fmt: skip
 LONGEST_SECONDS = 3600
+HELP = Help(
+    command="check",
+    about="Check this machine, or inside a Slurm allocation all its nodes through one step: devices, cores, "
+    "memory, network, limits, software, caches. echelon repairs nothing.\n"
+    "Exit code 0: no error; 1: an error was found; 2: an option is wrong.",
+    groups=(("options", OPTIONS),),
+    example="salloc --nodes=4 --gpus-per-node=8 echelon check",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Check where one stands; repair nothing."""
-    scanned = scan(arguments, OPTIONS, command="check")
+    scanned = scan_all(arguments, OPTIONS, command="check")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
-    if scanned.rest or scanned.is_program:
-        given = scanned.rest[0] if scanned.rest else "--"
+    if scanned.rest:
+        given = scanned.rest[0]
         raise UsageError(f"echelon check takes no {given}: it checks nodes", hint=f"echelon lint {given}")
     if "list" in values:
         print("\n".join(listing()))
@@ -107,7 +118,7 @@ def listing() -> list[str]:
 
 
 def _whole(option: str, text: str, most: int) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= most:
         raise UsageError(f"{option} {text or repr('')}: give a whole number from 1 to {most}", hint=f"{option} 8")
     return int(text)
 
@@ -116,7 +127,7 @@ def _reference(values: dict[str, str]) -> float:
     if "reference" not in values:
         return 0.0
     text = values["reference"]
-    if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or float(text) <= 0:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) or float(text) <= 0:
         raise UsageError(f"--reference {text or repr('')}: give a number of GB/s", hint="--reference 85")
     if "collectives" not in values:
         raise UsageError(
@@ -141,23 +152,3 @@ def _name(values: dict[str, str]) -> str:
     if values.get("machine") == "":
         raise UsageError("--machine '': give the name of a machine", hint="echelon machines   lists them")
     return values.get("machine", "")
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon check [options]",
-            "",
-            "Check this machine, or inside a Slurm allocation all its nodes through one step: devices, cores,",
-            "memory, network, limits, software, caches. echelon repairs nothing.",
-            "Exit code 0: no error; 1: an error was found; 2: an option is wrong.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  salloc --nodes=4 --gpus-per-node=8 echelon check",
-            "",
-        ]
-    )

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from echelon import units
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, say
+from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,14 +24,23 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--dry-run",), help="list the runs that it would remove, and remove nothing"),
     Option(names=("-h", "--help"), help="show this"),
 )
+HELP = Help(
+    command="clean",
+    usage=("[options] [RUN…]",),
+    about="Remove run directories of this folder. Runs that still run or wait in a queue stay.\n"
+    "Runs that hold files which echelon has not written stay too.",
+    operands=(Option(names=("RUN",), takes="run"),),
+    groups=(("options", OPTIONS),),
+    example="echelon clean --older-than 7d --dry-run",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Remove named runs, or old runs; never a run that is still going."""
-    scanned = scan(arguments, OPTIONS, command="clean")
+    scanned = scan_all(arguments, OPTIONS, command="clean")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if not scanned.rest and "older_than" not in values and "keep" not in values:
         raise UsageError(
@@ -64,9 +75,9 @@ def _old(values: Mapping[str, str]) -> list[Run]:
 
     paths = runs.all_runs()
     if "keep" in values:
-        if not values["keep"].isascii() or not values["keep"].isdigit():
+        if not digits.is_number(values["keep"]):
             raise UsageError(f"--keep {values['keep'] or repr('')}: give the number of runs to keep", hint="--keep 10")
-        paths = paths[: max(0, len(paths) - int(values["keep"][:9]))]
+        paths = paths[: max(0, len(paths) - int(values["keep"]))]
     candidates = [runs.read(path) for path in paths]
     if "older_than" in values:
         seconds = units.minutes(values["older_than"], option="--older-than") * 60
@@ -91,22 +102,3 @@ def _remove(run: Run) -> None:
         raise UsageError(
             f"echelon cannot remove {run.path}: {error.strerror}", hint=f"ls -la {run.path}   shows what is left"
         ) from None
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon clean [options] [RUN…]",
-            "",
-            "Remove run directories of this folder. Runs that still run or wait in a queue stay.",
-            "Runs that hold files which echelon has not written stay too.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon clean --older-than 7d --dry-run",
-            "",
-        ]
-    )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from echelon.errors import UsageError
+from echelon.scale_options import MODEL_PARALLEL
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
 """Of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
 POWERSGD_RANK, POWERSGD_STEP = 1, 1000
 """PyTorch's own: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
 MOST_STEPS = 1 << 30
-SPLITS = ("tensor", "context", "pipeline")
-"""Ways to scale in which every rank has the whole batch, and a part of the model."""
-SCALES = ("auto", "off", "data", "fsdp", *SPLITS)
+SCALES = ("auto", "off", "data", "fsdp", *MODEL_PARALLEL)
 
 _ALONE = {
     "exact": "ranks that train alone get other weights than one device, so they cannot match its bits",
@@ -42,13 +42,13 @@ _WHOLE_GRADIENTS = {
 }
 
 
-def words(values: Mapping[str, str]) -> list[str]:
-    """Return what was asked for in the words that ranks read; raise UsageError where it makes no sense."""
+def fields(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return fields of ScaleOptions that were asked for; raise UsageError where they contradict each other."""
     if "sync_every" not in values:
         _refuse_without_meetings(values)
-        return _compression(values) + _buckets(values)
+        return {**_compression(values), **_buckets(values)}
     number = values["sync_every"]
-    if not re.fullmatch(r"\d{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
+    if not re.fullmatch(r"[0-9]{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
         raise UsageError(
             f"--sync-every {_seen(number)}: give the number of steps between two meetings, at least 1",
             hint="echelon run --sync-every 100 …",
@@ -59,17 +59,17 @@ def words(values: Mapping[str, str]) -> list[str]:
             "--sync-every does not go with --scale fsdp: a rank that trains alone needs all weights",
             hint="echelon run --scale data --sync-every … or remove --sync-every",
         )
-    found = [f"sync-every={int(number)}"]
+    found: dict[str, Any] = {"steps_alone": int(number), "is_late": "async" in values}
     if "outer_lr" in values or "outer_momentum" in values:
-        found.append(f"outer-lr={_rate(values.get('outer_lr', OUTER_LEARNING_RATE))}")
-        found.append(f"outer-momentum={_momentum(values.get('outer_momentum', OUTER_MOMENTUM))}")
-    return found + (["async"] if "async" in values else [])
+        found["outer_learning_rate"] = _rate(values.get("outer_lr", OUTER_LEARNING_RATE))
+        found["outer_momentum"] = _momentum(values.get("outer_momentum", OUTER_MOMENTUM))
+    return found
 
 
 def refuse_with_splits(values: Mapping[str, str]) -> None:
     """Refuse what is about batches that ranks share, where they share a model."""
     scale = values.get("scale", "")
-    for option, why in _OF_SHARED_BATCHES.items() if scale in SPLITS else ():
+    for option, why in _OF_SHARED_BATCHES.items() if scale in MODEL_PARALLEL else ():
         if option.replace("-", "_") in values:
             raise UsageError(
                 f"--{option} does not go with --scale {scale}: {why}",
@@ -112,11 +112,11 @@ def _momentum(text: str) -> float:
     return float(text)
 
 
-def _compression(values: Mapping[str, str]) -> list[str]:
+def _compression(values: Mapping[str, str]) -> dict[str, str]:
     if "compress" not in values:
-        return []
+        return {}
     text = values["compress"]
-    match = re.fullmatch(r"bf16|fp16|powersgd(?::(\d{1,4})(?::(\d{1,9}))?)?", text)
+    match = re.fullmatch(r"bf16|fp16|powersgd(?::([0-9]{1,4})(?::([0-9]{1,9}))?)?", text)
     if not match:
         raise UsageError(
             f"--compress {_seen(text)}: the choices are bf16, fp16 and powersgd, powersgd:RANK or powersgd:RANK:STEP",
@@ -125,19 +125,19 @@ def _compression(values: Mapping[str, str]) -> list[str]:
     _refuse_together("compress", values, _WHOLE_GRADIENTS)
     _refuse_fsdp("compress", values)
     if not text.startswith("powersgd"):
-        return [f"compress={text}"]
+        return {"compress": text}
     rank, step = int(match.group(1) or POWERSGD_RANK), int(match.group(2) or POWERSGD_STEP)
     if rank < 1 or step < 2:
         raise UsageError(
             f"--compress {text}: RANK must be at least 1, and STEP at least 2: earlier gradients are not compressed",
             hint=f"--compress powersgd:{max(rank, 1)}:{max(step, 2)}",
         )
-    return [f"compress=powersgd:{rank}:{step}"]
+    return {"compress": f"powersgd:{rank}:{step}"}
 
 
-def _buckets(values: Mapping[str, str]) -> list[str]:
+def _buckets(values: Mapping[str, str]) -> dict[str, float]:
     if "bucket_mb" not in values:
-        return []
+        return {}
     text = values["bucket_mb"]
     if not _is_number(text) or not 0.001 <= float(text) <= 1 << 20:
         raise UsageError(
@@ -151,7 +151,7 @@ def _buckets(values: Mapping[str, str]) -> list[str]:
             "--bucket-mb does not go with --compress powersgd, which needs all gradients in one bucket",
             hint="remove --bucket-mb",
         )
-    return [f"bucket-mb={float(text)}"]
+    return {"bucket_megabytes": float(text)}
 
 
 def _refuse_fsdp(option: str, values: Mapping[str, str]) -> None:
@@ -163,7 +163,7 @@ def _refuse_fsdp(option: str, values: Mapping[str, str]) -> None:
 
 
 def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"\d{1,12}(\.\d{1,12})?|\.\d{1,12}", text))
+    return bool(re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?|\.[0-9]{1,12}", text))
 
 
 def _seen(text: str) -> str:

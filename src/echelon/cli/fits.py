@@ -18,10 +18,30 @@ if TYPE_CHECKING:
     from echelon.plan.memory import Devices, Fit, Model
     from echelon.spec import Booking
 
+
+def _dtypes() -> tuple[str, ...]:
+    from echelon.plan.memory import DTYPES
+
+    return tuple(DTYPES)
+
+
+def _optimizers() -> tuple[str, ...]:
+    from echelon.plan.memory import OPTIMIZERS
+
+    return tuple(OPTIMIZERS)
+
+
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--parameters",), value="N", help="tell whether a model with so many weights fits: 124M, 7B, 7e9"),
-    Option(names=("--dtype",), value="TYPE", help="the data type of its weights: fp32 (default), bf16, fp16"),
-    Option(names=("--optimizer",), value="NAME", help="adamw (default), adam, lion, momentum, sgd"),
+    Option(
+        names=("--dtype",),
+        value="TYPE",
+        choices=_dtypes,
+        help="the data type of its weights: fp32 (default), bf16, fp16",
+    ),
+    Option(
+        names=("--optimizer",), value="NAME", choices=_optimizers, help="adamw (default), adam, lion, momentum, sgd"
+    ),
     Option(
         names=("--device-memory",),
         value="SIZE",
@@ -35,7 +55,7 @@ _ROWS = ("weights", "gradients", "states", "passing", "left")
 
 def read_model(values: Mapping[str, str]) -> Model | None:
     """Return the model that is asked about, None where none is; raise UsageError for what is none."""
-    from echelon.plan.memory import DTYPES, OPTIMIZERS, Model
+    from echelon.plan.memory import Model
 
     if "parameters" not in values:
         for key in ("dtype", "optimizer", "device_memory"):
@@ -47,13 +67,15 @@ def read_model(values: Mapping[str, str]) -> Model | None:
         return None
     return Model(
         num_parameters=_count(values["parameters"]),
-        dtype=_word(values.get("dtype", "fp32"), "--dtype", tuple(DTYPES)),
-        optimizer=_word(values.get("optimizer", "adamw"), "--optimizer", tuple(OPTIMIZERS)),
+        dtype=_word(values.get("dtype", "fp32"), "--dtype", _dtypes()),
+        optimizer=_word(values.get("optimizer", "adamw"), "--optimizer", _optimizers()),
     )
 
 
 def _count(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?(?:e\+?\d{1,2})?)\s*([KMBGT]?)", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e\+?[0-9]{1,2})?)\s*([KMBGT]?)", text.strip(), re.IGNORECASE
+    )
     number = round(float(found[1]) * _COUNTS[found[2].upper()]) if found else 0
     if not 1 <= number <= _MOST:
         raise UsageError(
@@ -152,6 +174,8 @@ class Answer:
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         for row in table:
             print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        if any(fit.host_bytes for fit in self._fits):
+            print("(host): weights, gradients and states are in the memory of the node")
         for line in self._take():
             print(line)
 
@@ -197,10 +221,10 @@ _OF_MODEL = tuple(option.key for option in OPTIONS)
 
 def _row(fit: Fit) -> tuple[str, ...]:
     numbers = (fit.weights_bytes, fit.gradients_bytes, fit.states_bytes, fit.passing_bytes)
-    where = " (host)" if fit.host_bytes else ""
-    cells = [f"{size(number)}{where}" if number else "–" for number in numbers]
+    cells = [size(number) if number else "–" for number in numbers]
     left = size(fit.left_bytes) if fit.left_bytes >= 0 else f"−{size(-fit.left_bytes)}"
-    return (fit.strategy, *cells, left, "fits" if fit.fits else "does not fit")
+    where = " (host)" if fit.host_bytes else ""
+    return (fit.strategy, *cells, left, f"fits{where}" if fit.fits else f"does not fit{where}")
 
 
 def _short(number: int) -> str:

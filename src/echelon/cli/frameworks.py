@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
@@ -22,6 +23,17 @@ OPTIONS = (
     Option(names=("--import",), help="import each in its own process, and show how long the import takes"),
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
+)
+
+HELP = Help(
+    command="frameworks",
+    usage=("[options] [NAME…]",),
+    about="List the frameworks that are installed for this Python, the devices they were built for, and "
+    "known conflicts. Nothing is imported.\n"
+    "Exit code 1: something cannot work, or a NAME is not installed.",
+    operands=(Option(names=("NAME",), choices=tuple(row.name for row in FRAMEWORKS)),),
+    groups=(("options", OPTIONS),),
+    example="echelon frameworks deepspeed torch",
 )
 
 
@@ -41,9 +53,9 @@ class Seen:
 
 def main(arguments: list[str]) -> int:
     """Show the table; exit with 1 where something cannot work."""
-    scanned = scan(arguments, OPTIONS, command="frameworks")
+    scanned = scan_all(arguments, OPTIONS, command="frameworks")
     if "help" in scanned.values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     names = _names(scanned.rest)
     from echelon.environment import devices
@@ -125,13 +137,3 @@ def _row(each: Seen) -> tuple[str, str, str, str]:
     elif each.import_error:
         last = f"import fails: {each.import_error}"
     return each.name, each.version or "-", each.tested, last
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    lines = ["usage: echelon frameworks [options] [NAME…]", "",
-             "List the frameworks that are installed for this Python, the devices they were built for, and "
-                 "known",
-             "conflicts. Nothing is imported. Exit code 1: something cannot work, or a NAME is not installed.",
-             "", "options:", *rows(OPTIONS), "", "example:", "  echelon frameworks deepspeed torch", ""]  # fmt: skip
-    return "\n".join(lines)

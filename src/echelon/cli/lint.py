@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from echelon.cli.options import Option, rows, scan
-from echelon.cli.resources import today
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
+from echelon.cli.resources import machine_names, today
 from echelon.cli.talk import print_help, say
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,30 +21,61 @@ if TYPE_CHECKING:
     from echelon.lint.run import Linted
     from echelon.machines.machine import Machine
 
+FORMATS = ("text", "json", "sarif", "github")
+
+
+def _rules() -> tuple[str, ...]:
+    from echelon.lint import pages
+
+    return tuple(pages.all_pages())
+
+
 OPTIONS: tuple[Option, ...] = (
     Option(
-        names=("--machine",), value="NAME", help="the machine that the jobs are for (default: the machine you are on)"
+        names=("--machine",),
+        value="NAME",
+        choices=machine_names,
+        help="the machine that the jobs are for (default: the machine you are on)",
     ),
     Option(names=("--strict",), help="exit with code 1 for warnings too"),
-    Option(names=("--format",), value="HOW", help="text, json, sarif (code hosts, editors) or github (annotations)"),
+    Option(
+        names=("--format",),
+        value="HOW",
+        choices=FORMATS,
+        help="text, json, sarif (code hosts, editors) or github (annotations)",
+    ),
     Option(names=("--json",), help="the same as --format json"),
     Option(names=("--fix",), help="repair what is certain: show the difference, and write the files"),
     Option(names=("--diff",), help="show the difference that --fix would write, and write nothing"),
     Option(names=("--list",), help="list every rule, one a line"),
     Option(
-        names=("--explain",), value="ID", help="show the page of one rule: reason, source, a bad and a good example"
+        names=("--explain",),
+        value="ID",
+        choices=_rules,
+        help="show the page of one rule: reason, source, a bad and a good example",
     ),
     Option(names=("-h", "--help"), help="show this"),
 )
 STANDARD_INPUT = "standard input"
-FORMATS = ("text", "json", "sarif", "github")
+HELP = Help(
+    command="lint",
+    usage=("[options] FILE…", "--fix FILE…"),
+    about="Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.\n"
+    "Give files that belong together in one call: echelon compares the request of a job with its script.\n"
+    "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
+    operands=(Option(names=("FILE",), takes="file"),),
+    groups=(("options", OPTIONS),),
+    example="echelon lint --machine lumi job.sh train.py",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Lint the files; run nothing of them."""
-    files, values = _scan(arguments)
+    scanned = scan_all(arguments, OPTIONS, command="lint")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    files = list(dict.fromkeys(scanned.rest))
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     from echelon.lint import pages, report
 
@@ -111,22 +144,6 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
     return terminal.for_person(text, sys.stdout) if terminal.is_terminal(sys.stdout) else text
 
 
-def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Read options before, between and after the files; `--` ends them."""
-    files: list[str] = []
-    values: dict[str, str] = {}
-    rest = arguments
-    while rest:
-        scanned = scan(rest, OPTIONS, command="lint")
-        values.update({key: found[-1] for key, found in scanned.values.items()})
-        if scanned.is_program:
-            files += scanned.rest
-            break
-        files += scanned.rest[:1]
-        rest = list(scanned.rest[1:])
-    return list(dict.fromkeys(files)), values
-
-
 def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
     """Return what lints the files, and the machines among which it looks where neither name nor place says one."""
     from echelon.host import Host
@@ -155,9 +172,9 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
                 beside = os.path.normpath(os.path.join(folder, name))
                 if beside in sources or beside in texts or not os.path.isfile(beside):
                     continue
-                with contextlib.suppress(OSError), open(beside, "rb") as file:
-                    text = file.read(MOST_BYTES + 1)
-                    if len(text) <= MOST_BYTES and b"\0" not in text:
+                with contextlib.suppress(OSError):
+                    text = regular_files.read(beside, most_bytes=MOST_BYTES)
+                    if b"\0" not in text:
                         texts[beside] = text
     return texts
 
@@ -174,35 +191,11 @@ def _where(host: Host) -> Machine | None:
 
 
 def _read(name: str) -> bytes:
-    if name == "-":
-        return sys.stdin.buffer.read()
     try:
-        with open(name, "rb") as file:
-            return file.read()
+        return regular_files.read_stream(sys.stdin.buffer) if name == "-" else regular_files.read(name)
     except IsADirectoryError:
         raise UsageError(
             f"{name} is a folder", hint=f"echelon lint {name.rstrip('/')}/*.sh {name.rstrip('/')}/*.py"
         ) from None
     except OSError as error:
         raise UsageError(f"echelon cannot read {name}: {error.strerror}", hint="echelon lint train.py job.sh") from None
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon lint [options] FILE…",
-            "       echelon lint --fix FILE…",
-            "",
-            "Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.",
-            "Give files that belong together in one call: echelon compares the request of a job with its script.",
-            "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon lint --machine lumi job.sh train.py",
-            "",
-        ]
-    )

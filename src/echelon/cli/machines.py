@@ -9,8 +9,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
+from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_help, print_table
 from echelon.errors import EchelonError, UsageError
 
@@ -19,80 +22,63 @@ if TYPE_CHECKING:
     from echelon.machines.learn import Learned
     from echelon.machines.machine import Machine, NodeType
 
-HELP = """usage: echelon machines [NAME] [--json]
-       echelon machines learn [options]
-
-What is known of the machines, with its sources: partitions and their limits, nodes, settings, containers.
-Your own files in ~/.config/echelon/machines and those that ECHELON_MACHINES names are laid over ours.
-
-  NAME             show one machine; "local" is the one that this is
-  learn            describe the machine that this is from what its Slurm says, in a file of your own
-  --json           print the same facts as JSON
-
-options of learn:
-  --name NAME      the machine's name; without it Slurm's cluster name
-  --out FILE       where to write; - is standard output; without it ~/.config/echelon/machines/NAME.toml
-  --force          write over a file that is there
-  --probe          run one short step on a node, to see which cores are near to which device
-  --partition P    the partition for the probe; without it the first with devices
-  --account A      the account for the probe
-
-example:
-  echelon machines lumi
-"""
-_FLAGS = {"--json": "json", "--force": "force", "--probe": "probe", "-h": "help", "--help": "help"}
-_VALUES = {"--name": "name", "--out": "out", "--partition": "partition", "--account": "account"}
-_OF_LEARN = ("force", "probe", "name", "out", "partition", "account")
+OF_LEARN: tuple[Option, ...] = (
+    Option(names=("--name",), value="NAME", help="the machine's name; without it Slurm's cluster name"),
+    Option(
+        names=("--out",),
+        value="FILE",
+        takes="file",
+        help="where to write; - is standard output; without it ~/.config/echelon/machines/NAME.toml",
+    ),
+    Option(names=("--force",), help="write over a file that is there"),
+    Option(names=("--probe",), help="run one short step on a node, to see which cores are near to which device"),
+    Option(
+        names=("--partition",), value="P", help="the partition for the probe; without it the first that has devices"
+    ),
+    Option(names=("--account",), value="A", help="the account for the probe"),
+)
+SHOWING: tuple[Option, ...] = (
+    Option(names=("--json",), help="print the same facts as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+OPTIONS = (*SHOWING, *OF_LEARN)
+HELP = Help(
+    command="machines",
+    usage=("[NAME] [--json]", "learn [options]"),
+    about="Show the facts of known machines, with their sources: partitions and their limits, nodes, settings, containers.\n"
+    "Files in ~/.config/echelon/machines, and files in ECHELON_MACHINES, change or extend these facts.",
+    operands=(
+        Option(names=("NAME",), choices=machine_names, help='show one machine; "local" is this machine'),
+        Option(names=("learn",), choices=("learn",), help="ask Slurm, and describe this machine in your own file"),
+    ),
+    groups=(("options", SHOWING), ("options of learn", OF_LEARN)),
+    example="echelon machines lumi",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
     """Show the machines, or one, or learn one."""
-    names, values = _scan(arguments)
+    command = "machines learn" if "learn" in arguments else "machines"
+    scanned = scan_all(arguments, OPTIONS, command=command)
+    names, values = list(scanned.rest), {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(HELP)
+        print_help(HELP.text())
         return 0
+    for option in OF_LEARN:
+        if option.value and values.get(option.key) == "":
+            name = option.names[-1]
+            raise UsageError(f"{name} '': it needs a value", hint=f"echelon machines learn {name} {option.value}")
     if len(names) > 1:
         raise UsageError(
             f"echelon machines shows one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}"
         )
     if names == ["learn"]:
         return _learn(values)
-    for key in _OF_LEARN:
-        if key in values:
-            raise UsageError(
-                f"--{key} is an option of echelon machines learn", hint=f"echelon machines learn --{key} …"
-            )
+    for option in OF_LEARN:
+        if option.key in values:
+            name = option.names[-1]
+            raise UsageError(f"{name} is an option of echelon machines learn", hint=f"echelon machines learn {name} …")
     return _show_one(names[0], values) if names else _show_all(values)
-
-
-def _scan(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the options of a command line."""
-    names: list[str] = []
-    values: dict[str, str] = {}
-    rest = iter(arguments)
-    for word in rest:
-        option, equals, value = word.partition("=")
-        if option in _VALUES:
-            given = value if equals else next(rest, "")
-            if not given:
-                raise UsageError(f"{option} needs a value", hint=f"echelon machines learn {option} …")
-            values[_VALUES[option]] = given
-        elif word in _FLAGS:
-            values[_FLAGS[word]] = "yes"
-        elif word.startswith("-"):
-            _refuse_option(word)
-        else:
-            names.append(word)
-    return names, values
-
-
-def _refuse_option(word: str) -> NoReturn:
-    known = [*_FLAGS, *_VALUES]
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.4)
-    raise UsageError(
-        f"echelon machines has no option {word}; there are {', '.join(known)}",
-        hint=f"did you mean {near[0]}?" if near else "echelon machines --help",
-    )
 
 
 def _show_all(values: dict[str, str]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from echelon.cli.options import OPTIONS
 from echelon.cli.talk import say
+from echelon.environment import regular_files
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ def _sources(command: Command) -> tuple[list[str], Imports | None]:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read() + "\n"
+        return regular_files.read(path).decode("utf-8", "replace") + "\n"
     except OSError:
         return ""

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli.talk import say
+from echelon.environment import regular_files
 from echelon.errors import EchelonError
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ def say_worst(command: Command, *, scale: str = "off", run_directory: str = "") 
     if not path or (run_directory and os.path.exists(os.path.join(run_directory, SUBMITTED))):
         return
     try:
-        if os.path.getsize(path) > MOST_BYTES:
-            return
-        with open(path, "rb") as file:
-            source = file.read()
+        source = regular_files.read(path, most_bytes=MOST_BYTES)
     except OSError:
         return  # not for us to read: whether the run may begin is not decided here
     from echelon.lint.scripts import mistakes

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from echelon.checks.examine import bad_nodes, examine, in_order
 from echelon.checks.finding import Finding, Wanted
-from echelon.cli.preflight import search_path
 from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.node.survey import take
 from echelon.node.survey.nouns import Survey
+from echelon.node.survey.software import search_path
 
 if TYPE_CHECKING:
     from echelon.checks.report import Group

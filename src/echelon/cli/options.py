@@ -5,9 +5,10 @@ The scanner stops at the script, so that nothing after it is ever interpreted: i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from echelon.cli.exchange_options import SCALES
 from echelon.errors import UsageError
 from echelon.host import terminal
 
@@ -22,6 +23,12 @@ class Option:
     names: tuple[str, ...]
     value: str = ""
     """What the help calls the value; empty for a flag."""
+    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
+    """The words that the value may be, or some of them: a shell completes them."""
+    takes: str = ""
+    """What else a shell completes: "file", "folder", "script", "program" or "run"."""
+    is_list: bool = False
+    """Whether several choices may stand there, with commas."""
     help: str = ""
     no_meaning: str = ""
     """For torchrun's options that have none here: why."""
@@ -32,18 +39,28 @@ class Option:
     def key(self) -> str:
         return self.names[-1].lstrip("-").replace("-", "_")
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the choices; where they stand in files, read these."""
+        return self.choices() if callable(self.choices) else self.choices
 
+
+LAUNCHES = ("warm", "exec", "tasks")
+VISIBLE = ("all", "own")
+BINDS = ("auto", "strict", "off")
+LEARNING_RATE_RULES = ("linear", "sqrt")
+CHECKS = ("fast", "full", "off")
 WE_MEET = "echelon finds the nodes by itself"
 _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
+    Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", choices=("auto", "cpu", "gpu"), help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
     Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: continue with MIN if nodes fail"),
     Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
-    Option(names=("--launch",), value="HOW", help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
-    Option(names=("--visible",), value="WHICH", help="all: each rank sees the node's devices; own: only its own, as device 0"),
+    Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
+    Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="allow more ranks than devices"),
-    Option(names=("--scale",), value="HOW", help="scale a script for one device with data, fsdp, tensor, context or pipeline; off; auto: decide by the "
+    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline; off; auto: decide by the "
         "script"),
     Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
@@ -51,22 +68,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--same-random",), help="scaled: also draw the expensive random numbers as on one device", trains=True),
     Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
     Option(names=("--per-device-batch",), help="scaled: each rank gets the script's batch, so the global batch is larger", trains=True),
-    Option(names=("--scale-lr",), value="RULE", help="scale the learning rate with this batch: linear or sqrt", trains=True),
+    Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, help="scale the learning rate with this batch: linear or sqrt", trains=True),
     Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone; average the weights every H steps", trains=True),
     Option(names=("--outer-lr",), value="LR", help="with --sync-every: step along the mean progress instead (DiLoCo: 0.7)", trains=True),
     Option(names=("--outer-momentum",), value="M", help="with --sync-every: the Nesterov momentum of that step (DiLoCo: 0.9)", trains=True),
     Option(names=("--async",), help="with --sync-every: do not wait; use an average one meeting later", trains=True),
-    Option(names=("--compress",), value="HOW", help="scaled: exchange gradients as bf16, fp16 or powersgd[:RANK[:STEP]]", trains=True),
+    Option(names=("--compress",), value="HOW", choices=("bf16", "fp16", "powersgd"), help="scaled: exchange gradients as bf16, fp16 or powersgd[:RANK[:STEP]]", trains=True),
     Option(names=("--bucket-mb",), value="N", help="scaled: exchange gradients N MB at a time (default: the fastest size here)", trains=True),
-    Option(names=("--check",), value="HOW", help="check the nodes: fast, full or off (default: fast, while the ranks run)"),
+    Option(names=("--check",), value="HOW", choices=CHECKS, help="check the nodes: fast, full or off (default: fast, while the ranks run)"),
     Option(names=("--exclude-bad",), help="with --check: continue without the nodes that have an error"),
-    Option(names=("--bind",), value="HOW", help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
+    Option(names=("--bind",), value="HOW", choices=BINDS, help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
     Option(names=("--global-batch",), value="N", help="divide N samples: sets ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
-    Option(names=("--container",), value="IMAGE", help="run the ranks in this Singularity or Apptainer image"),
-    Option(names=("--container-bind",), value="SRC[:DST]", help="make a folder visible in the container, as Singularity's --bind; may be repeated"),
+    Option(names=("--container",), value="IMAGE", takes="file", help="run the ranks in this Singularity or Apptainer image"),
+    Option(names=("--container-bind",), value="SRC[:DST]", takes="folder", help="make a folder visible in the container, as Singularity's --bind; may be repeated"),
     Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
-    Option(names=("--run-dir",), value="DIR", help="the directory of this run (default: a new one in echelon-runs/)"),
-    Option(names=("--show",), value="RANKS", help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
+    Option(names=("--run-dir",), value="DIR", takes="folder", help="the directory of this run (default: a new one in echelon-runs/)"),
+    Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
     Option(names=("--debug",), value="RANK", help="connect this rank to the keyboard, for breakpoint(), and show only its output"),
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
     Option(names=("--time",), value="TIME", help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
@@ -109,13 +126,23 @@ OPTIONS: tuple[Option, ...] = (
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
     ("scaling of a script for one device", (
-        "no_check", "exact", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
+        "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb")),
     ("limits and restarts", ("timeout", "time", "max_restarts", "check", "exclude_bad")),
     ("where ranks run", (
         "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
     ("the program to start", ("module", "no_python", "json")),
 )  # fmt: skip
+
+
+def in_groups() -> tuple[tuple[str, tuple[Option, ...]], ...]:
+    """Return the options below the titles of the help; the last group holds the rest, torchrun's."""
+    grouped = {key for _, keys in GROUPS for key in keys}
+    others = tuple(option.key for option in OPTIONS if option.key not in grouped)
+    return tuple(
+        (title, tuple(option for key in keys for option in OPTIONS if option.key == key))
+        for title, keys in (*GROUPS, ("as in torchrun", others))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +180,20 @@ def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, comma
             raise UsageError(f"{name} takes no value, but got {value!r}", hint=f"echelon {command} {name} …")
         values.setdefault(option.key, []).append(value)
     return Scanned(values=values, rest=tuple(arguments[position:]), is_program=False)
+
+
+def scan_all(arguments: Sequence[str], options: Sequence[Option], *, command: str) -> Scanned:
+    """Read options before, between and after the words that are none; `--` ends them."""
+    values: dict[str, list[str]] = {}
+    words: list[str] = []
+    rest = tuple(arguments)
+    while rest:
+        scanned = scan(rest, options, command=command)
+        for key, found in scanned.values.items():
+            values.setdefault(key, []).extend(found)
+        words += scanned.rest if scanned.is_program else scanned.rest[:1]
+        rest = () if scanned.is_program else scanned.rest[1:]
+    return Scanned(values=values, rest=tuple(words), is_program=False)
 
 
 def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
@@ -198,23 +239,6 @@ def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:
     return [known for ratio, known in reversed(ranked[-2:]) if ratio > max(0.6, ranked[-1][0] - 0.2)]
 
 
-def help_text() -> str:
-    """Return the help: what has a meaning first, then what is accepted for torchrun's sake."""
-    lines = ["usage: echelon run [options] SCRIPT [args…]", "       echelon run [options] -m MODULE [args…]",
-             "       echelon run [options] -- PROGRAM [args…]",
-             "       echelon run [options] -- torchrun … (or accelerate, deepspeed, mpirun, srun)", "",
-             "Start a script on every device of this machine, or of your Slurm allocation."]  # fmt: skip
-    grouped = {key for _, keys in GROUPS for key in keys}
-    others = tuple(option.key for option in OPTIONS if option.key not in grouped)
-    for title, keys in (*GROUPS, ("as in torchrun", others)):
-        lines += ["", f"{title}:", *rows([option for key in keys for option in OPTIONS if option.key == key])]
-    accepted = ", ".join(option.names[-1] for option in OPTIONS if option.no_meaning)
-    lines += ["", "accepted so that torchrun's command lines work unchanged, but without effect here:"]
-    lines += _wrapped(accepted)
-    lines += ["", "example:", "  echelon run -n 4 --env OMP_NUM_THREADS=8 train.py --epochs 3", ""]
-    return "\n".join(lines)
-
-
 def rows(options: Sequence[Option]) -> list[str]:
     """Return the lines of a help for the options that have a meaning, as wide as the terminal."""
     import textwrap
@@ -232,11 +256,3 @@ def rows(options: Sequence[Option]) -> list[str]:
                 option.help, width, initial_indent=first, subsequent_indent=" " * LEFT, break_on_hyphens=False
             )
     return lines
-
-
-def _wrapped(text: str) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(
-        text, max(terminal.columns() - 1, 40), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-    )

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli import fits
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
@@ -29,14 +30,20 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
+HELP = Help(
+    command="plan",
+    about="Show which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
+    groups=(("options", OPTIONS),),
+    example="echelon plan --machine lumi --gpus 16 --time 12h --why",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Print what a job would get; start nothing."""
-    scanned = scan(arguments, OPTIONS, command="plan")
+    scanned = scan_all(arguments, OPTIONS, command="plan")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if scanned.rest:
         raise UsageError(
@@ -52,17 +59,17 @@ def main(arguments: list[str]) -> int:
     request = read_request(values, host.environ)
     fits.read_model(values)  # what is wrong with it is said before anything is worked out
     day = today()
-    if "time" not in values:
-        say(f"note: no --time, so the plan is for {DEFAULT_MINUTES // 60} hour")
     booking = book(request, machine, today=day, successor=successor(machine, host))
     judged = candidates(request, machine, day)
     chosen = choose(request, machine, judged)
     if "why_not" in values:
         name = values["why_not"]
         answer = {"format": 1, "partition": name, "why_not": why_not(name, chosen, judged, machine)}
+        _note_time(values)
         print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
     fit = fits.answer(booking, chosen, values, partial(_is_taken, host=host, machine=machine, day=day))
+    _note_time(values)
     against = {
         candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
         for candidate in judged
@@ -80,6 +87,11 @@ def main(arguments: list[str]) -> int:
     if fit is not None:
         fit.print()
     return 0
+
+
+def _note_time(values: Mapping[str, str]) -> None:
+    if "time" not in values:
+        say(f"note: no --time, so the plan is for {DEFAULT_MINUTES // 60} hour")
 
 
 def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: date) -> bool:
@@ -109,21 +121,3 @@ def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
     print("\nenvironment of each rank (your own value of a name always wins):")
     for variable in booking.variables:
         print_table(f"  {variable.name}={variable.value}\n      {variable.why}")
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon plan [options]",
-            "",
-            "Show which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon plan --machine lumi --gpus 16 --time 12h --why",
-            "",
-        ]
-    )

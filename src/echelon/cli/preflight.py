@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from echelon.cli.options import CHECKS
 from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.host import Host
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from echelon.node.survey.nouns import Survey
     from echelon.spec import Job, Plan
 
-LEVELS = ("fast", "full", "off")
 VARIABLE = "ECHELON_CHECK"
 """What is asked for where the command line does not say."""
 PART_SECONDS = 15.0  # for each part of a node beside the start, where nobody waits for it
@@ -55,14 +54,10 @@ def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | 
     if _level(values, host) or not (is_worth and is_by_node):
         return None
     from echelon.launch.lookouts import Look
+    from echelon.node.survey.software import search_path
 
     asked = {"search_path": search_path(), "checkpoints": os.getcwd(), "part_seconds": PART_SECONDS}
     return Look(asked=asked, judge=partial(_judge, plan, host))
-
-
-def search_path() -> tuple[str, ...]:
-    """Return the folders in which Python looks for packages, after its own library."""
-    return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
 
 
 def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
@@ -77,10 +72,10 @@ def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
     """Return the level that was asked for; empty: none."""
     given = values.get("check", [])
     level = given[-1] if given else host.environ.get(VARIABLE, "")
-    if level not in LEVELS and (level or given):
+    if level not in CHECKS and (level or given):
         name = "--check " if given else f"{VARIABLE}="
         raise UsageError(
-            f"{name}{level or repr('')}: the choices are {', '.join(LEVELS)}", hint="echelon run --check fast …"
+            f"{name}{level or repr('')}: the choices are {', '.join(CHECKS)}", hint="echelon run --check fast …"
         )
     return level
 

@@ -8,26 +8,38 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from echelon.cli.exchange_options import SPLITS
+from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, rows, scan
+from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.scale_options import MODEL_PARALLEL
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
 _LARGER_BATCH = ("per_device_batch", "scale_lr")
 """What one device does too: it has the global batch of the ranks."""
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-SCALES = ("data", "fsdp", *SPLITS, "off")
+SCALES = ("data", "fsdp", *MODEL_PARALLEL, "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
     Option(names=("--steps",), value="K", help="the number of optimizer steps to compare (default: 50)"),
-    Option(names=("--scale",), value="HOW[,HOW]", help="data, fsdp, tensor, context, pipeline: scale; off: unchanged"),
-    Option(names=("--plot",), value="FILE", help="draw both curves into a PNG file"),
+    Option(names=("--scale",), value="HOW[,HOW]", choices=SCALES, is_list=True,
+           help="data, fsdp, tensor, context, pipeline: scale; off: unchanged"),
+    Option(names=("--plot",), value="FILE", takes="file", help="draw both curves into a PNG file"),
     Option(names=("--json",), help="print every number as JSON"),
     Option(names=("-h", "--help"), help="show this"),
     *(option for option in RUN_OPTIONS if option.key in _OF_RUN or option.trains),
 )  # fmt: skip
+HELP = Help(
+    command="prove",
+    usage=("[options] SCRIPT [args…]",),
+    about="Run a script on one rank and on several; compare losses, gradients, optimizer states and parameters.\n"
+    "A script for one device is scaled; a script that distributes itself runs unchanged.\n"
+    "Exit code 0: equal, to the bit or within the rounding of this script; 1: not the same training.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=(("options", OPTIONS),),
+    example="echelon prove -n 4 --steps 50 train.py",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +47,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="prove")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon prove needs a script", hint="echelon prove -n 4 train.py")
@@ -175,27 +187,7 @@ def _scales(text: str) -> tuple[str, ...]:
 
 
 def _whole(text: str, option: str, *, least: int) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or int(text) < least:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
         shown = text or repr("")
         raise UsageError(f"{option} {shown}: give a whole number of at least {least}", hint=f"{option} {max(least, 2)}")
     return int(text)
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon prove [options] SCRIPT [args…]",
-            "",
-            "Run a script on one rank and on several; compare losses, gradients, optimizer states and parameters.",
-            "A script for one device is scaled; a script that distributes itself runs unchanged.",
-            "Exit code 0: equal, to the bit or within the rounding of this script; 1: not the same training.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon prove -n 4 --steps 50 train.py",
-            "",
-        ]
-    )

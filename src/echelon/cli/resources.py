@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from echelon.host import Host
     from echelon.machines.machine import Machine
 
+
+def machine_names() -> tuple[str, ...]:
+    """Return the names of the known machines, and "local"."""
+    from echelon.machines import load
+
+    return load.names(os.environ)
+
+
 RESOURCES: tuple[Option, ...] = (
     Option(names=("-G", "--gpus"), value="N", help="the total number of devices: 1, 8, 16 …"),
     Option(
@@ -40,7 +48,12 @@ RESOURCES: tuple[Option, ...] = (
         value="N",
         help="samples of one step over all ranks: each rank gets its part as an argument",
     ),
-    Option(names=("--machine",), value="NAME", help="the machine to plan for (default: the machine you are on)"),
+    Option(
+        names=("--machine",),
+        value="NAME",
+        choices=machine_names,
+        help="the machine to plan for (default: the machine you are on)",
+    ),
 )
 
 DEFAULT_MINUTES = 60
@@ -121,7 +134,7 @@ def _whole(values: Mapping[str, str], key: str, option: str) -> int:
     text = values.get(key)
     if text is None:
         return 0
-    if not re.fullmatch(r"\d{1,7}", text) or int(text) == 0:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
         raise UsageError(f"{option} {text or repr('')}: give a whole number of at least 1", hint=f"{option} 1")
     return int(text)
 

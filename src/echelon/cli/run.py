@@ -9,13 +9,26 @@ import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli import exchange_options
+from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
-from echelon.cli.options import OPTIONS, WE_MEET, Scanned, help_text, scan
+from echelon.cli.options import (
+    BINDS,
+    LAUNCHES,
+    LEARNING_RATE_RULES,
+    OPTIONS,
+    VISIBLE,
+    WE_MEET,
+    Option,
+    Scanned,
+    in_groups,
+    scan,
+)
 from echelon.cli.preflight import checked, look
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
+from echelon.scale_options import ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -30,12 +43,26 @@ _NOT_EXACT = {
 }
 """What contradicts `--exact`, and why."""
 
+HELP = Help(
+    command="run",
+    usage=(
+        "[options] SCRIPT [args…]",
+        "[options] -m MODULE [args…]",
+        "[options] -- PROGRAM [args…]",
+        "[options] -- torchrun … (or accelerate, deepspeed, mpirun, srun)",
+    ),
+    about="Start a script on every device of this machine, or of your Slurm allocation.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=in_groups(),
+    example="echelon run -n 4 --env OMP_NUM_THREADS=8 train.py --epochs 3",
+)
+
 
 def main(arguments: list[str]) -> int:
     """Run a job, or with --dry-run print the plan."""
     scanned = scan(arguments)
     if "help" in scanned.values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if "json" in scanned.values and "dry_run" not in scanned.values:
         raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
@@ -75,11 +102,11 @@ def read_job(scanned: Scanned) -> Job:
         min_nodes=least,
         num_nodes=most,
         cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
-        launch=_one_of("--launch", values.get("launch", "warm"), ("warm", "exec", "tasks")),
-        visible=_one_of("--visible", _visible(values), ("all", "own")),
+        launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
+        visible=_one_of("--visible", _visible(values), VISIBLE),
         scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
-        scale_with=_scale_with(values),
-        bind=_one_of("--bind", values.get("bind", "auto"), ("auto", "strict", "off")),
+        scale_options=_scale_options(values),
+        bind=_one_of("--bind", values.get("bind", "auto"), BINDS),
         container=_image(values),
         container_binds=tuple(scanned.values.get("container_bind", ())),
         global_batch=_whole("--global-batch", values["global_batch"], least=1) if "global_batch" in values else 0,
@@ -97,30 +124,33 @@ def read_job(scanned: Scanned) -> Job:
     )  # fmt: skip
 
 
-def _scale_with(values: dict[str, str]) -> tuple[str, ...]:
-    """Return how to scale, in the words that ranks read."""
+def _scale_options(values: dict[str, str]) -> ScaleOptions:
+    """Return how to scale."""
     exchange_options.refuse_with_splits(values)
-    flags = ("no-check", "shard-eval", "sync-bn", "same-random", "per-device-batch")
-    words = [option for option in flags if _key(option) in values]
+    rule = ""
     if "scale_lr" in values:
-        rule = _one_of("--scale-lr", values["scale_lr"], ("linear", "sqrt"))
+        rule = _one_of("--scale-lr", values["scale_lr"], LEARNING_RATE_RULES)
         if "per_device_batch" not in values:
             raise UsageError(
                 "--scale-lr is for a global batch that grows with the ranks, but here it is the script's own batch",
                 hint=f"echelon run --per-device-batch --scale-lr {rule} …",
             )
-        words.append(f"lr={rule}")
-    if "exact" in values:
-        words.append(f"exact={_shards(values)}")
-    words += exchange_options.words(values)
-    if words and values.get("scale") == "off":
-        from echelon.launch.scaling import as_option
-
+    options = ScaleOptions(
+        checks_first_step="no_check" not in values,
+        shards_evaluation="shard_eval" in values,
+        syncs_batch_norm="sync_bn" in values,
+        draws_all="same_random" in values,
+        keeps_batch="per_device_batch" in values,
+        learning_rate=rule,
+        num_shards=_shards(values) if "exact" in values else 0,
+        **exchange_options.fields(values),
+    )
+    if options.written() and values.get("scale") == "off":
         raise UsageError(
-            f"{as_option(words[0])} is for a script that echelon scales, but --scale off switches scaling off",
+            f"{options.written()[0]} is for a script that echelon scales, but --scale off switches scaling off",
             hint="remove --scale off",
         )
-    return tuple(words)
+    return options
 
 
 def _shards(values: dict[str, str]) -> int:
@@ -163,7 +193,7 @@ def _is_script(scanned: Scanned) -> bool:
 
 
 def _whole(name: str, text: str, *, least: int) -> int:
-    if not re.fullmatch(r"[+-]?\d+", text) or not least <= int(text) <= MAX_RANKS:
+    if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not least <= int(text) <= MAX_RANKS:
         raise UsageError(
             f"{name} {_seen(text)}: give a whole number of at least {least}", hint=f"{name} {max(least, 1)}"
         )
@@ -179,7 +209,7 @@ def _ranks_per_node(text: str) -> int:
         return threads.num_cores()
     if text in ("gpu", "xpu"):
         return ONE_PER_DEVICE
-    if not re.fullmatch(r"[+-]?\d+", text) or not 1 <= int(text) <= MAX_RANKS:
+    if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(
             f"-n {_seen(text)}: give a whole number of ranks per node, at least 1, or gpu, cpu or auto",
             hint="echelon run -n 2 …",
@@ -195,7 +225,7 @@ def _image(values: dict[str, str]) -> str:
 
 def _nodes(text: str) -> tuple[int, int]:
     """Read N, or torchrun's elastic MIN:MAX."""
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    match = re.fullmatch(r"([0-9]{1,12})(?::([0-9]{1,12}))?", text)
     least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
     if not 1 <= least <= most <= MAX_RANKS:
         raise UsageError(
@@ -247,7 +277,7 @@ def _show(values: dict[str, str]) -> frozenset[int] | None:
         return frozenset()
     shown: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", part)
         low, high = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
         if not low <= high <= MAX_RANKS:
             raise UsageError(f"--show {_seen(text)}: give ranks, all or none", hint="echelon run --show 0,4-7 …")
@@ -259,7 +289,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([a-z]*)", text)
     if not match or match.group(2) not in _UNITS:
         raise UsageError(
             f"--timeout {_seen(text)}: give seconds, or a number with m, h or d",
@@ -301,7 +331,7 @@ def _rendezvous(values: dict[str, str]) -> str:
 
 def _port(name: str, text: str, port: str, *, hint: str) -> int:
     """Return a port; 0 is one that torchrun takes to mean any, which is all right where nobody has to meet."""
-    if not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise UsageError(f"{name} {_seen(text)}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
 

@@ -8,7 +8,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from echelon.cli.options import Option, rows, scan
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, print_table
 from echelon.units import size
 
@@ -19,13 +20,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
+HELP = Help(
+    command="runs",
+    usage=("[options] [RUN…]",),
+    about="List the runs of this folder: name, state, start, duration, ranks, size on disk.\n"
+    "Name a run by its directory, by its name in the last line of the run, or by a part of it.",
+    operands=(Option(names=("RUN",), takes="run"),),
+    groups=(("options", OPTIONS),),
+    example="echelon runs train-8f65",
+)
 
 
 def main(arguments: list[str]) -> int:
     """List the runs, or those that are named."""
-    scanned = scan(arguments, OPTIONS, command="runs")
+    scanned = scan_all(arguments, OPTIONS, command="runs")
     if "help" in scanned.values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     from echelon.launch import runs
 
@@ -53,22 +63,3 @@ def table(found: list[Run]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
     return "\n".join(text.rstrip() for text in texts)
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon runs [options] [RUN…]",
-            "",
-            "List the runs of this folder: name, state, start, duration, ranks, size on disk.",
-            "Name a run by its directory, by its name in the last line of the run, or by a part of it.",
-            "",
-            "options:",
-            *rows(OPTIONS),
-            "",
-            "example:",
-            "  echelon runs train-8f65",
-            "",
-        ]
-    )

@@ -11,13 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.cli import options as run_options
+from echelon.cli.help import Help
 from echelon.cli.launcher import with_launcher
 from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
-from echelon.cli.options import Option, Scanned, rows, scan
+from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
 from echelon.cli.talk import print_help, say
+from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
 
+LAYOUTS = ("torchrun", "tasks")
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
     Option(names=("--after",), value="JOB", help="start when this job has ended successfully"),
@@ -36,7 +39,12 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--learn",), help="if echelon does not know this cluster, learn it from its Slurm first"),
     Option(names=("--test",), help="ask Slurm when the job would start, and submit nothing"),
     Option(names=("--plain",), help="write a script that runs without echelon, as the guides show"),
-    Option(names=("--layout",), value="HOW", help="for a plain script: torchrun (one a node) or tasks (one a rank)"),
+    Option(
+        names=("--layout",),
+        value="HOW",
+        choices=LAYOUTS,
+        help="for a plain script: torchrun (one a node) or tasks (one a rank)",
+    ),
     Option(names=("--dry-run",), help="print the script, and do nothing else"),
     Option(names=("--json",), help="print the job's number and run directory as JSON"),
     Option(names=("-h", "--help"), help="show this"),
@@ -52,6 +60,14 @@ _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "gl
 _OFF_IN_PLAIN = ("scale", "off")  # said of a script that is not to be scaled
 FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
 OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
+HELP = Help(
+    command="submit",
+    usage=("[options] SCRIPT [args…]", "[options] -m MODULE [args…]", "[options] -- PROGRAM [args…]"),
+    about="Plan a job on this machine, write its batch script, and hand it to Slurm.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=(("resources of the job", RESOURCES), ("how to submit it", SUBMITTING), ("as in echelon run", FROM_RUN)),
+    example="echelon submit --gpus 16 --time 12h --account project_465000000 train.py --epochs 3",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +75,7 @@ def main(arguments: list[str]) -> int:
     scanned = scan(arguments, OPTIONS, command="submit")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
-        print_help(help_text())
+        print_help(HELP.text())
         return 0
     if "time" not in values:
         raise UsageError("--time is required: Slurm ends a job at its time limit", hint="--time 2h")
@@ -184,7 +200,7 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
 def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
     """Return with how few nodes the job may go on; 0: with all alone."""
     text = values.get("min_nodes", "0")
-    if "min_nodes" in values and not (text.isdigit() and int(text)):
+    if "min_nodes" in values and not digits.whole(text):
         raise UsageError(f"--min-nodes {text or repr('')}: give a number of at least 1", hint="--min-nodes 1")
     if "min_nodes" in values and "plain" in values:
         raise UsageError("a plain script cannot continue when a node fails", hint="submit without --plain")
@@ -208,7 +224,7 @@ def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
     """Return --gpus and --nodes with the numbers of a launcher's line in them; what is no number is refused later."""
     from echelon.launch.launchers import booked
 
-    said = {key: int(values[key]) if values.get(key, "").isdigit() else 0 for key in ("gpus", "nodes")}
+    said = {key: digits.whole(values.get(key, "")) for key in ("gpus", "nodes")}
     if any(key in values and not number for key, number in said.items()):
         return {}
     num_devices, num_nodes = booked.sizes(job, line, num_devices=said["gpus"], num_nodes=said["nodes"])
@@ -246,8 +262,8 @@ def _run_words(scanned: Scanned) -> tuple[str, ...]:
 def _refuse_contradictions(values: Mapping[str, str]) -> None:
     if "layout" in values and "plain" not in values:
         raise UsageError("--layout needs --plain: it is the layout of a plain script", hint="--plain --layout tasks")
-    if values.get("layout", "torchrun") not in ("torchrun", "tasks"):
-        raise UsageError(f"--layout {values['layout']}: the choices are torchrun, tasks", hint="--layout tasks")
+    if values.get("layout", "torchrun") not in LAYOUTS:
+        raise UsageError(f"--layout {values['layout']}: the choices are {', '.join(LAYOUTS)}", hint="--layout tasks")
     asked = {key for key, value in values.items() if key not in _IN_PLAIN and (key, value) != _OFF_IN_PLAIN}
     lost = [option.names[-1] for option in FROM_RUN if option.key in asked]
     if "plain" in values and lost:
@@ -257,31 +273,5 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
         )
     if "json" in values and ("test" in values or "dry_run" in values):
         raise UsageError("--json prints a job's number, but --test and --dry-run submit no job", hint="remove --json")
-    if "after" in values and not values["after"].isdigit():
+    if "after" in values and not digits.is_number(values["after"]):
         raise UsageError(f"--after {values['after'] or repr('')}: give the number of a job", hint="--after 123456")
-
-
-def help_text() -> str:
-    """Return the help of the command."""
-    return "\n".join(
-        [
-            "usage: echelon submit [options] SCRIPT [args…]",
-            "       echelon submit [options] -m MODULE [args…]",
-            "       echelon submit [options] -- PROGRAM [args…]",
-            "",
-            "Plan a job on this machine, write its batch script, and hand it to Slurm.",
-            "",
-            "resources of the job:",
-            *rows(RESOURCES),
-            "",
-            "how to submit it:",
-            *rows(SUBMITTING),
-            "",
-            "as in echelon run:",
-            *rows(FROM_RUN),
-            "",
-            "example:",
-            "  echelon submit --gpus 16 --time 12h --account project_465000000 train.py --epochs 3",
-            "",
-        ]
-    )

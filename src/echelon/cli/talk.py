@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from echelon.errors import EchelonError
 from echelon.host import terminal
+
+MOST_SIGNS = 2000
+"""Of a message, however long the values are that it shows."""
+_LONG_WORD = re.compile(r"""[^\s:,;'"]{301,}""")
+
+
+def one_line(text: str) -> str:
+    """Return a text without line ends, codes for terminals and endless words."""
+    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    shown = _LONG_WORD.sub(_shortened, shown)
+    return shown if len(shown) <= MOST_SIGNS else f"{shown[:MOST_SIGNS]} …"
+
+
+def _shortened(word: re.Match[str]) -> str:
+    text = word.group()
+    return f"{text[:40]}…{text[-20:]} ({len(text)} characters)"
 
 
 def say(text: str) -> None:
@@ -17,11 +34,13 @@ def say(text: str) -> None:
 def say_error(error: EchelonError) -> None:
     """Say what is wrong, and how to repair it: the repair is not wrapped, so that it can be pasted."""
     with_colour = terminal.has_colour(sys.stderr, os.environ)
-    text = terminal.for_person(f"echelon: error: {error.message}", sys.stderr)
+    text = terminal.for_person(f"echelon: error: {one_line(error.message)}", sys.stderr)
     head = terminal.paint("error:", "error", with_colour=with_colour)
     print(text.replace("echelon: error:", f"echelon: {head}", 1), file=sys.stderr)
+    if error.details:
+        print(error.details.rstrip("\n"), file=sys.stderr)
     if error.hint:
-        print(f"  {terminal.paint('hint:', 'hint', with_colour=with_colour)} {error.hint}", file=sys.stderr)
+        print(f"  {terminal.paint('hint:', 'hint', with_colour=with_colour)} {one_line(error.hint)}", file=sys.stderr)
 
 
 def print_help(text: str) -> None:

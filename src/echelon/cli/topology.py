@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from echelon.cli.help import Help
+from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.topology import binding, describe, discover
@@ -16,21 +18,20 @@ if TYPE_CHECKING:
 
     from echelon.topology.node import Device, Node
 
-HELP = """usage: echelon topology [--json] [--svg FILE] [--root DIR]
-
-Show what this node is made of: cores and NUMA domains, devices and the cores nearest to them, network interfaces,
-links, and what of it the cgroup allows. Needs neither root nor vendor tools.
-
-options:
-  --json         print it as data
-  --svg FILE     draw it into FILE as well
-  --root DIR     read a copy of another node's /sys, /proc and /dev below DIR
-  -h, --help     show this
-
-example:
-  echelon topology --svg node.svg
-"""
-
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--json",), help="print it as data"),
+    Option(names=("--svg",), value="FILE", takes="file", help="draw it into FILE as well"),
+    Option(names=("--root",), value="DIR", takes="folder",
+           help="read a copy of another node's /sys, /proc and /dev below DIR"),
+    Option(names=("-h", "--help"), help="show this"),
+)  # fmt: skip
+HELP = Help(
+    command="topology",
+    about="Show the hardware of this node: cores and NUMA domains, devices and the cores nearest to them, network "
+    "interfaces, links, and the parts that the cgroup allows. Needs neither root nor vendor tools.",
+    groups=(("options", OPTIONS),),
+    example="echelon topology --svg node.svg",
+)
 LEGEND = (
     ("X", "the same device"),
     ("XG#", "joined by # xGMI links (no number: not known)"),
@@ -42,17 +43,21 @@ LEGEND = (
     ("SYS", "across NUMA domains"),
     ("?", "not known"),
 )
-_OPTIONS = ("--json", "--svg", "--root", "--help")
 UNKNOWN = "?"
 
 
 def main(arguments: list[str]) -> int:
     """Print this node's topology, or that of a copied tree."""
-    options = _read(arguments)
-    if "--help" in options:
-        print_help(HELP)
+    scanned = scan_all(arguments, OPTIONS, command="topology")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print_help(HELP.text())
         return 0
-    root = options.get("--root", "/")
+    if scanned.rest:
+        raise UsageError(
+            f"echelon topology takes options alone, and {scanned.rest[0]!r} is none", hint="echelon topology --help"
+        )
+    root = values.get("root", "/")
     if not os.path.isdir(root):
         raise UsageError(
             f"--root {root or repr('')}: this directory does not exist", hint="echelon topology --root copy/"
@@ -63,42 +68,15 @@ def main(arguments: list[str]) -> int:
             f"--root {root}: it has no sys/devices/system/cpu, so it is not a copy of a node",
             hint="echelon topology --root DIR   where DIR/sys and DIR/proc are copies of a node's",
         )
-    if "--svg" in options:
-        _draw(node, options["--svg"])
-    if "--json" in options:
+    if "svg" in values:
+        _draw(node, values["svg"])
+    if "json" in values:
         import json
 
         print(json.dumps(describe.as_dict(node), indent=1))
     else:
         print("\n".join(table(node)))
     return 0
-
-
-def _read(arguments: list[str]) -> dict[str, str]:
-    """Return the options that were given, with their values."""
-    options: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        name = "--help" if name == "-h" else name
-        if name in ("--svg", "--root"):
-            if not equals and not rest:
-                raise UsageError(f"{name} needs a value", hint=f"echelon topology {name} {_EXAMPLES[name]}")
-            options[name] = value if equals else rest.pop(0)
-        elif name in _OPTIONS and not equals:
-            options[name] = ""
-        else:
-            import difflib
-
-            near = difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.4)
-            raise UsageError(
-                f"echelon topology has no option {name}{equals}{value}",
-                hint=f"echelon topology {near[0]}" if near else f"the options are {', '.join(_OPTIONS)}",
-            )
-    return options
-
-
-_EXAMPLES = {"--svg": "node.svg", "--root": "copy/"}
 
 
 def _draw(node: Node, path: str) -> None:

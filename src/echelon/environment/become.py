@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import devices, frameworks, surroundings, threads
+from . import devices, digits, frameworks, surroundings, threads
 from .errors import WrongEnvironmentError
 
 if TYPE_CHECKING:
@@ -17,28 +17,29 @@ if TYPE_CHECKING:
 
     from .place import Place
 
-_USAGE = "echelon exec [--visible own|all] PROGRAM [arguments ...]"
-
-_HELP = f"""usage: {_USAGE}
-
-Start PROGRAM as one rank: read which rank this is from what started it (srun, mpirun,
-mpiexec, torchrun; otherwise it is the only one), set the variables that torch, DeepSpeed,
-Accelerate, Lightning, Horovod and JAX read, and become PROGRAM.
-
-options:
-  --visible all   the rank sees the devices that it sees now (default)
-  --visible own   the rank sees the device of its local rank alone, as device 0;
-                  LOCAL_RANK is then 0, and ECHELON_LOCAL_RANK keeps the local rank
-  --help          show this text
-
-What is set already stays: MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS. Only RANK,
-WORLD_SIZE and their like are set anew where they contradict the launcher.
-
-example: srun --ntasks-per-node=8 --gpus-per-node=8 echelon exec python train.py
-"""
-
-_VISIBLE = ("own", "all")
-_OPTIONS = ("--visible", "--help")
+VISIBLE = ("own", "all")
+USAGE = "[--visible own|all] PROGRAM [arguments ...]"
+ABOUT = (
+    "Start PROGRAM as one rank: read which rank this is from what started it (srun, mpirun, mpiexec, torchrun; else it"
+    " is the only one), set the variables that torch, DeepSpeed, Accelerate, Lightning, Horovod and JAX read, and"
+    " become PROGRAM."
+)
+OPTIONS = (
+    (
+        ("--visible",),
+        "WHICH",
+        "all (default): the rank sees the devices that it sees now; own: it sees the device of its local rank alone,"
+        " as device 0; LOCAL_RANK is then 0, and ECHELON_LOCAL_RANK keeps the local rank",
+    ),
+    (("-h", "--help"), "", "show this"),
+)
+"""The names of each option, what its value is called, and what it means: `echelon.cli` makes its rows of them."""
+AFTER = (
+    "What is set already stays: MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS. Only RANK, WORLD_SIZE and their like are set"
+    " anew where they contradict the launcher."
+)
+EXAMPLE = "srun --ntasks-per-node=8 --gpus-per-node=8 echelon exec python train.py"
+_NAMES = tuple(name for names, _, _ in OPTIONS for name in names)
 
 
 class UsageError(WrongEnvironmentError):
@@ -55,15 +56,20 @@ class Order(NamedTuple):
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """Become the program of the command line, or end with exit code 2 and the reason."""
     try:
-        order = read(argv)
-        surrounding = surroundings.find(environ)
-        place = surrounding.place(environ)
-        if place.rank == 0:
-            _warn(environ, place, surrounding)
-        _become(order.program, rank_environment(environ, visible=order.visible))
+        become(argv, environ)
     except WrongEnvironmentError as error:
         sys.stderr.write(f"echelon: error: {error.message}\n  hint: {error.hint}\n")
         raise SystemExit(2) from None
+
+
+def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """Become the program of the command line; raise WrongEnvironmentError where that is not possible."""
+    order = read(argv)
+    surrounding = surroundings.find(environ)
+    place = surrounding.place(environ)
+    if place.rank == 0:
+        _warn(environ, place, surrounding)
+    _become(order.program, rank_environment(environ, visible=order.visible))
 
 
 def read(argv: Sequence[str]) -> Order:
@@ -73,7 +79,7 @@ def read(argv: Sequence[str]) -> Order:
     while words and words[0].startswith("-"):
         option, equals, value = words.pop(0).partition("=")
         if option in ("--help", "-h"):
-            sys.stdout.write(_HELP)
+            sys.stdout.write(help_text())
             raise SystemExit(0)
         if option == "--":
             break
@@ -81,12 +87,23 @@ def read(argv: Sequence[str]) -> Order:
             raise _unknown(option)
         if not equals:
             value = words.pop(0) if words else ""
-        if value not in _VISIBLE:
+        if value not in VISIBLE:
             raise UsageError(f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py")
         visible = value
-    if not words:
-        raise UsageError("echelon exec needs a program", f"{_USAGE}, such as: echelon exec python train.py")
+    if not words or not words[0]:
+        raise UsageError("echelon exec needs a program", f"echelon exec {USAGE}, such as: echelon exec python train.py")
     return Order(visible, words)
+
+
+def help_text() -> str:
+    """Return the help as it is where nothing else of echelon is at hand: inside of node.pyz."""
+    import textwrap
+
+    lines = [f"usage: echelon exec {USAGE}", "", textwrap.fill(ABOUT, 88), "", "options:"]
+    for names, value, meaning in OPTIONS:
+        left = f"  {', '.join(names)} {value}".rstrip()
+        lines += textwrap.wrap(meaning, 88, initial_indent=f"{left:<20}", subsequent_indent=" " * 20)
+    return "\n".join([*lines, "", textwrap.fill(AFTER, 88), "", f"example: {EXAMPLE}", ""])
 
 
 def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: str = "/") -> dict[str, str]:
@@ -115,7 +132,7 @@ def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
     """Return the cores of this rank, whether it is bound to them or shares them with its neighbours."""
     mine = threads.num_cores(root)
     on_node = environ.get("SLURM_CPUS_ON_NODE", "")
-    shared = int(on_node) if on_node.isdigit() else (os.cpu_count() or mine)
+    shared = digits.whole(on_node) or os.cpu_count() or mine
     return max(1, min(mine, threads.omp_num_threads(shared, place.local_world_size)))
 
 
@@ -198,8 +215,8 @@ def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:
 def _unknown(option: str) -> UsageError:
     import difflib
 
-    near = difflib.get_close_matches(option, _OPTIONS, n=1) or [f"one of {', '.join(_OPTIONS)}"]
-    return UsageError(f"echelon exec has no option {option}", f"did you mean {near[0]}? usage: {_USAGE}")
+    near = difflib.get_close_matches(option, _NAMES, n=1) or [f"one of {', '.join(_NAMES)}"]
+    return UsageError(f"echelon exec has no option {option}", f"did you mean {near[0]}? usage: echelon exec {USAGE}")
 
 
 def _suggestion(program: list[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from . import digits
 from .errors import DeviceError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _filtered(text: str | None, seen: list[str]) -> list[str]:
     for word in (word.strip() for word in text.split(",")):
         if word.startswith(("GPU-", "MIG-")):
             chosen.append(word)
-        elif word.isascii() and word.isdigit() and (not seen or int(word) < len(seen)):
+        elif digits.is_number(word) and (not seen or int(word) < len(seen)):
             chosen.append(seen[int(word)] if seen else str(int(word)))
         else:
             break  # the drivers stop at the first one that is not there; -1 and an empty text are such
@@ -94,7 +95,7 @@ def _filtered(text: str | None, seen: list[str]) -> list[str]:
 
 def _nvidia(root: str) -> list[str]:
     folder = os.path.join(root, "dev")
-    names = [name for name in _names(folder) if name.startswith("nvidia") and name[6:].isdigit()]
+    names = [name for name in _names(folder) if name.startswith("nvidia") and digits.is_number(name[6:])]
     count = sum(_is_character_device(os.path.join(folder, name)) for name in names)
     if count == 0:
         # Before the first use after boot there may be no device files yet, but the driver knows its cards.
@@ -111,7 +112,7 @@ def _is_character_device(path: str) -> bool:
 
 def _amd(root: str) -> list[str]:
     folder = os.path.join(root, _KFD_NODES)
-    nodes = sorted((name for name in _names(folder) if name.isdigit()), key=int)
+    nodes = sorted((name for name in _names(folder) if digits.is_number(name)), key=int)
     devices = [node for node in nodes if _is_device(os.path.join(folder, node))]
     return [str(index) for index in range(len(devices))]
 
@@ -119,7 +120,7 @@ def _amd(root: str) -> list[str]:
 def _is_device(node: str) -> bool:
     """Tell whether a KFD node is a device; one that the cgroup hides reads as empty or not at all."""
     lines = _text(os.path.join(node, "properties")).splitlines()
-    counts = [int(line.split()[1]) for line in lines if line.startswith("simd_count ")]
+    counts = [digits.whole(line.split()[1]) for line in lines if line.startswith("simd_count ")]
     has_number = _text(os.path.join(node, "gpu_id"), missing="unknown").strip() not in ("", "0")
     return has_number and any(counts)
 

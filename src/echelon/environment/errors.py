@@ -6,6 +6,8 @@ WrongEnvironmentError
  └─ DeviceError        the device that a rank asks for is not there
 """
 
+_SHOWN = 200  # characters of a list
+
 
 class WrongEnvironmentError(ValueError):
     """Say what is wrong with the environment and how to repair it."""
@@ -20,8 +22,9 @@ class HostlistError(WrongEnvironmentError):
     """Name the text and the position at which it stops being a list."""
 
     def __init__(self, text: str, position: int, reason: str) -> None:
+        shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"
         super().__init__(
-            f"{text!r} is not a Slurm list: {reason} at position {position}",
+            f"{shown} is not a Slurm list: {reason} at position {position}",
             "a list looks like node[1-4,7],login1; task counts look like 4(x2),8",
         )
         self.text = text

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from . import digits
 from .errors import HostlistError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SEPARATORS = ", \t\n"  # the ones that Slurm's own hostlist_create splits at
-_MOST_DIGITS = 15  # of a node's number; what is longer is no number that anybody counts by
+MOST_NODES = 1 << 18  # the largest machines have ten thousand nodes; each name costs memory
+_TOO_MANY = f"there are more than {MOST_NODES} nodes"
 
 
 def expand(text: str) -> list[str]:
@@ -18,6 +21,8 @@ def expand(text: str) -> list[str]:
     names: list[str] = []
     for start, end in _items(text):
         pieces = _alternatives(text, start, end)
+        if len(names) + math.prod(len(piece) for piece in pieces) > MOST_NODES:
+            raise HostlistError(text, start, _TOO_MANY)
         names += _products(pieces, len(pieces) - (1 if text[end - 1] == "]" else 2))
     return names
 
@@ -38,7 +43,7 @@ def compress(names: Iterable[str]) -> str:
     for name in dict.fromkeys(names):
         stem = name.rstrip("0123456789")
         width = len(name) - len(stem)
-        if stem and 0 < width <= _MOST_DIGITS:
+        if stem and 0 < width <= digits.MOST_DIGITS:
             groups.setdefault((stem, width), []).append(int(name[-width:]))
         else:
             alone.append(name)
@@ -66,8 +71,10 @@ def expand_counts(text: str) -> list[int]:
         if repeated and not times.endswith(")"):
             raise HostlistError(text, position + len(word), "the repetition is not closed")
         times = times[:-1] if repeated else "1"
-        if not (_is_number(number) and _is_number(times)):
+        if not (digits.is_number(number) and digits.is_number(times)):
             raise HostlistError(text, position, f"{word!r} is no count")
+        if len(counts) + int(times) > MOST_NODES:
+            raise HostlistError(text, position, _TOO_MANY)
         counts += [int(number)] * int(times)
         position += len(word) + 1
     return counts
@@ -140,15 +147,13 @@ def _numbers(text: str, start: int, end: int, limit: int | None) -> list[str]:
     for word in text[start:end].split(","):
         low, dash, high = word.partition("-")
         high = high if dash else low
-        if not (_is_number(low) and _is_number(high)):
+        if not (digits.is_number(low) and digits.is_number(high)):
             raise HostlistError(text, start, f"{word!r} is no number and no range of numbers")
         if int(high) < int(low):
             raise HostlistError(text, start, f"the range {word!r} ends before it begins")
+        if limit is None and int(high) - int(low) >= MOST_NODES:
+            raise HostlistError(text, start, _TOO_MANY)
         last = int(high) if limit is None else min(int(high), int(low) + limit - 1)
         numbers += [str(number).zfill(len(low)) for number in range(int(low), last + 1)]
         start += len(word) + 1
     return numbers
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()

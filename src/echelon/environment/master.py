@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from . import digits
 from .errors import SurroundingError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def port(environ: Mapping[str, str], job: int, step: int = 0) -> int:
     if not text:
         # Even numbers only, so that the port above stays free for a second server of rank 0.
         return _FIRST_PORT + 2 * ((job + 1009 * step) % (_NUM_PORTS // 2))
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+    if not 0 < digits.whole(text) < 65536:
         raise SurroundingError(
             f"MASTER_PORT={text!r} is not a port: set a number from 1 to 65535",
             "unset MASTER_PORT",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import variables
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -23,9 +25,9 @@ def agent_task(environ: Mapping[str, str]) -> AgentTask | None:
     if "SLURM_PROCID" not in environ:
         return None
     return AgentTask(
-        agent_index=int(environ["SLURM_PROCID"]),
-        node_rank=int(environ["SLURM_NODEID"]),
-        local_rank=int(environ["SLURM_LOCALID"]),
+        agent_index=variables.number(environ, "SLURM_PROCID"),
+        node_rank=variables.number(environ, "SLURM_NODEID"),
+        local_rank=variables.number(environ, "SLURM_LOCALID"),
         node=environ.get("SLURMD_NODENAME", ""),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import digits
 from .hostlist import compress_counts
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def task_variables(environ: Mapping[str, str], place: Place, *, ranks_per_node: 
         "SLURM_NTASKS_PER_NODE": str(place.local_world_size),
         "SLURM_GTIDS": ",".join(str(first_rank + local) for local in range(place.local_world_size)),
     }
-    if environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
+    if digits.is_number(environ.get("SLURM_CPUS_PER_TASK", "")):
         # The agent's task has the cores of all ranks of the node; data loaders size themselves by this.
         cores = int(environ["SLURM_CPUS_PER_TASK"]) // place.local_world_size
         task["SLURM_CPUS_PER_TASK"] = str(max(1, cores))

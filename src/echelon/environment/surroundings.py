@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import hostlist, master, variables
+from . import digits, hostlist, master, regular_files, variables
 from .errors import SurroundingError
 from .place import Place
 
@@ -217,7 +217,7 @@ class SlurmStep(Surrounding):
     def present(self, environ: Mapping[str, str]) -> bool:
         """Tell whether this is a task of a numbered step."""
         step = _step(environ)
-        return "SLURM_PROCID" in environ and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
+        return "SLURM_PROCID" in environ and digits.whole(step, _FIRST_SPECIAL_STEP) < _FIRST_SPECIAL_STEP
 
     def started(self, environ: Mapping[str, str]) -> Started:
         """Return the numbers of the task, checked against the step's list of counts."""
@@ -251,7 +251,7 @@ class SlurmStep(Surrounding):
                     "in the batch script: export MASTER_ADDR=<the node of task 0>",
                 )
         job = variables.number(environ, "SLURM_JOB_ID", "SLURM_JOBID")
-        port = master.port(environ, job, int(_step(environ)))
+        port = master.port(environ, job, digits.whole(_step(environ)))
         return Place(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
@@ -267,8 +267,7 @@ class SlurmStep(Surrounding):
             return hostlist.first(environ["SLURM_ARBITRARY_NODELIST"])
         path = environ.get("SLURM_HOSTFILE", "")
         try:
-            with open(path, encoding="utf-8") as lines:
-                return hostlist.first(lines.readline().partition("*")[0])
+            return hostlist.first(regular_files.read_text(path).partition("\n")[0].partition("*")[0])
         except (OSError, ValueError) as error:
             raise SurroundingError(
                 f"with --distribution=arbitrary the node of rank 0 stands first in SLURM_HOSTFILE={path!r}, "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from . import digits
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,14 +50,15 @@ def _quotas_up(mount: str, path: str, quota: Callable[[str], float]) -> list[flo
 def _quota_v2(folder: str) -> float:
     # cpu.max: "200000 100000", or "max 100000" without a limit
     words = _read(os.path.join(folder, "cpu.max")).split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else 0.0
+    quota, period = words if len(words) == 2 else ("", "")
+    return int(quota) / int(period) if digits.is_number(quota) and digits.whole(period) else 0.0
 
 
 def _quota_v1(folder: str) -> float:
     # cpu.cfs_quota_us: "200000", or "-1" without a limit
     quota = _read(os.path.join(folder, "cpu.cfs_quota_us")).strip()
     period = _read(os.path.join(folder, "cpu.cfs_period_us")).strip()
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else 0.0
+    return int(quota) / int(period) if digits.is_number(quota) and digits.whole(period) else 0.0
 
 
 def _read(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import digits
 from .errors import SurroundingError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def present(environ: Mapping[str, str], *names: str) -> str:
 def number(environ: Mapping[str, str], *names: str) -> int:
     """Return the first of the variables that has a value, which must be a number."""
     name = present(environ, *names)
-    if not (environ[name].isascii() and environ[name].isdigit()):
+    if not digits.is_number(environ[name]):
         raise SurroundingError(f"{name}={environ[name]!r} is not a number", f"unset {name}")
     return int(environ[name])
 

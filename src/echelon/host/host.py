@@ -55,8 +55,8 @@ class Host:
                 env=dict(environ) if environ is not None else None,
                 check=False,
             )
-        except FileNotFoundError:
-            raise ToolMissing(f"{argv[0]} is not installed here") from None
+        except OSError as error:
+            raise _missing(argv[0], error) from None
         except subprocess.TimeoutExpired:
             raise ToolSlow(f"{argv[0]} did not answer within {timeout_seconds:g} s") from None
         return Finished(
@@ -78,5 +78,11 @@ class Host:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        except FileNotFoundError:
-            raise ToolMissing(f"{argv[0]} is not installed here") from None
+        except OSError as error:
+            raise _missing(argv[0], error) from None
+
+
+def _missing(name: str, error: OSError) -> ToolMissing:
+    if isinstance(error, FileNotFoundError):
+        return ToolMissing(f"{name} is not installed here")
+    return ToolMissing(f"{name} cannot be started: {error.strerror}")

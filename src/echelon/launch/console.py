@@ -14,6 +14,9 @@ from echelon.host import terminal
 
 STDOUT, STDERR = 1, 2
 _LINES = {"stdout": re.compile(rb"[^\n]*\n"), "stderr": re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")}
+_AFTER_BAR = re.compile(rb"(\r[^\r\n]+?)(?=echelon: )")
+_CAUSE = re.compile(r"(?<=\) failed first: ).+")
+_OURS = re.compile(rb"^echelon: [^\n]*$", re.MULTILINE)
 
 
 class ConsoleClosed(Exception):
@@ -45,17 +48,22 @@ class Console:
         target = STDERR if stream == "stderr" else STDOUT
         if not self.names_ranks:
             self.clear()
+            if target == STDERR and self._is_terminal:
+                data = _with_lines_of_ours(data, is_mid_line=self._is_after_text())
             _write(target, data, self.gives_up)
             self._is_mid_line[target] = not data.endswith(b"\n")
             return
-        data = self._partial.pop((rank, stream), b"") + data
+        prefix = b"[%d] " % rank
+        partial = self._partial.pop((rank, stream), b"")
+        if target == STDERR and self._is_terminal:
+            data = _with_lines_of_ours(data, is_mid_line=bool(partial), left=len(prefix))
+        data = partial + data
         ends = b"\n\r" if stream == "stderr" else b"\n"  # progress bars, on standard error, end each state with \r
         whole = data[: max(data.rfind(end) for end in (ends[:1], ends[-1:])) + 1]
         if len(whole) < len(data):
             self._partial[rank, stream] = data[len(whole) :]
         if whole:
             self.clear()
-            prefix = b"[%d] " % rank
             lines = b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r")
             _write(target, lines, self.gives_up)
             self._is_mid_line[target] = not lines.endswith(b"\n")  # a progress bar ends its line with \r, and stays
@@ -95,11 +103,41 @@ class Console:
     def say_lines(self, lines: list[str]) -> None:
         """Print lines of our own on standard error, never at the end of somebody else's."""
         self.clear()
-        if self._is_mid_line[STDERR] or (self._is_one_place and self._is_mid_line[STDOUT]):
+        if self._is_after_text():
             _write(STDERR, b"\n", self.gives_up)
             self._is_mid_line = {STDOUT: False, STDERR: False}
-        text = terminal.for_person("\n".join(lines), sys.stderr) if self._is_terminal else "\n".join(lines)
+        text = _for_person("\n".join(lines)) if self._is_terminal else "\n".join(lines)
         _write(STDERR, (text + "\n").encode("utf-8", "surrogateescape"), self.gives_up)
+
+    def _is_after_text(self) -> bool:
+        """Say whether standard error would go on in a line that somebody has begun."""
+        return self._is_mid_line[STDERR] or (self._is_one_place and self._is_mid_line[STDOUT])
+
+
+def _for_person(text: str) -> str:
+    """Wrap lines of ours for the terminal, and give the cause of a failure the colour of errors."""
+    with_colour = terminal.has_colour(sys.stderr, os.environ)
+    return _CAUSE.sub(
+        lambda cause: terminal.paint(cause[0], "error", with_colour=with_colour), terminal.for_person(text, sys.stderr)
+    )
+
+
+def _with_lines_of_ours(data: bytes, *, is_mid_line: bool, left: int = 0) -> bytes:
+    """Put what echelon says inside of a rank below a progress bar, and break it between words.
+
+    A bar begins its line with \\r, and leaves it without an end. `left` is the room for the name of the rank.
+    """
+    if b"echelon: " not in data:
+        return data
+    if is_mid_line and data.startswith(b"echelon: "):
+        data = b"\n" + data
+    width = max(terminal.columns() - 1 - left, 20)
+
+    def wrapped(line: re.Match[bytes]) -> bytes:
+        text = terminal.wrapped(line[0].decode("utf-8", "surrogateescape"), width=width, indent="  ")
+        return text.encode("utf-8", "surrogateescape")
+
+    return _OURS.sub(wrapped, _AFTER_BAR.sub(rb"\1\n", data))
 
 
 def _is_one_file() -> bool:

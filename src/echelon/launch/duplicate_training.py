@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.spec import Command
 
@@ -47,12 +48,11 @@ def _pythons(command: Command, cwd: str) -> list[Command]:
 def _lines(path: str) -> list[list[str]]:
     """Return the words of each line of a shell script."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(MOST_BYTES).replace("\\\n", " ").splitlines()
+        text = regular_files.read(path, most_bytes=MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
     split_lines = []
-    for line in lines:
+    for line in text.replace("\\\n", " ").splitlines():
         try:
             split_lines.append(shlex.split(line, comments=True))
         except ValueError:

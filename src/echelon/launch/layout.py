@@ -109,9 +109,9 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
 
 def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
     """Raise UsageError when `--exact` asks for shards that these ranks cannot have as many of each."""
-    num_shards = next((int(word[6:]) for word in plan.scale_with if word.startswith("exact=")), 0)
+    num_shards = plan.scale_options.num_shards if plan.scale_options is not None else 0
     num_ranks = shares[0].world_size
-    if plan.scale == "off" or not num_shards or num_shards % num_ranks == 0:
+    if not num_shards or num_shards % num_ranks == 0:
         return
     valid = [str(1 << power) for power in range(num_shards.bit_length())]
     raise UsageError(

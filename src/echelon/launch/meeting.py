@@ -6,15 +6,20 @@ import errno
 import hashlib
 import hmac
 import os
+import shlex
 import socket
 import tempfile
-from typing import NoReturn
+import threading
+from typing import Any, NoReturn
 
-from echelon.errors import RunError
+from echelon.errors import RunError, UsageError
 from echelon.launch import orders, package
 from echelon.launch.crew import listen
 from echelon.node import order as node_order
 from echelon.spec import Plan
+
+RESOLVE_SECONDS = 5.0
+"""For the name of the rendezvous: a name server that is slower than this does not answer at all."""
 
 
 def endpoint(plan: Plan) -> tuple[str, int]:
@@ -28,15 +33,12 @@ def host(plan: Plan) -> socket.socket | None:
 
     Node 0 hosts; where nobody has a number, whoever takes the port at the rendezvous first.
     """
-    name, port = endpoint(plan)
+    _, port = endpoint(plan)
+    family, kind, _, _, address = _resolved(plan)[0]
     if plan.node_rank > 0:
         return None
     if plan.node_rank == 0:
         return listen("", port)
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise RunError(f"this machine does not know the rendezvous {plan.rendezvous}: {error.strerror}") from None
     listener = socket.socket(family, kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -47,6 +49,31 @@ def host(plan: Plan) -> socket.socket | None:
         return None
     listener.setblocking(False)
     return listener
+
+
+def _resolved(plan: Plan) -> list[tuple[int, int, int, str, tuple[Any, ...]]]:
+    """Return the addresses of the rendezvous; raise UsageError at once for a name that nobody knows."""
+    name, port = endpoint(plan)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers.append(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name at all, such as a label of 64 characters
+            answers.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(RESOLVE_SECONDS)
+    answer = answers[0] if answers else OSError(0, f"no name server answers within {RESOLVE_SECONDS:g} s")
+    if isinstance(answer, Exception):
+        raise UsageError(
+            f"this machine does not know the rendezvous {plan.rendezvous}: "
+            f"{getattr(answer, 'strerror', None) or answer}",
+            hint=f"a name or address that every node knows, as this shows: getent hosts {shlex.quote(name)}",
+        )
+    addresses: list[tuple[int, int, int, str, tuple[Any, ...]]] = answer
+    return addresses
 
 
 def join(plan: Plan) -> NoReturn:

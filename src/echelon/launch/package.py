@@ -15,7 +15,7 @@ from echelon.node import private
 
 NUM_LOOKED_AT = 3  # earlier runs, beside this one
 _ROOMS = ("node", "topology", "environment", "train")
-_ALONE = ("errors",)  # what stands beside the rooms, and train raises
+_ALONE = ("errors", "scale_options")  # what stands beside the rooms, and train uses
 
 
 def write(path: str) -> None:

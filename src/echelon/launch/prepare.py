@@ -46,8 +46,8 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         job = settle(job, found, host)
     ahead = found_imports if job.launch == "warm" else None
     decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
-    asked_by_itself = ("auto",) if job.scale == "auto" else ()
-    job = replace(job, scale=decision.how, scale_with=(*job.scale_with, *asked_by_itself))
+    options = job.scale_options._replace(is_auto=job.scale == "auto")
+    job = replace(job, scale=decision.how, scale_options=options)
     run_id = os.urandom(8).hex()
     label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
     around = Surroundings(
@@ -69,7 +69,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         scale_why=decision.why,
     )
     plan = resolve(job, around)
-    if asked_by_itself:
+    if options.is_auto:
         duplicate_training.refuse(job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path())
     if found_imports is None or not (found_imports.packages or found_imports.local):
         return plan  # what uses no framework cannot go wrong with one

@@ -15,6 +15,7 @@ from typing import Any
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.launch.shared_folder import shared_folder
+from echelon.scale_options import OBSERVE, VARIABLE, ScaleOptions
 
 OFF, DATA = "off", "data"
 SPREADS = ("fsdp", "tensor")
@@ -101,12 +102,19 @@ class _Prover:
             except EchelonError as error:
                 if len(scales) == 1:
                     raise
-                found.append({"verdict": FAILED, "is_wrong": True, "why": error.message, "hint": error.hint})
+                found.append(
+                    {
+                        "verdict": FAILED,
+                        "is_wrong": True,
+                        "why": f"{error.message}\n{error.details}".rstrip("\n"),
+                        "hint": error.hint,
+                    }
+                )
         return found
 
     def own(self) -> list[dict[str, Any]]:
         """Compare a script that distributes itself with one process that has the batches of all its ranks."""
-        observed = {"ECHELON_SCALE": "observe"}
+        observed = {VARIABLE: ScaleOptions(how=OBSERVE).to_json()}
         try:
             several = self._several(OFF, False, observed)
         except RunError:
@@ -156,7 +164,7 @@ class _Prover:
         done = _finish(self._host, [*self._command(start), *self._script()])
         ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
         if done.exit_code != 0:
-            raise RunError(f"the script fails on {ranks}:\n{_without_logs(done.stdout)}")
+            raise RunError(f"the script fails on {ranks}:", details=_without_logs(done.stdout))
         if not os.path.exists(os.path.join(record, "about.json")):
             raise RunError(
                 f"the script ended on {ranks} without a step of a torch.optim optimizer, so there is nothing "
@@ -195,7 +203,7 @@ class _Prover:
         command = [*own_command.module("echelon.train.proof.compare"), *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
-            raise RunError(f"echelon could not compare the records:\n{done.stderr}")
+            raise RunError("echelon could not compare the records:", details=done.stderr)
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 

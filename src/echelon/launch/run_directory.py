@@ -102,6 +102,7 @@ def unwritable(path: str, error: OSError) -> UsageError:
 def plan_fields(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON can hold it."""
     fields = asdict(plan)
+    fields["scale_options"] = None if plan.scale_options is None else plan.scale_options._asdict()
     fields["show"] = "all" if plan.show is None else sorted(plan.show)
     return fields
 

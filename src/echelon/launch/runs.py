@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.launch.run_directory import RUNS
 
@@ -67,7 +70,7 @@ def all_runs() -> list[str]:
     except OSError:
         return []
     paths = [os.path.join(RUNS, name) for name in names if is_run(os.path.join(RUNS, name))]
-    return sorted(paths, key=lambda path: (_began(path, os.stat(path).st_mtime), _first_event(path).get("time", 0.0)))
+    return sorted(paths, key=lambda path: (_began(path, os.stat(path).st_mtime), _number(_first_event(path), "time")))
 
 
 def is_run(path: str) -> bool:
@@ -102,8 +105,10 @@ def read(path: str) -> Run:
         path=path,
         state=_state(path, report),
         began=_began(path, os.stat(path).st_mtime),
-        seconds=report.get("seconds"),
-        num_ranks=int(report.get("ranks") or plan.get("num_nodes", 0) * plan.get("ranks_per_node", 0)),
+        seconds=_number(report, "seconds") if "seconds" in report else None,
+        num_ranks=int(
+            _number(report, "ranks") or max(0, _number(plan, "num_nodes")) * max(0, _number(plan, "ranks_per_node"))
+        ),
         num_bytes=_num_bytes(path),
         foreign=tuple(sorted(set(os.listdir(path)) - OURS)),
     )
@@ -112,7 +117,7 @@ def read(path: str) -> Run:
 def _began(path: str, otherwise: float) -> float:
     stamped = STAMP.fullmatch(os.path.basename(path))
     if stamped is None:
-        return float(_first_event(path).get("time", otherwise))
+        return _number(_first_event(path), "time", otherwise)
     try:
         return time.mktime(time.strptime(stamped.group(1), "%Y%m%d-%H%M%S"))
     except ValueError:
@@ -146,21 +151,25 @@ def _is_locked(path: str) -> bool:
 
 
 def _first_event(path: str) -> dict[str, Any]:
-    try:
-        with open(os.path.join(path, "events.jsonl"), encoding="utf-8") as file:
-            event: dict[str, Any] = json.loads(file.readline() or "{}")
-    except (OSError, ValueError):
-        return {}
-    return event
+    return _parsed(regular_files.first_line, os.path.join(path, "events.jsonl"))
 
 
 def _json(path: str, name: str) -> dict[str, Any]:
+    return _parsed(regular_files.read_text, os.path.join(path, name))
+
+
+def _parsed(read: Callable[[str], str], path: str) -> dict[str, Any]:
+    """Return what a file says; nothing where it is missing, broken, or not a run's."""
     try:
-        with open(os.path.join(path, name), encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
+        value = json.loads(read(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _number(fields: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
+    value = fields.get(name, otherwise)
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else otherwise
 
 
 def _num_bytes(path: str) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
+from echelon.scale_options import ScaleOptions
 from echelon.spec import Job
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
     trains = distributes.trains(found)
-    if job.scale_with and (reason or not trains):
+    written = job.scale_options.written()
+    if written and (reason or not trains):
         what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
-            f"{as_option(job.scale_with[0])} is for a script that echelon scales, but {command.target} {what}",
-            hint=_way_out(job.scale_with[0], reason),
+            f"{written[0]} is for a script that echelon scales, but {command.target} {what}",
+            hint=_way_out(job.scale_options, reason),
         )
     if not trains:
         return Decision(how="off", why="")
@@ -60,14 +62,9 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
     return Decision(how="data", why="the script calls backward(), and nothing in it distributes the work")
 
 
-def _way_out(word: str, reason: str) -> str:
+def _way_out(options: ScaleOptions, reason: str) -> str:
     """Return what to do about an option for scaled scripts where the script is none."""
     if not reason:
         return "remove it, or add --scale data if the script trains"
-    is_explicit = reason == "it imports echelon" and word.startswith("exact=")
-    return f"set it in the script: echelon.start({word})" if is_explicit else "remove it"
-
-
-def as_option(word: str) -> str:
-    """Return how a person wrote what ranks read: "lr=sqrt" is --scale-lr sqrt."""
-    return f"--{'scale-' if word.startswith('lr=') else ''}{word.replace('=', ' ')}"
+    is_explicit = reason == "it imports echelon" and options.num_shards > 0
+    return f"set it in the script: echelon.start(exact={options.num_shards})" if is_explicit else "remove it"

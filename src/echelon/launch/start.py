@@ -175,7 +175,7 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
     if not mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
         return UsageError(
-            f"there is no {plan.python} on {', '.join(nodes)}",
+            f"{', '.join(nodes)} has no {plan.python}",
             hint="install Python where every node sees it, and start echelon with that Python",
         )
     hint = ""
@@ -185,8 +185,7 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
         hint = f"this Slurm lists {mpi} but cannot load it; srun --mpi=list shows the other plugins"
     elif mpi:
         hint = f"run the same line without echelon to see whether {what} works here"
-    message = f"echelon could not start the agents: {what} {failure.how(exit_code)}\n{said}"
-    return RunError(message.rstrip(), hint=hint)
+    return RunError(f"echelon could not start the agents: {what} {failure.how(exit_code)}", details=said, hint=hint)
 
 
 def _first_line(text: str) -> str:

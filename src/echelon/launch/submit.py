@@ -12,6 +12,7 @@ from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING
 
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.launch import scaling
@@ -201,7 +202,7 @@ def hand_over(script: Script, host: Host) -> str:
     """Submit the script and return the job's number; raise UsageError with Slurm's own words when it refuses."""
     done = _submit(script, host, is_test=False)
     number = done.stdout.strip().partition(";")[0]
-    if done.exit_code != 0 or not number.isdigit():
+    if done.exit_code != 0 or not digits.is_number(number):
         raise _refused(script, done.stderr or done.stdout)
     return number
 

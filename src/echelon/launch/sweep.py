@@ -56,7 +56,7 @@ def sweep(
         ]  # fmt: skip
         done = host.ask(command, timeout_seconds=timeout_seconds + 60)
         if done.exit_code != 0:
-            raise RunError(f"the measurement of the collectives failed:\n{done.stderr.strip()}")
+            raise RunError("the measurement of the collectives failed:", details=done.stderr.strip())
         with open(out, encoding="utf-8") as file:
             result: dict[str, Any] = json.load(file)
         return Swept(result=result, debug=tuple(_debug_lines(folder)))

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from echelon import units
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.lint import shell
 from echelon.lint.assignments import EXPORTS, Variable, assignments
@@ -201,7 +202,7 @@ class Job:
             return 0
         times = {"mem": 1, "mem-per-gpu": self.devices_per_node, "mem-per-cpu": self.cores_per_node}[option.name]
         try:
-            text = f"{option.value}M" if option.value.isdigit() else option.value
+            text = f"{option.value}M" if digits.is_number(option.value) else option.value
             return units.size_bytes(text) * times
         except (UsageError, OverflowError):
             return 0
@@ -303,8 +304,8 @@ class Job:
     def number(self, text: str) -> int:
         """Return a whole number, also behind a variable that the script or Slurm sets; 0 where it cannot be told."""
         text = text.strip().strip('"')
-        if text.isascii() and text.isdigit():
-            return int(text) if len(text) < 9 else 0
+        if re.fullmatch("[0-9]+", text):
+            return digits.whole(text)
         if product := re.fullmatch(r"\$\(\((.+)\*(.+)\)\)", text):
             return self.number(_named(product[1])) * self.number(_named(product[2]))
         found = re.fullmatch(r"\$\{?(\w+)(?::?-\w+)?\}?", text)
@@ -343,13 +344,13 @@ def devices_of_gres(text: str) -> int:
     for part in text.split(","):
         fields = part.partition("(")[0].removeprefix("gres/").split(":")
         if fields[0] == "gpu":
-            total += int(fields[-1]) if fields[-1].isdigit() else 1
+            total += digits.whole(fields[-1], 1)
     return total
 
 
 def _count(text: str) -> int:
     last = text.rpartition(":")[2]
-    return int(last) if last.isdigit() and len(last) < 9 else 0
+    return digits.whole(last)
 
 
 def _names_type(asked: str, gres: str) -> bool:
@@ -358,4 +359,4 @@ def _names_type(asked: str, gres: str) -> bool:
 
 def _named(text: str) -> str:
     text = text.strip()
-    return text if text.isdigit() or text.startswith("$") else f"${text}"
+    return text if digits.is_number(text) or text.startswith("$") else f"${text}"

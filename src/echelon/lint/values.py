@@ -8,7 +8,7 @@ from typing import NamedTuple
 from echelon.lint.command import ASSIGNMENT, Block, Command, Word
 from echelon.lint.shell import parse_at
 
-EXPANSION = re.compile(r"\$(?:(\d|[A-Za-z_]\w*|[@*])|\{(\d|[A-Za-z_]\w*|[@*])(?:\[(@|\*|\d+)\])?\})")
+EXPANSION = re.compile(r"\$(?:(\d|[A-Za-z_]\w*|[@*])|\{(\d|[A-Za-z_]\w*|[@*])(?:\[(@|\*|[0-9]{1,9})\])?\})")
 OPAQUE = re.compile(r"\$\(|`|\$\{[^}]*[^\w}@*\[\]][^}]*\}|<\(|>\(")
 """What is known only when the script runs."""
 LONGEST = 4000

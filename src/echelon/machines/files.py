@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 
 SITE_FOLDER = "/etc/echelon/machines"
@@ -59,12 +60,9 @@ def layers(environ: Mapping[str, str]) -> list[list[File]]:
 def read(path: str) -> File:
     """Read one file; raise UsageError where that cannot be done."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return File(path=path, text=file.read())
+        return File(path=path, text=regular_files.read_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint=f"ls -l {path}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 (byte {error.start})", hint=f"file {path}") from None
 
 
 def _folder(folder: str) -> list[File]:

@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 from echelon.errors import UsageError
 from echelon.machines import files, merge, schema
 from echelon.machines.files import File
+from echelon.machines.local import LOCAL, local
 from echelon.machines.machine import Machine
 from echelon.machines.where import Where
-
-LOCAL = "local"  # the machine that is no file: the one that one stands on
 
 Values = dict[str, Any]
 
@@ -33,13 +32,17 @@ def load_shipped() -> dict[str, Machine]:
 def find(name: str, environ: Mapping[str, str]) -> Machine:
     """Return one machine; raise UsageError with the nearest names for one that is not known."""
     if name == LOCAL:
-        from echelon.machines.local import local
-
         return local()
     machine = load_named(name, environ)
     if machine is None:
-        refuse_unknown(name, (file.name for layer in files.layers(environ) for file in layer))
+        refuse_unknown(name, names(environ))
     return machine
+
+
+def names(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names by which a machine can be asked for, parsing no file."""
+    known = {file.name for layer in files.layers(environ) for file in layer if file.name}
+    return tuple(sorted({*known, LOCAL}))
 
 
 def load_named(name: str, environ: Mapping[str, str]) -> Machine | None:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 from echelon.environment import devices, threads
-from echelon.machines.load import LOCAL
 from echelon.machines.machine import Machine, NodeType
+
+LOCAL = "local"
+"""The name of this machine, which has no file."""
 
 
 def local(environ: Mapping[str, str] | None = None) -> Machine:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..environment import digits
 from ..environment.slurm_agent import is_slurm_job
 from .order import Order
 from .seat import Seat
@@ -115,5 +116,5 @@ def _used(node: "Node", environ: Mapping[str, str], local_rank: int) -> "Optiona
 
     seen = visible.visible(node, environ)
     text = environ.get("LOCAL_RANK", str(local_rank))
-    number = int(text) if text.isdigit() else local_rank
+    number = digits.whole(text, local_rank)
     return seen[number] if number < len(seen) else None

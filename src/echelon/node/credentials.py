@@ -9,6 +9,8 @@ import os
 from contextlib import suppress
 from typing import Dict, MutableMapping, NamedTuple, Optional
 
+from ..environment import digits
+
 VARIABLE = "ECHELON_KEY_FD"
 _LARGEST_BYTES = 4096
 
@@ -56,7 +58,7 @@ def take(environ: MutableMapping[str, str]) -> Optional[Entrance]:
 
 def _find(text: str) -> Optional[int]:
     number, _, file = text.partition(":")
-    if not (number.isdigit() and file.isdigit()):
+    if not (digits.is_number(number) and digits.is_number(file)):
         return None
     with suppress(OSError, ValueError, OverflowError):  # it is closed by now
         status = os.fstat(int(number))

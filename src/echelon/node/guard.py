@@ -5,6 +5,7 @@ import signal
 import socket
 from typing import Iterable
 
+from ..environment import digits
 from . import private, sweep
 
 
@@ -71,7 +72,7 @@ def _stand_guard(link: socket.socket) -> None:
     words = heard.decode().split()
     if "bye" not in words:
         mark = next((word[len("mark:") :] for word in words if word.startswith("mark:")), "none")
-        sessions = {int(word) for word in words if word.isdigit()}
+        sessions = {int(word) for word in words if digits.is_number(word)}
         sweep.kill_all(mark, sessions, sweep.Spared(frozenset({os.getpid()})), seconds=4.0)
         for word in words:
             if word.startswith("secret:"):

@@ -3,6 +3,8 @@
 import os
 from typing import List
 
+from ..environment import digits
+
 MOUNT = "/sys/fs/cgroup"
 
 
@@ -32,7 +34,7 @@ def _count(path: str) -> int:
     # memory.events: "oom_kill 1", a line of several; memory.oom_control has the same line
     for line in _read(path).splitlines():
         name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.isdigit():
+        if name == "oom_kill" and digits.is_number(value):
             return int(value)
     return 0
 

@@ -19,8 +19,7 @@ class Order(NamedTuple):
     folder: str  # what Python will put first on sys.path
     launch: str  # "warm", "exec" or "tasks"
     visible: str  # "all" or "own"
-    scale: str  # "off", "data" or "fsdp"
-    scale_with: List[str]
+    scale: str  # how the script is scaled, as JSON; "": it runs as it is
     bind: str  # "auto", "strict" or "off"
     reserved: List[int]  # cores that the machine keeps for itself
     settings: List[Tuple[str, str, bool]]  # name, value with {places}, whether it names a folder to be made

@@ -15,9 +15,8 @@ def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]
     environ = dict(os.environ)
     environ.update(order.environ)
     environ[sweep.MARK] = mark
-    if order.scale != "off":
+    if order.scale:
         environ["ECHELON_SCALE"] = order.scale
-        environ["ECHELON_SCALE_WITH"] = ",".join(order.scale_with)
         environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's advice would be about our use of it
     for name, value, is_folder in order.settings:
         if name not in environ:

@@ -5,6 +5,8 @@ import signal
 import time
 from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Set
 
+from ..environment import digits
+
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 MARK = "ECHELON_AGENT"  # in the environment of everything an agent starts, and of all that those start
 
@@ -33,7 +35,7 @@ class _Process(NamedTuple):
 def _processes() -> List[_Process]:
     rows = []
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if digits.is_number(name):
             try:
                 with open("/proc/%s/stat" % name, "rb") as file:
                     text = file.read()

@@ -114,7 +114,7 @@ def unknown_partition(name: str, machine: Machine) -> Misfit:
         )
     near = difflib.get_close_matches(name, names, n=len(names), cutoff=0.4)
     return Misfit(
-        f"{machine.title} has no partition {name}; it has {', '.join(names)}",
+        f"{machine.title} has no partition {name or repr('')}; it has {', '.join(names)}",
         ways=tuple(way(partition=other) for other in dict.fromkeys([*near, *(row.name for row in open_first)])),
         num_shown=2 if near else 1,
     )

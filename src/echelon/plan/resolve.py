@@ -84,8 +84,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         documented_cores=around.site.documented_cores,
         variables=settings,
         container=container,
-        scale=job.scale,
-        scale_with=job.scale_with,
+        scale_options=None if job.scale == "off" else job.scale_options._replace(how=job.scale),
         scale_why=around.scale_why,
         share_devices=job.share_devices,
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
@@ -220,8 +219,8 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
             raise UsageError(
                 f"you asked for {job.num_nodes} nodes, but this is a single machine outside any Slurm allocation",
                 hint=f"salloc --nodes={job.num_nodes} …, then the same command; "
-                "or start it on each node yourself with\n"
-                f"      echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
+                "or start it on each node yourself: "
+                f"echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
             )
         if job.rendezvous.endswith(":0"):
             host = job.rendezvous.rpartition(":")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from echelon.environment import digits
 from echelon.spec import Variable
 
 if TYPE_CHECKING:
@@ -39,4 +40,4 @@ def _is_needed(row: Setting, kind: NodeType | None, num_nodes: int, rocm: str) -
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    return tuple(int(part) for part in text.split(".")[:2] if digits.is_number(part))

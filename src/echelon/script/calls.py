@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from echelon.environment import regular_files
 from echelon.script.bindings import aliases, bound, once
 from echelon.script.find import Script
 from echelon.script.source import parse
@@ -108,8 +109,7 @@ def read(script: Script) -> Source | None:
     if not script.path:
         return None
     try:
-        with open(script.path, "rb") as file:
-            tree = parse(file.read(), script.path)
+        tree = parse(regular_files.read(script.path), script.path)
     except OSError:
         return None
     return Source(path=script.path, tree=tree) if tree is not None else None

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.script.locate import Searcher, is_built_in
 from echelon.script.nearest import nearest_files, nearest_modules, one_of
 from echelon.script.source import judge
 
+MOST_BYTES = 1 << 30
 RUN = "echelon run "
 # the first bytes of what is often started by mistake
 BINARY = {
@@ -133,8 +135,7 @@ def _is_command(name: str) -> bool:
 def read_source(path: str, target: str) -> bytes:
     """Return the file's bytes, or raise UsageError that says why it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return regular_files.read(path, most_bytes=MOST_BYTES)  # an archive may have its libraries inside
     except PermissionError:
         mode = stat.filemode(os.stat(path).st_mode)
         raise UsageError(

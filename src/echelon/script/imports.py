@@ -7,6 +7,7 @@ import zipimport
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from echelon.environment import regular_files
 from echelon.script.branches import Certainty
 from echelon.script.changes import marked_lines, trace
 from echelon.script.find import Script
@@ -123,8 +124,7 @@ class _Reader:
         self, path: str, *, package: str, as_main: bool = False, certainty: Certainty = Certainty.CERTAIN
     ) -> Iterator[Wanted]:
         try:
-            with open(path, "rb") as file:
-                source = file.read()
+            source = regular_files.read(path)
         except OSError as error:
             self.skipped[path] = f"cannot be read: {error.strerror}"
             return

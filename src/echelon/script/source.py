@@ -39,22 +39,23 @@ def judge(source: bytes, path: str, *, hint: str) -> None:
         try:
             compile(source, f"<{path}>", "exec", dont_inherit=True)  # no file's name: Python would read it again
         except SyntaxError as error:
-            raise UsageError(_syntax_message(error, source, path), hint=hint) from None
+            message, excerpt = _syntax_message(error, source, path)
+            raise UsageError(message, details=excerpt, hint=hint) from None
         except (RecursionError, MemoryError):
             message = f"{path} is nested too deeply for Python {VERSION} to compile"
             raise UsageError(message, hint=hint) from None
 
 
-def _syntax_message(error: SyntaxError, source: bytes, path: str) -> str:
+def _syntax_message(error: SyntaxError, source: bytes, path: str) -> tuple[str, str]:
     reason = f"Python {VERSION} finds a syntax error in {path}"
     if not error.lineno:
-        return f"{reason}: {error.msg}"
+        return f"{reason}: {error.msg}", ""
     text, column = error.text or "", error.offset or 0
     if not text:  # found after parsing: Python has no line at hand and counts bytes of UTF-8
         text = _line(source, error.lineno)
         column = len(text.encode()[: max(column - 1, 0)].decode("utf-8", "ignore")) + 1 if column > 0 else 0
     place = f"line {error.lineno}, column {column}" if column > 0 else f"line {error.lineno}"
-    return f"{reason}, {place}: {error.msg}" + _excerpt(text, column)
+    return f"{reason}, {place}: {error.msg}", _excerpt(text, column)
 
 
 def _excerpt(text: str, column: int) -> str:
@@ -64,7 +65,7 @@ def _excerpt(text: str, column: int) -> str:
         return ""
     indent = column - 1 - (len(shown) - len(shown.lstrip()))
     caret = "\n    " + " " * indent + "^" if 0 <= indent <= len(stripped) else ""
-    return f"\n    {stripped}{caret}"
+    return f"    {stripped}{caret}"
 
 
 def _line(source: bytes, number: int) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from echelon.environment import hostlist
+from echelon.environment import digits, hostlist, variables
 from echelon.errors import UsageError
+
+_SPECIAL_STEP = 0xFFFFFFF0  # batch, extern and interactive are from here on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,36 +46,81 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
             "different devices and cores",
             hint="start echelon on each node of one component: srun --het-group=0 --ntasks-per-node=1 echelon run …",
         )
-    job_id, node_text = environ["SLURM_JOB_ID"], environ.get("SLURM_JOB_NODELIST") or environ["SLURM_NODELIST"]
-    nodes = hostlist.expand(node_text)
+    node_list = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = hostlist.expand(environ[node_list])
+    job_id = str(variables.number(environ, "SLURM_JOB_ID"))
+    # in a step, an interactive one too, this is the number of the step's nodes
+    of_job = () if environ.get("SLURM_STEP_ID") else ("SLURM_NNODES",)
+    for count in ("SLURM_JOB_NUM_NODES", *of_job):
+        if environ.get(count):
+            _refuse_other_number(environ, count, node_list, len(nodes))
     devices = {} if is_task else devices_by_node(job_id)
-    step_text = environ.get("SLURM_STEP_NODELIST", "") if is_task else ""
+    num_tasks, task_rank, step_nodes = _step(environ) if is_task else (1, 0, ())
     return Allocation(
         job_id=job_id,
         nodes=tuple(nodes),
         devices=tuple(devices[node] for node in nodes) if all(node in devices for node in nodes) else (),
         is_task=is_task,
-        num_tasks=int(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS", "1")) if is_task else 1,
-        task_rank=int(environ.get("SLURM_PROCID", "0")) if is_task else 0,
-        step_nodes=tuple(hostlist.expand(step_text)),
+        num_tasks=num_tasks,
+        task_rank=task_rank,
+        step_nodes=step_nodes,
         partition=environ.get("SLURM_JOB_PARTITION", ""),
-        tasks_per_node=int(tasks) if (tasks := environ.get("SLURM_NTASKS_PER_NODE", "")).isdigit() else 0,
+        tasks_per_node=digits.whole(environ.get("SLURM_NTASKS_PER_NODE", "")),
+    )
+
+
+def _step(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, ...]]:
+    """Return the number of tasks, this task's number, and the nodes of the step; refuse what cannot be true."""
+    total = variables.present(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    num_tasks, task_rank = variables.number(environ, total), variables.number(environ, "SLURM_PROCID")
+    if task_rank >= num_tasks:
+        raise _disagree(f"SLURM_PROCID={task_rank} is a task of {total}={num_tasks}, whose last is {num_tasks - 1}")
+    nodes = tuple(hostlist.expand(environ[variables.present(environ, "SLURM_STEP_NODELIST")]))
+    if environ.get("SLURM_STEP_NUM_NODES"):
+        _refuse_other_number(environ, "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST", len(nodes))
+    if environ.get("SLURM_STEP_TASKS_PER_NODE"):
+        counts = hostlist.expand_counts(environ["SLURM_STEP_TASKS_PER_NODE"])
+        if (len(counts), sum(counts)) != (len(nodes), num_tasks):
+            raise _disagree(
+                f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']} is {sum(counts)} tasks on "
+                f"{len(counts)} nodes, and {total}={num_tasks} on {len(nodes)} nodes"
+            )
+    here = environ.get("SLURMD_NODENAME", "")
+    if here and here not in nodes:
+        raise _disagree(f"SLURMD_NODENAME={here} is none of SLURM_STEP_NODELIST={environ['SLURM_STEP_NODELIST']}")
+    return num_tasks, task_rank, nodes
+
+
+def _refuse_other_number(environ: Mapping[str, str], count: str, node_list: str, num_nodes: int) -> None:
+    if variables.number(environ, count) != num_nodes:
+        raise _disagree(
+            f"{count}={environ[count]} and {node_list}={environ[node_list]}, which has {num_nodes} "
+            f"node{'s' if num_nodes != 1 else ''}"
+        )
+
+
+def _disagree(what: str) -> UsageError:
+    return UsageError(
+        f"Slurm's variables disagree: {what}",
+        hint="start again from the job's own shell: sbatch, salloc or srun set them; export none of them yourself",
     )
 
 
 def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str]:
     """Return the environment of the same job as if it had not been given these nodes."""
-    name = next(name for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST") if environ.get(name))
-    return {**environ, name: ",".join(node for node in hostlist.expand(environ[name]) if node not in nodes)}
+    name = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    left = [node for node in hostlist.expand(environ[name]) if node not in nodes]
+    counts = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(left)))
+    return {**environ, name: ",".join(left), **counts}
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
     """Tell a task of a step from a batch script and a salloc shell."""
     step = environ.get("SLURM_STEP_ID", "")
-    is_ordinary_step = step.isdigit() and int(step) < 0xFFFFFFF0  # batch, extern and interactive are above
+    is_ordinary_step = digits.whole(step, _SPECIAL_STEP) < _SPECIAL_STEP
     return is_ordinary_step and "SLURM_PROCID" in environ
 
 
 def _num_components(environ: Mapping[str, str]) -> int:
     """Return how many jobs a heterogeneous one is made of; salloc's shell for one has no SLURM_JOB_ID."""
-    return int(environ.get("SLURM_HET_SIZE", "1") or 1)
+    return variables.number(environ, "SLURM_HET_SIZE") if environ.get("SLURM_HET_SIZE") else 1

@@ -28,7 +28,7 @@ def read(text: str, job_id: str) -> dict[str, int]:
     devices: dict[str, int] = {}
     records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if re.match(rf"JobId={job_id}\b", record)]
     for nodes, gres in re.findall(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", "".join(records)):
-        count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)\(", gres))
+        count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,9})\(", gres))
         for node in hostlist.expand(nodes):
             devices[node] = devices.get(node, 0) + count
     return devices

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from echelon import units
-from echelon.environment import hostlist
+from echelon.environment import digits, hostlist
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.slurm.site_node import SiteNode, read_nodes, read_sinfo
@@ -168,4 +168,4 @@ def _minutes(text: str) -> int | None:
 
 def _limit(text: str) -> int | None:
     """Read a number; UNLIMITED, INFINITE, N/A and the like are none."""
-    return int(text) if text.isdigit() else None
+    return int(text) if digits.is_number(text) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from echelon.environment import hostlist
+from echelon.environment import digits, hostlist
 from echelon.topology.cpu_lists import parse_cpu_list
 
 
@@ -104,7 +104,7 @@ def _gres(text: str) -> list[tuple[str, int]]:
     for item in _words(re.sub(r"\([^)]*\)", "", text)):
         name, colon, count = item.rpartition(":")
         if colon and re.fullmatch(r"\d+[KMGT]?", count):
-            if count.isdigit():
+            if digits.is_number(count):
                 found.append((name.removesuffix(":no_consume"), int(count)))
         else:
             found.append((item, 1))
@@ -116,5 +116,5 @@ def _words(text: str) -> list[str]:
 
 
 def _number(text: str) -> int | None:
-    found = re.match(r"\d+", text)  # sinfo writes 128+ where nodes differ
+    found = re.match(r"[0-9]{1,15}", text)  # sinfo writes 128+ where nodes differ
     return int(found.group()) if found else None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec.launcher import Launcher
 
 ONE_PER_DEVICE = 0  # ranks per node: as many as the node has devices, one where it has none
@@ -43,8 +44,8 @@ class Job:
     scale: str = "auto"
     """"off": the script runs as it is; "data" or "fsdp": one written for a single device is trained on all of them;
     "auto": the script tells which."""
-    scale_with: tuple[str, ...] = ()
-    """How: words of `train.wishes`."""
+    scale_options: ScaleOptions = DEFAULT
+    """How, apart from the way, which `scale` says."""
     share_devices: bool = False
     """Whether more ranks than devices are meant."""
     environ: tuple[tuple[str, str], ...] = ()

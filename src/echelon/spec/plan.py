@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from echelon.scale_options import ScaleOptions
 from echelon.spec.booking import Variable
 from echelon.spec.container import Container
 from echelon.spec.launcher import Launcher
@@ -50,8 +51,8 @@ class Plan:
     variables: tuple[Variable, ...]
     """The machine's settings that the user has not made by another value."""
     container: Container | None
-    scale: str
-    scale_with: tuple[str, ...]
+    scale_options: ScaleOptions | None
+    """None: the script runs as it is."""
     scale_why: str
     share_devices: bool
     environ: tuple[tuple[str, str], ...]
@@ -74,3 +75,8 @@ class Plan:
     """What is worth a word before the start."""
     serves_horovod: bool = False
     """Whether Horovod's ranks meet at a store that the first agent runs."""
+
+    @property
+    def scale(self) -> str:
+        """The way to scale the script; "off": it runs as it is."""
+        return "off" if self.scale_options is None else self.scale_options.how

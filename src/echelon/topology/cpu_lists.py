@@ -2,6 +2,8 @@
 
 from typing import Iterable, List, Set, Tuple
 
+from ..environment import digits
+
 MOST_CPUS = 1 << 16  # Linux itself has at most 8192; a list that names more is not one
 
 
@@ -16,7 +18,7 @@ def parse_cpu_list(text: str) -> Tuple[int, ...]:
 
 
 def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) < 7 and int(word) < MOST_CPUS
+    return digits.whole(word, MOST_CPUS) < MOST_CPUS
 
 
 def cpu_list(cpus: Iterable[int]) -> str:

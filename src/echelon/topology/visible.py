@@ -2,6 +2,7 @@
 
 from typing import List, Mapping, Optional, Sequence
 
+from ..environment import digits
 from .node import Device, Node
 
 
@@ -36,6 +37,6 @@ def _named(word: str, seen: Sequence[Device]) -> Optional[Device]:
         # CUDA takes as much of an identifier as makes it unique.
         found = [device for device in seen if device.uuid.lower().startswith(word.lower())]
         return found[0] if len(found) == 1 else None
-    if word.isascii() and word.isdigit() and len(word) < 7 and int(word) < len(seen):
+    if digits.whole(word, len(seen)) < len(seen):
         return seen[int(word)]
     return None

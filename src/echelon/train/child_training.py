@@ -16,12 +16,15 @@ OF_RANK = "ECHELON_CHILD_OF"
 """In the environment of a process that a rank has begun anew: the number of the rank's own process."""
 
 
-def watch_starts(archive: str, pid: int) -> None:
-    """Give processes that multiprocessing begins anew the guard."""
+def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
+    """Give processes that multiprocessing begins anew the guard, which ends the process of that number; 0: no guard."""
     hooks = Hooks()
 
     def with_guard(original: Any) -> Any:
         def launch(*args: Any, **kwargs: Any) -> Any:
+            pid = guarded_pid()
+            if not pid:
+                return original(*args, **kwargs)
             theirs = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = archive if theirs is None else archive + os.pathsep + theirs
             os.environ[OF_RANK] = str(pid)

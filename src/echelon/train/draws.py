@@ -12,6 +12,7 @@ import torch
 from . import device as devices
 from .files.imports import Hooks
 from .rng import Draws, Place
+from .tracing import one_frame_up
 from .view import exchange
 
 Function = Callable[..., Any]
@@ -362,7 +363,7 @@ def _leave_to_compilers(draws: Draws, replaced: _Replaced) -> None:
 
     def compile_script(*args: Any, **kwargs: Any) -> Any:
         with replaced.put_back():
-            compiled = script(*args, **kwargs)
+            compiled = script(*args, **one_frame_up(kwargs))
             if _DRAWN.search(str(getattr(compiled, "inlined_graph", ""))):
                 draws.stop("models, because torch.jit.script has compiled the functions that draw them")
             return compiled

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
+from ..scale_options import DTENSOR
 from . import batch_norm, draws, shards, single_rank, tracing, wholes
 from . import world as worlds
 from .exact.weights import clip_by_whole_norm
@@ -16,7 +17,9 @@ from .refusal import Refusal
 from .run import Run
 from .view import derivatives, losses
 from .view.tensors import View
-from .wishes import LEARNING_RATES, SPREAD
+
+_LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""To which power of the number of ranks a learning rate is multiplied."""
 
 
 def install(run: Run) -> None:
@@ -42,13 +45,13 @@ def install(run: Run) -> None:
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
-        if run.wishes.how != "data" and not run.world.is_alone:
+        if run.options.how != "data" and not run.world.is_alone:
             shards.install()
-        if run.wishes.how in SPREAD and not run.world.is_alone:
+        if run.options.how in DTENSOR and not run.world.is_alone:
             _hook_steps_on_parts()
         if run.is_split:
             _hook_for_split(run)
-        if run.wishes.syncs_batch_norm and run.world.size > 1:
+        if run.options.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
         if run.batches_per_step > 1:
             _hook_lengths(run)
@@ -206,7 +209,7 @@ def _hook_optimizers(run: Run) -> None:
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
     """Let a larger global batch have the learning rate that was asked for, before a scheduler sees it."""
-    factor = run.batches_per_step ** LEARNING_RATES[run.wishes.learning_rate]
+    factor = run.batches_per_step ** _LEARNING_RATES[run.options.learning_rate]
     for group in optimizer.param_groups if factor != 1 else ():
         group["lr"] = group["lr"] * factor
 
@@ -304,7 +307,7 @@ def _hook_own_distribution(run: Run) -> None:
         if not _is_ours():
             run.first_step.leave("the script distributes itself")
         if not _is_ours() and not run.world.is_alone:
-            if run.wishes.is_auto and not run.has_begun:
+            if run.options.is_auto and not run.has_begun:
                 run.stand_aside()
                 original(*args, **kwargs)
                 return

@@ -169,7 +169,7 @@ class Loop:
 
     def _refuse_small_batches(self, loader: Any) -> None:
         size = getattr(loader, "batch_size", None)
-        if size is not None and size < self.run.world.size and not self.run.wishes.keeps_batch:
+        if size is not None and size < self.run.world.size and not self.run.options.keeps_batch:
             raise small_batch(size, self.run.world)
 
     def __iter__(self) -> "Loop":

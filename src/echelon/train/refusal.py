@@ -9,7 +9,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
-from .wishes import SPREAD
+from ..scale_options import DTENSOR
 
 REFUSED_EXIT_CODE = 2
 _untold: "List[Refusal]" = []
@@ -64,7 +64,7 @@ def tell_briefly(how: str = "data") -> None:
         if any(words in str(error) for words in _PEER_IS_GONE):
             time.sleep(_PATIENCE_SECONDS)  # the agent ends this rank meanwhile: the error is that of another rank
         original(kind, error, trace)
-        if how in SPREAD and is_about_parts(error):
+        if how in DTENSOR and is_about_parts(error):
             sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
 
     def excepthook_of_threads(caught: Any) -> None:

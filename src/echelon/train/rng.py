@@ -19,6 +19,7 @@ from .world import World
 MOST_NUMBERS = 500_000_000
 """That a rank draws for others at once; a gigabyte, in 16 bits."""
 EVERY_STEP, EACH_OF = 16, 16  # how long states are compared in every step, and later in each of so many
+_STOPPED = -1  # in place of a state: this rank draws for itself
 
 
 class Place(NamedTuple):
@@ -62,6 +63,8 @@ class Draws:
         self, world: World, streams: Streams, say: Callable[[str], None], *, is_on: bool, takes_all: bool
     ) -> None:
         self.is_on = is_on
+        self._is_compared = is_on
+        """Whether the ranks compare their states: also a rank that has stopped, until all know that it has."""
         self.takes_all = takes_all
         """Whether what costs more is drawn as on one device too."""
         self.guesses: Set[str] = set()
@@ -160,15 +163,18 @@ class Draws:
         return empty.permute([order.index(dim) for dim in range(tensor.dim())])
 
     def compare(self) -> None:
-        """Go on with each rank's own stream, should the common one have become another on some rank."""
+        """Go on with each rank's own stream once the common stream differs between ranks, or a rank has left it."""
         self._num_steps += 1
         is_left_out = self._num_steps > EVERY_STEP and self._num_steps % EACH_OF
-        if not self.is_on or self._world.size == 1 or is_left_out or not dist.is_initialized():
+        if not self._is_compared or self._world.size == 1 or is_left_out or not dist.is_initialized():
             return
-        state = torch.tensor([self._streams.digest()])
+        state = torch.tensor([self._streams.digest() if self.is_on else _STOPPED])
         states = [torch.empty_like(state) for _ in range(self._world.size)]
         dist.all_gather(states, state)
-        if any(not torch.equal(one, states[0]) for one in states):
+        if all(int(other) == _STOPPED for other in states):
+            self._is_compared = False
+        elif any(not torch.equal(other, states[0]) for other in states):
+            self._is_compared = False
             self.stop("models, because some ranks draw for samples that they select")
             self._streams.follow(self._world)
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..scale_options import DEFAULT, ScaleOptions
 from . import child_training
 from . import device as devices
 from . import world as worlds
@@ -36,7 +37,6 @@ from .view.calls import Calls
 from .view.pieces import Pieces
 from .view.signs import Signs
 from .view.tensors import Partial, View, plain
-from .wishes import DEFAULT, Wishes
 
 SCALED_EXACTLY = "scaled over %d rank%s in %d shards: the same bits on %s ranks"
 SCALED = (
@@ -48,27 +48,29 @@ Floats = Union[torch.Tensor, float]
 class Run:
     """What `echelon.start()` returns; it works alone on one process too."""
 
-    def __init__(self, world: worlds.World, *, is_hooked: bool, wishes: Wishes = DEFAULT) -> None:
+    def __init__(self, world: worlds.World, *, is_hooked: bool, options: ScaleOptions = DEFAULT) -> None:
         self.world = world
         self.is_hooked = is_hooked
-        self.wishes = wishes
+        self.options = options
         self._pid = os.getpid()
+        self.is_aside = False
+        """Whether the script turned out to share the work by itself."""
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
         rank = world.rank if world.is_exact else world.processes.rank
         self.streams = Streams(rank, seed, are_keyed=world.is_exact)
         self.twins = new_twins()
         self.is_main = world.processes.rank == 0
         """Whether this rank speaks and writes for all."""
-        self.is_split = wishes.splits_model and not world.is_alone
+        self.is_split = options.splits_model and not world.is_alone
         """Whether every rank has whole batches, as the oracle of the first step has too."""
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.gradients = self._new_gradients()
         self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
-        self.first_step.is_due = wishes.checks_first_step and not wishes.steps_alone
+        self.first_step.is_due = options.checks_first_step and not options.steps_alone
         self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
-        self.first_step.syncs_batch_norm = wishes.syncs_batch_norm or self.is_split
+        self.first_step.syncs_batch_norm = options.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
         self.later = LaterSteps(self, is_wanted=self.first_step.is_due and self.record is None)
         self.draws = self._new_draws()
@@ -76,7 +78,8 @@ class Run:
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
-        self.batches_per_step = (wishes.num_batches or world.size) if wishes.keeps_batch else 1
+        num_batches = int(os.environ.get("ECHELON_RECORD_BATCHES", "0")) or world.size
+        self.batches_per_step = num_batches if options.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
@@ -84,31 +87,31 @@ class Run:
         self._loops: List[Loop] = []
 
     def _new_gradients(self) -> Gradients:
-        wishes = self.wishes
+        options = self.options
         if self.is_split:
             from .split.gradients import SplitGradients
 
             return SplitGradients(
-                self.world.processes, wishes.how, self.say if self.is_main else _nothing, self.streams
+                self.world.processes, options.how, self.say if self.is_main else _nothing, self.streams
             )
-        if wishes.steps_alone and self.world.size > 1:
-            rule = Rule(wishes.steps_alone, wishes.outer_learning_rate, wishes.outer_momentum, wishes.is_late)
+        if options.steps_alone and self.world.size > 1:
+            rule = Rule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
             return OwnGradients(self.world, rule)
-        megabytes = wishes.bucket_megabytes or (0.0 if self.is_hooked and self.record is None else DEFAULT_MEGABYTES)
-        if is_of_matrices(wishes.compress):
+        megabytes = options.bucket_megabytes or (0.0 if self.is_hooked and self.record is None else DEFAULT_MEGABYTES)
+        if is_of_matrices(options.compress):
             megabytes = ONE_BUCKET_MEGABYTES
         return Gradients(
             self.world,
-            are_sharded=wishes.how == "fsdp" and self.world.size > 1,
+            are_sharded=options.how == "fsdp" and self.world.size > 1,
             buckets=Buckets(self.world, megabytes=megabytes, say=self.say if self.is_main else _nothing),
-            compression=wishes.compress,
+            compression=options.compress,
         )
 
     def _new_draws(self) -> Draws:
-        wishes, world = self.wishes, self.world
-        is_on = world.size > 1 and not (world.is_exact or wishes.steps_alone or self.is_split)
+        options, world = self.options, self.world
+        is_on = world.size > 1 and not (world.is_exact or options.steps_alone or self.is_split)
         say = self.say if self.is_main else _nothing
-        return Draws(world, self.streams, say, is_on=is_on, takes_all=wishes.draws_all)
+        return Draws(world, self.streams, say, is_on=is_on, takes_all=options.draws_all)
 
     def _new_calls(self) -> Calls:
         if not self.is_split:
@@ -180,6 +183,10 @@ class Run:
         """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
         return torch.is_grad_enabled() and self.gradients.has_optimizers
 
+    def guarded_pid(self) -> int:
+        """Return the process that ends when one of its children trains; 0 where children may train."""
+        return 0 if self.is_aside else self._pid
+
     @property
     def is_at_home(self) -> bool:
         """Whether this is the process that trains, and not a worker of a loader."""
@@ -193,7 +200,7 @@ class Run:
             self.gradients.settle()
         if self.begins_training():
             self.begin_training()
-        elif self.wishes.shards_evaluation:
+        elif self.options.shards_evaluation:
             self.prepare()
         else:
             return WholeLoop(loader, self)
@@ -229,10 +236,10 @@ class Run:
     def _headline(self) -> str:
         if self.gradients.headline:
             return self.gradients.headline
-        if self.wishes.steps_alone:
-            return headline(self.world.size, self.wishes)
+        if self.options.steps_alone:
+            return headline(self.world.size, self.options)
         if not self.world.is_exact:
-            return SCALED % self.world.size + described(self.wishes.compress)
+            return SCALED % self.world.size + described(self.options.compress)
         num_ranks, num_shards = self.world.processes.size, self.world.size
         valid = [str(1 << power) for power in range(num_shards.bit_length())]
         numbers = "%s or %s" % (", ".join(valid[:-1]), valid[-1])
@@ -267,6 +274,7 @@ class Run:
         """Leave a script alone that turns out to share the work by itself."""
         if self.is_main:
             self.say("not scaled: the script calls torch.distributed.init_process_group()")
+        self.is_aside = True
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
         self.gradients.become_alone()
@@ -369,7 +377,7 @@ class Run:
         if doubt is not None and not self.gradients.may_be_multiplied(loss.unsettled):
             doubt = None
         part = (loss.local if doubt is None else loss.unsettled) * self.world.size
-        if not self.wishes.steps_alone:
+        if not self.options.steps_alone:
             loss.start()
         self.gradients.backward(part, run_backward)
         if doubt is not None:

@@ -6,11 +6,13 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
-from . import child_training, groups, hooks, unseeded, wishes
+from ..scale_options import ScaleOptions
+from . import child_training, groups, hooks, unseeded
 from . import device as devices
 from . import world as worlds
 from .exact import number
-from .files import sharing
+from .exact.joints import Joints
+from .files import install as file_hooks
 from .refusal import tell_briefly
 from .run import Run
 from .streams import Streams
@@ -30,17 +32,17 @@ def start(exact: int = 0) -> Run:
         if _run.world.size > 1:
             _meet(_run.world)
             _run.streams.follow(_run.world)  # the script may have seeded before
-    number.refuse_other(exact, _run.wishes.num_shards)
+    number.refuse_other(exact, _run.options.num_shards)
     return _run
 
 
 def _explicit(num_shards: int) -> Run:
     number.check(num_shards, worlds.read(os.environ).size)
-    world = worlds.read(os.environ, num_shards)
+    world = worlds.read(os.environ, num_shards, Joints())
     if world.is_exact:
         _make_repeatable(world)
     with Streams(0, None).kept():  # the script seeds, and not its run
-        return Run(world, is_hooked=False, wishes=wishes.Wishes(num_shards=num_shards))
+        return Run(world, is_hooked=False, options=ScaleOptions(num_shards=num_shards))
 
 
 def _meet(world: worlds.World) -> None:
@@ -50,25 +52,25 @@ def _meet(world: worlds.World) -> None:
     worlds.join(world)
 
 
-def start_hooked(*, was_forked: bool = True) -> None:
+def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     """Scale the script that begins after this; `was_forked` says whether this process is a fork of the warm one."""
     global _run
-    asked = wishes.read(os.environ)
-    tell_briefly(asked.how)
-    world = worlds.read(os.environ, asked.num_shards)
+    tell_briefly(options.how)
+    world = worlds.read(os.environ, options.num_shards, Joints())
     if world.is_exact:
         _make_repeatable(world)
-    if asked.splits_model:
+    if options.splits_model:
         world = worlds.of_split(world)
-    _run = Run(world, is_hooked=True, wishes=asked)
+    _run = Run(world, is_hooked=True, options=options)
     _run.first_step.may_fork_for_device = was_forked
     hooks.install(_run)
-    sharing.install(_run)
+    file_hooks.install(_run.files, _run.world.processes)
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
         unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
-        child_training.watch_starts(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.getpid())
+        archive = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+        child_training.watch_starts(archive, _run.guarded_pid)
 
 
 def _make_repeatable(world: worlds.World) -> None:

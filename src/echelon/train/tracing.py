@@ -2,7 +2,7 @@
 
 import sys
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Dict
 
 import torch
 from torch import nn
@@ -26,12 +26,14 @@ _LOOKERS = (
 def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
     """Let them have whole tensors, and modules that are called as ever."""
 
-    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+    def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(original)
         def look(*args: Any, **kwargs: Any) -> Any:
             model = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(model, nn.Module) and not single_rank.is_alone():
                 share_buffers(model)
+            if name == "script":
+                kwargs = one_frame_up(kwargs)
             with run.calls.idle():
                 return original(*plain(args), **plain(kwargs))
 
@@ -42,7 +44,15 @@ def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
         for function in functions if module is not None else ():
             original = getattr(module, function, None)
             if original is not None:
-                setattr(module, function, looking(original))
+                setattr(module, function, looking(original, function))
+
+
+def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """Return arguments for torch.jit.script when another function calls it.
+
+    torch.jit.script looks up the names in a class or function in the frame of its caller.
+    """
+    return {**kwargs, "_frames_up": kwargs.get("_frames_up", 0) + 1}
 
 
 def is_counting() -> bool:

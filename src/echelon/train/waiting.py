@@ -80,20 +80,19 @@ class Waits:
 
     def _speak(self, stand: Stand) -> None:
         """Ask the others where this rank has waited too long; answer who asks. Rank 0 tells what has come of it."""
-        is_asked = self._store.check([_ASKED])
-        if stand.is_waiting and stand.seconds >= STILL_SECONDS and not is_asked:
-            self._store.compare_set(_ASKED, "", str(self._store.add("rounds", 1)))
-        elif not is_asked:
+        asked = int(self._store.compare_set(_ASKED, "", "") or 0)  # reads: `get` would wait for a key just deleted
+        if not asked and stand.is_waiting and stand.seconds >= STILL_SECONDS:
+            asked = int(self._store.compare_set(_ASKED, "", str(self._store.add("rounds", 1))))
+        if not asked:
             self._next_note = FIRST_NOTE_SECONDS
             return
-        asked = int(self._store.get(_ASKED))
         if asked <= self._round:
             return
         self._round = asked
         self._store.set("%d/%d" % (asked, self._rank), json.dumps(stand))
         if self._rank == 0:
             stands = self._answers(asked)
-            self._store.delete_key(_ASKED)
+            self._store.set(_ASKED, "")
             self._judge(stands)
 
     def _answers(self, number: int) -> Dict[int, Stand]:

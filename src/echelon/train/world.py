@@ -52,17 +52,18 @@ class World(NamedTuple):
         return [self._replace(rank=self.rank + place) for place in range(self.hosted)]
 
 
-def read(environ: Mapping[str, str], num_shards: int = 0) -> World:
-    """Return the place that the launcher gives; a script started by itself is a world of one."""
+def read(environ: Mapping[str, str], num_shards: int = 0, joints: Any = None) -> World:
+    """Return the place that the launcher gives; a script started by itself is a world of one.
+
+    Virtual shards have `joints`, where their graphs meet.
+    """
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     device = devices.of_rank(local_rank)
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     if not num_shards:
         return World(rank, size, device)
-    from .exact.joints import Joints
-
     hosted = num_shards // size
-    return World(rank * hosted, num_shards, device, hosted, Joints())
+    return World(rank * hosted, num_shards, device, hosted, joints)
 
 
 def of_split(world: World) -> World:

@@ -12,11 +12,11 @@ import pytest
 import torch
 from tests import warm
 
-from echelon.cli import exchange_options
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.train import optimizer_kinds, shards, wishes
+from echelon.scale_options import MODEL_PARALLEL
+from echelon.train import optimizer_kinds, shards
 from echelon.train.parallel import versions
 from echelon.train.refusal import Refusal
 from echelon.train.split import same_inputs
@@ -277,7 +277,7 @@ def test_place_of_a_refusal_is_the_scripts_own_line(tmp_path: Path) -> None:
 
 def test_command_line_knows_every_way() -> None:
     """It names the ways by itself, as it imports nothing that needs PyTorch."""
-    assert tuple(KINDS) == wishes.SPLITS == exchange_options.SPLITS
+    assert tuple(KINDS) == MODEL_PARALLEL
 
 
 @pytest.mark.parametrize("scale", REFUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from echelon.checks.finding import Finding, Wanted
+from echelon.environment import digits
 from echelon.node.survey.nouns import Survey
 
 
@@ -13,7 +14,7 @@ def _on(value: str) -> bool:
 
 
 def _at_least(level: int) -> Callable[[str], bool]:
-    return lambda value: value.strip().isdigit() and int(value) >= level
+    return lambda value: digits.whole(value.strip(), -1) >= level
 
 
 SLOWS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from echelon.checks.finding import Finding, Wanted
+from echelon.environment import digits
 from echelon.node.survey.nouns import Survey
 
 COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -19,7 +20,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         if text is None:
             continue
         first = text.split(",")[0].strip()
-        if not first.isdigit() or int(first) < 1:
+        if not digits.whole(first):
             yield Finding(
                 severity="warning", message=f"{name} is not a number of threads", evidence=f"{name}={text!r}",
                 remedy=f"export {name}={fair}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from echelon.checks.finding import Finding, Wanted
+from echelon.environment import digits
 from echelon.node.survey.nouns import Device, Survey
 
 HIP, ROCR, CUDA, ORDINAL = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"
@@ -105,11 +106,11 @@ def _words(text: str | None) -> list[str]:
 
 
 def _beyond(text: str, count: int) -> bool:
-    return any(word.isdigit() and int(word) >= count for word in _words(text))
+    return any(digits.is_number(word) and int(word) >= count for word in _words(text))
 
 
 def _is_there(word: str, allowed: list[Device], count: int) -> bool:
     if word.startswith(("GPU-", "MIG-")):
         known = [device.uuid.lower() for device in allowed if device.uuid]
         return not known or any(uuid.startswith(word.lower()) for uuid in known)
-    return word.isdigit() and int(word) < count
+    return digits.is_number(word) and int(word) < count

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch.frameworks import installed
@@ -38,8 +39,7 @@ def refuse_wrong(path: str, num_ranks: int, cwd: str) -> None:
     """Raise UsageError for a file that is missing, does not parse, or whose batch is not that of these ranks."""
     full = os.path.join(cwd, path)
     try:
-        with open(full, encoding="utf-8") as file:
-            text = file.read()
+        text = regular_files.read_text(full)
     except OSError as error:
         raise _unreadable(path, full, error) from None
     found = _parsed(text, path, full)
@@ -76,7 +76,7 @@ def _parsed(text: str, path: str, full: str) -> object:
     else:
         where = f": {wrong}"
     raise UsageError(
-        f"{path} is not valid JSON{where}" + (f"\n    {line}" if line else ""), hint=f"python -m json.tool {path}"
+        f"{path} is not valid JSON{where}", details=f"    {line}" if line else "", hint=f"python -m json.tool {path}"
     )
 
 
@@ -111,7 +111,7 @@ def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -
         return
     known = [f"{value} ({key})" for key, value in ((MICRO, micro), (STEPS, steps)) if value]
     product = " × ".join([*known, f"{num_ranks} ranks"])
-    does = f"is not {product} = {shared}" if micro and steps else f"is not a multiple of {product} = {shared}"
+    does = f"is not {product} = {shared}" if micro and steps else f"is no multiple of {product} = {shared}"
     raise UsageError(
         f"{path}: {BATCH} {batch} {does}, so DeepSpeed would stop in every rank",
         hint=f'"{BATCH}": {shared if micro and steps else max(1, round(batch / shared)) * shared}   or remove it: '

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.launch.frameworks.ranks import Ranks
 from echelon.script.calls import Source
@@ -99,7 +100,7 @@ def _is_held(path: str) -> bool:
     """Tell whether a process of this machine has the file open, as whoever builds does until it is done."""
     wanted = os.stat(path)
     for process in _names("/proc"):
-        for entry in _paths(f"/proc/{process}/fd") if process.isdigit() else ():
+        for entry in _paths(f"/proc/{process}/fd") if digits.is_number(process) else ():
             try:
                 held = os.stat(entry)
             except OSError:

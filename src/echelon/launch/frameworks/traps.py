@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.launch.frameworks import batch, horovod, installed, locks
 from echelon.launch.frameworks.ranks import Ranks
@@ -144,7 +145,7 @@ def _devices(call: Call, ranks: Ranks) -> int:
         return len(given)
     text = str(given)
     if text not in ("auto", "-1", "None"):
-        return int(text) if text.isdigit() else 0
+        return digits.whole(text)
     if accelerator == "cpu" or (accelerator == "auto" and not ranks.devices_per_node):
         return 1  # Lightning takes one process where it counts CPUs
     return (1 if ranks.visible == "own" else ranks.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 from echelon.launch.launchers import hosts
 from echelon.launch.launchers.line import Given, Line
@@ -35,7 +36,7 @@ NO_MEANING = {
     "ssh-port": _BY_ECHELON, "save-pid": _BY_ECHELON, "venv-script": _BY_ECHELON,
     "bind-cores-to-rank": _BINDS, "bind-core-list": _BINDS,
     "enable-each-rank-log": "every rank has its own log in the run directory",
-    "log-level": "only for a launcher, which echelon replaces", "quiet": "only for a launcher, which echelon replaces",
+    "log-level": "of a launcher that is not started", "quiet": "of a launcher that is not started",
 }  # fmt: skip
 UNSUPPORTED = {
     "autotuning": "starts its own runs to find a configuration",
@@ -129,7 +130,7 @@ def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given 
     slots: dict[str, list[int]] = {}
     for part in chosen.value.split("@"):
         host, _, listed = part.partition(":")
-        if not host or not all(word.isdigit() for word in listed.split(",") if listed):
+        if not host or not all(digits.is_number(word) for word in listed.split(",") if listed):
             raise UsageError(f"deepspeed {chosen.text}: {part!r} is not NAME:SLOT,SLOT", hint="--include localhost:0,1")
         if pool and host not in pool:
             raise UsageError(
@@ -180,8 +181,7 @@ def _environment_file() -> tuple[tuple[str, str], ...]:
     pairs: dict[str, str] = {}
     for folder in (os.path.expanduser("~"), "."):
         try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                lines = file.read().splitlines()
+            lines = regular_files.read_text(os.path.join(folder, name)).splitlines()
         except OSError:
             continue  # most have none
         pairs.update((key, value) for key, equals, value in (each.partition("=") for each in lines) if equals)

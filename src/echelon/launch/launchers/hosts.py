@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 
 LINE = re.compile(
-    r"(?P<host>[^\s:]+)(?::(?P<short>\d+)|(?:\s+(?:slots\s*=\s*(?P<slots>\d+)|max_slots\s*=\s*\d+))*)\s*$"
+    r"(?P<host>[^\s:]+)(?::(?P<short>[0-9]{1,9})|(?:\s+(?:slots\s*=\s*(?P<slots>[0-9]{1,9})|max_slots\s*=\s*\d+))*)\s*$"
 )
 HERE = ("localhost", "127.0.0.1", "::1")
 
@@ -16,8 +17,7 @@ HERE = ("localhost", "127.0.0.1", "::1")
 def read_file(path: str, *, launcher: str) -> dict[str, int]:
     """Return the hosts of a file with their slots, 0 where it names none; raise UsageError where it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = regular_files.read_text(path)
     except OSError as error:
         raise UsageError(
             f"{launcher}: echelon cannot read the host file {path}: {error.strerror}",
@@ -42,7 +42,7 @@ def read_list(text: str, *, launcher: str) -> dict[str, int]:
     hosts: dict[str, int] = {}
     for word in text.split(","):
         host, colon, slots = word.strip().partition(":")
-        if not host or (colon and not slots.isdigit()):
+        if not host or (colon and not digits.is_number(slots)):
             raise UsageError(f"{launcher}: {word!r} in {text!r} is not host:slots", hint="-H server1:4,server2:4")
         hosts[host] = hosts.get(host, 0) + int(slots or 0)
     return hosts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.launch.launchers.line import Given, Line, MpiStart
 from echelon.launch.launchers.program import command, without_meaning
@@ -113,7 +114,7 @@ def _around(found: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> L
     per_node = found.last("ntasks-per-node")
     total, nodes = found.last("ntasks"), found.last("nodes")
     tasks = whole("srun", per_node) if per_node is not None else 1
-    if per_node is None and total is not None and nodes is not None and nodes.value.isdigit() and int(nodes.value):
+    if per_node is None and total is not None and nodes is not None and digits.whole(nodes.value):
         tasks = whole("srun", total) // int(nodes.value)
     if tasks > 1:
         text = (per_node or total or Given(key="", value="", text="")).text

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.launch.launchers.line import Given
 
@@ -112,7 +113,7 @@ def _unknown(word: str, name: str, grammar: Grammar) -> UsageError:
 
 def whole(launcher: str, given: Given, *, least: int = 1) -> int:
     """Return an option's value as a number; raise UsageError for anything else."""
-    if not (given.value.isascii() and given.value.isdigit()) or int(given.value) < least:
+    if digits.whole(given.value, -1) < least:
         raise UsageError(
             f"{launcher} {given.text}: give a whole number of at least {least}", hint=f"--{given.key} {least}"
         )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from echelon.environment import digits
 from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
@@ -193,7 +194,7 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
     """Slurm's variable for the devices of a node as a number, where it is unset or has a type in it."""
     name = words()["slurm"]["variable"] + "GPUS_PER_NODE"
     option = job.option("gpus-per-node")
-    if not job.is_batch or (option and option.value.isdigit()) or job.last(name):
+    if not job.is_batch or (option and digits.is_number(option.value)) or job.last(name):
         return
     for command in job.commands:
         for word in command.words:

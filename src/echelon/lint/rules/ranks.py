@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from echelon.environment import digits
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.program import DEEPEST, FUNCTIONS, Program, constant, keyword
 from echelon.script.branches import LOOPS, tail
@@ -198,7 +199,7 @@ def fixed_port(program: Program) -> Iterator[Hit]:
             if (
                 key == "MASTER_PORT"
                 and tail(target.value) == "environ"
-                and str(value).isdigit()
+                and digits.is_number(str(value))
                 and not _is_fallback(program, node)
             ):
                 message = f"port {value} is the same in every run: two runs on one node conflict"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from echelon import units
+from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.lint.batch import Option, names, read
 from echelon.lint.finding import Edit, Hit, Rule
@@ -148,7 +149,7 @@ def _unreadable(option: Option) -> str:
     if option.name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         return "" if re.fullmatch(r"\d+(\.\d+)?\s*([KMGT]B?)?", option.value, re.I) else "not a size: 60G, 500M"
     if option.name in ("cpus-per-task", "ntasks-per-node", "cpus-per-gpu", "ntasks"):
-        return "" if option.value.isdigit() and int(option.value) else "not a whole number of at least 1"
+        return "" if digits.whole(option.value) else "not a whole number of at least 1"
     if option.name == "nodes":
         return "" if re.fullmatch(r"\d+(-\d+)?([,:]\d+)*", option.value) else "not a number of nodes"
     return ""

@@ -32,6 +32,11 @@ def read(root: str, environ: Mapping[str, str], *, search_path: Sequence[str], b
     )
 
 
+def search_path() -> Tuple[str, ...]:
+    """Return the folders in which Python looks for packages, after its own library."""
+    return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
+
+
 def installed(search_path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, str]]:
     """Return the versions of the packages that matter, and where each was found first."""
     versions: Dict[str, str] = {}

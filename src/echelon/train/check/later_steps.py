@@ -175,7 +175,7 @@ class LaterSteps:
 
     def _note_weights(self, weights: Sequence[torch.Tensor]) -> None:
         """Note weights, which every rank has whole unless they are spread or it steps alone."""
-        for weight in weights if not self._run.wishes.steps_alone else ():
+        for weight in weights if not self._run.options.steps_alone else ():
             self._note("the weights %s" % list(weight.shape), signature.of_tensors([weight.detach()]))
 
     def _send(self, step: int) -> None:
@@ -203,7 +203,7 @@ class LaterSteps:
             cost = sorted(one[0] for one in self._read)[len(self._read) // 2]
             passed = -sorted(one[1] for one in self._read)[len(self._read) // 2]
             self._between = min(MOST_BETWEEN, max(1, -int(-cost // (SHARE * max(passed, 1e-6)))))
-        self._between = max(self._between, self._run.wishes.steps_alone)
+        self._between = max(self._between, self._run.options.steps_alone)
 
     def _refuse(self, step: int, notes: List[Note]) -> None:
         """Let all ranks say what they had, and refuse what two of them have not in common."""

@@ -84,7 +84,7 @@ class Spots:
         if is_spot_now:
             self._rules.end()
             self._tell(step)
-        is_next = is_spot(step + 1, self._run.world.size) and not self._run.wishes.steps_alone
+        is_next = is_spot(step + 1, self._run.world.size) and not self._run.options.steps_alone
         if is_next and self._one_device_has_room():
             self._step, self._num_calls, self._difference, self._times = step + 1, 0, "", Times()
             self._rules.begin()
@@ -187,7 +187,7 @@ class _Call:
     def _compute(self, given: Any, lead: Optional[Sharded] = None) -> Any:
         """Return the outputs for given inputs, and the copies of weights that they were computed with."""
         args, kwargs = given
-        is_whole = self._run.wishes.syncs_batch_norm or self._run.is_split
+        is_whole = self._run.options.syncs_batch_norm or self._run.is_split
         with ExitStack() as stack:
             was_drawn = stack.enter_context(self._run.streams.kept())
             stack.enter_context(without_chance(are_statistics_whole=is_whole))

@@ -12,16 +12,13 @@ import sys
 import threading
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, List, Optional, Set
 
 import torch
 
 from ..single_rank import alone
-from . import askers, imports, names
+from . import askers, names
 from .meeting import Meeting
-
-if TYPE_CHECKING:
-    from ..run import Run
 
 TOGETHER, EACH, ONE = "together", "each", "one"
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -50,7 +47,8 @@ class Files:
         self._is_closed = is_closed
         self._before_meeting = before_meeting
         self.meeting: Optional[Meeting] = None
-        self.hooks: Optional[imports.Hooks] = None
+        self.silence_loggers: Callable[[], None] = lambda: None
+        """Lets loggers that have not begun yet keep nothing."""
         self.num_fetches = 0
         """How many calls for samples are going on: each rank has other samples."""
         self.is_leaving = False
@@ -83,10 +81,7 @@ class Files:
         """Let this fork of the process that writes and logs do neither from now on, whatever it does later."""
         self.is_closed = True
         self._own_before = len(self._own)
-        if self.hooks is not None:
-            from . import loggers
-
-            loggers.fall_silent(self, self.hooks)
+        self.silence_loggers()
 
     def remove_own(self) -> None:
         """Remove what this fork has made for itself, as it will not come to its own end."""
@@ -207,63 +202,3 @@ class Files:
 def _alone(what: str, do: Callable[[], Any]) -> Any:
     with alone(what):
         return do()
-
-
-def _hookers() -> Tuple[Any, ...]:
-    from . import commands, downloads, folders, loggers, opening, stores, writers
-
-    return opening, folders, writers, stores, downloads, commands, loggers
-
-
-def prepare() -> None:
-    """Do before a fork what takes each rank its time in install()."""
-    _hookers()
-    imports.look_through()
-
-
-def install(run: "Run") -> None:
-    """Hook what writes, renames, removes, makes, downloads and logs."""
-    if run.world.processes.size == 1:
-        return
-    files = run.files
-    files.meeting = Meeting(run.world.processes)
-    askers.watch_collector()
-    _watch_end(files)
-    _watch_fetches(files)
-    hooks = files.hooks = imports.Hooks()
-    for module in _hookers():
-        module.install(files, hooks)
-    hooks.apply()
-
-
-def _watch_end(files: Files) -> None:
-    """Meet nobody any more when the script has ended or failed: the others may be elsewhere."""
-    import atexit
-
-    original = sys.excepthook
-
-    def leave() -> None:
-        files.is_leaving = True
-
-    def excepthook(*args: Any) -> None:
-        leave()
-        original(*args)
-
-    sys.excepthook = excepthook
-    atexit.register(leave)
-
-
-def _watch_fetches(files: Files) -> None:
-    """Notice when samples are fetched in this process."""
-    from torch.utils.data._utils import fetch
-
-    original: Any = fetch._MapDatasetFetcher.fetch
-
-    def fetched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        files.num_fetches += 1
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            files.num_fetches -= 1
-
-    fetch._MapDatasetFetcher.fetch = fetched  # type: ignore[method-assign]

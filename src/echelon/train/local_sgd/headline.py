@@ -1,18 +1,18 @@
 """What a person is told of a training that is not that of one device."""
 
-from ..wishes import Wishes
+from ...scale_options import ScaleOptions
 
 
-def headline(num_ranks: int, wishes: Wishes) -> str:
+def headline(num_ranks: int, options: ScaleOptions) -> str:
     """Return the line that says what is trained instead."""
-    steps = "step" if wishes.steps_alone == 1 else "%d steps" % wishes.steps_alone
+    steps = "step" if options.steps_alone == 1 else "%d steps" % options.steps_alone
     name, what = "local SGD", "average their weights"
-    if wishes.outer_learning_rate != 1.0 or wishes.outer_momentum:
+    if options.outer_learning_rate != 1.0 or options.outer_momentum:
         name = "DiLoCo"
         what = "move by their mean progress with Nesterov's momentum %g and learning rate %g" % (
-            wishes.outer_momentum, wishes.outer_learning_rate,
+            options.outer_momentum, options.outer_learning_rate,
         )  # fmt: skip
-    late = ", taken in one meeting later" if wishes.is_late else ""
+    late = ", taken in one meeting later" if options.is_late else ""
     return (
         "this training differs from one device: %d ranks train alone, each on its part of every batch, and %s "
         "after every %s (%s%s); echelon does not compare the first step" % (num_ranks, what, steps, name, late)

@@ -36,6 +36,8 @@ class Entries:
         self._changeable: List[_Entry] = []
         self._dims: Dict[int, Optional[int]] = {}
         """Where the rows of what the model gets are."""
+        self._guessed: Optional[torch.Tensor] = None
+        """A tensor beside the batch that was taken for samples, because it is as long."""
         if first is not None:
             self._note(first, lead.local, lead.dim_of_rows)
 
@@ -72,8 +74,25 @@ class Entries:
         dim = self._dim_of_rows(whole, place)
         # in memory of their own: a model may write to them, while gradients need the whole as it was
         own = whole if dim is None else own_part(whole, lead.world.rank, lead.rows, dim).clone()
+        if dim is not None and self._guessed is None:
+            self._guessed = tensor
         self._note(tensor, own, dim)
         return own
+
+    def refuse_guess(self, error: Exception) -> None:
+        """Refuse where a model fails, and a tensor that it got may be no samples."""
+        if self._guessed is None or "out of memory" in str(error):
+            return
+        raise Refusal(
+            "%s fails on the samples of this rank: %s; it also got a tensor of shape %s, which the ranks shared "
+            "because it is as long as the batch of %d samples"
+            % (
+                type(self._module).__name__, str(error).partition("\n")[0],
+                tuple(self._guessed.shape), sum(self._lead.rows),
+            ),
+            "if that tensor holds no samples, another batch size, or the tensor as a buffer of the model; "
+            "or one rank: echelon run -n 1 …",
+        ) from error  # fmt: skip
 
     def _note(self, owner: torch.Tensor, own: torch.Tensor, dim: Optional[int]) -> None:
         self._changeable.append(_Entry(owner, own, version_of(own), dim))

@@ -174,8 +174,12 @@ class Calls:
                 of_shard(rows[0].world.rank)
                 entries = Entries(module, rows[0], first)
                 own_args, own_kwargs = entries.enter(args, kwargs)
-                with self._inside(rows), self._run.raised.noted(self.num_shared, module):
-                    outputs.append(original(module, *own_args, **own_kwargs))
+                try:
+                    with self._inside(rows), self._run.raised.noted(self.num_shared, module):
+                        outputs.append(original(module, *own_args, **own_kwargs))
+                except (RuntimeError, IndexError, ValueError) as error:
+                    entries.refuse_guess(error)
+                    raise
                 entries.leave()
         result = leave(outputs, leads)
         if self._run.world.is_exact:

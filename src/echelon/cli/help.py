@@ -1,0 +1,85 @@
+"""What each command says of itself: `--help`, the manual page and the completion of shells read the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from echelon.cli.options import Option, rows
+from echelon.host import terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Help:
+    """One command: how it is called, what it does, its options, an example."""
+
+    command: str
+    usage: tuple[str, ...] = ("[options]",)
+    """What stands after `echelon COMMAND`; a line for each way to call it."""
+    about: str
+    """Its paragraphs, a line each."""
+    groups: tuple[tuple[str, tuple[Option, ...]], ...]
+    """Titles, and the options below each."""
+    operands: tuple[Option, ...] = field(default=())
+    """What may stand where no option stands."""
+    after: str = ""
+    """What is said behind the options."""
+    example: str
+    """What stands after `$ `, ready to paste."""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Return the options of all groups."""
+        return tuple(option for _, options in self.groups for option in options)
+
+    @property
+    def offered(self) -> tuple[Option, ...]:
+        """Return the options that have a meaning."""
+        return tuple(option for option in self.options if not option.no_meaning)
+
+    @property
+    def ignored(self) -> tuple[Option, ...]:
+        """Return the options that are accepted and mean nothing here."""
+        return tuple(option for option in self.options if option.no_meaning)
+
+    @property
+    def passes_arguments(self) -> bool:
+        """Say whether what follows the first operand belongs to a script or a program."""
+        return any(operand.takes in ("script", "program") for operand in self.operands)
+
+    def text(self) -> str:
+        """Return what `--help` prints."""
+        lines = [
+            f"{'usage:' if index == 0 else '      '} echelon {self.command} {usage}".rstrip()
+            for index, usage in enumerate(self.usage)
+        ]
+        lines += ["", *_wrapped(self.about)]
+        operands = rows([operand for operand in self.operands if operand.help])
+        lines += ["", *operands] if operands else []
+        for title, options in self.groups:
+            lines += ["", f"{title}:", *rows(options)]
+        if self.ignored:
+            lines += ["", IGNORED, *_wrapped("  " + ", ".join(option.names[-1] for option in self.ignored))]
+        lines += ["", *_wrapped(self.after)] if self.after else []
+        return "\n".join([*lines, "", "example:", f"  {self.example}", ""])
+
+
+IGNORED = "accepted so that torchrun's command lines work unchanged, but without effect here:"
+
+
+def of(command: str) -> Help:
+    """Return the help of one command."""
+    of_command: Help = import_module(f"echelon.cli.{command}").HELP
+    return of_command
+
+
+def of_all() -> list[Help]:
+    """Return the help of every command, in the order of `echelon --help`."""
+    from echelon.cli import COMMANDS
+
+    return [of(command) for command in COMMANDS]
+
+
+def _wrapped(text: str) -> list[str]:
+    width = max(terminal.columns() - 1, 40)
+    return terminal.wrapped(text, width=width).split("\n")

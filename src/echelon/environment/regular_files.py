@@ -1,0 +1,56 @@
+"""Read files that a person has named, without a wait for a pipe's writer, a device, or the end of an endless file."""
+
+import errno
+import os
+import stat
+from typing import BinaryIO, Union
+
+MOST_BYTES = 16 << 20
+"""Of a file that people write: scripts, host files, settings."""
+_PART_BYTES = 1 << 18
+_OPEN_ALREADY = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # as bash names <(command)
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def read(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a regular file; raise OSError, whose strerror says why it is not to be read."""
+    with _opened(path) as file:
+        return read_stream(file, most_bytes=most_bytes)
+
+
+def first_line(path: Path, *, most_bytes: int = 1 << 16) -> str:
+    """Return the first line of a file, however long the file is; raise OSError as `read` does."""
+    with _opened(path) as file:
+        return file.readline(most_bytes).decode("utf-8", "replace")
+
+
+def _opened(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) and os.fspath(path).startswith(_OPEN_ALREADY):
+        os.set_blocking(descriptor, True)
+    elif not stat.S_ISREG(mode) and not os.path.samefile(descriptor, os.devnull):
+        os.close(descriptor)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "it is no regular file", path)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_stream(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return all that a stream holds; raise OSError where it does not end."""
+    content = bytearray()
+    while part := stream.read(_PART_BYTES):  # read(most_bytes) would take so much memory for the shortest file
+        content += part
+        if len(content) > most_bytes:
+            raise OSError(errno.EFBIG, f"it is longer than {most_bytes >> 10} KiB")
+    return bytes(content)
+
+
+def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """Return a text in UTF-8; raise OSError, whose strerror says why it is not to be read."""
+    content = read(path, most_bytes=most_bytes)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, f"it is no UTF-8 text (byte {error.start})", path) from None

@@ -1,0 +1,65 @@
+"""Install the hooks through which what a script does to files is shared."""
+
+import sys
+from functools import partial
+from typing import Any
+
+from ..world import World
+from . import askers, commands, downloads, folders, imports, loggers, opening, stores, writers
+from .meeting import Meeting
+from .sharing import Files
+
+_HOOKERS = (opening, folders, writers, stores, downloads, commands, loggers)
+
+
+def prepare() -> None:
+    """Do before a fork what takes each rank its time in install()."""
+    imports.look_through()
+
+
+def install(files: Files, processes: World) -> None:
+    """Hook what writes, renames, removes, makes, downloads and logs."""
+    if processes.size == 1:
+        return
+    files.meeting = Meeting(processes)
+    askers.watch_collector()
+    _watch_end(files)
+    _watch_fetches(files)
+    hooks = imports.Hooks()
+    files.silence_loggers = partial(loggers.fall_silent, files, hooks)
+    for module in _HOOKERS:
+        module.install(files, hooks)
+    hooks.apply()
+
+
+def _watch_end(files: Files) -> None:
+    """Meet nobody any more when the script has ended or failed: the others may be elsewhere."""
+    import atexit
+
+    original = sys.excepthook
+
+    def leave() -> None:
+        files.is_leaving = True
+
+    def excepthook(*args: Any) -> None:
+        leave()
+        original(*args)
+
+    sys.excepthook = excepthook
+    atexit.register(leave)
+
+
+def _watch_fetches(files: Files) -> None:
+    """Notice when samples are fetched in this process."""
+    from torch.utils.data._utils import fetch
+
+    original: Any = fetch._MapDatasetFetcher.fetch
+
+    def fetched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        files.num_fetches += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            files.num_fetches -= 1
+
+    fetch._MapDatasetFetcher.fetch = fetched  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""No traceback, no silence and no wait, whatever a command is given."""
