@@ -45,7 +45,7 @@ OPTIONS = (*SHOWING, *OF_LEARN)
 HELP = Help(
     command="machines",
     usage=("[NAME] [--json]", "learn [options]"),
-    about="Show the facts of known machines, with their sources: partitions and their limits, nodes, settings, containers.\n"
+    about="Show the facts of known machines, with their sources: partitions, limits, nodes, settings, containers.\n"
     "Files in ~/.config/echelon/machines, and files in ECHELON_MACHINES, change or extend these facts.",
     operands=(
         Option(names=("NAME",), choices=machine_names, help='show one machine; "local" is this machine'),
