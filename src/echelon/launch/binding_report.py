@@ -117,7 +117,7 @@ class Bound:
         cores = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         noun = "core" if counts[-1] == 1 else "cores"
         has_devices = any(row["device"] >= 0 for row in rows)
-        where = f"the {cores} {noun} nearest to its device" if has_devices else f"its own {cores} {noun}"
+        where = f"the {cores} {noun} nearest to its device" if has_devices else f"{cores} {noun} of its own"
         unseen = f"; {self._num_unseen} ended before echelon saw them" if self._num_unseen else ""
         return f"bound: {ranks}{nodes}, each on {where} (proved{unseen})"
 

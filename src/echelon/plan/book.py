@@ -36,7 +36,8 @@ def book(
         return _booked(request, machine, today=today, rocm=rocm)
     except Misfit as misfit:
         judge = partial(_booked, machine=machine, today=today)
-        raise UsageError(misfit.message, hint=offers.hint(misfit, request, judge)) from None
+        hint = offers.hint(misfit, request, judge)
+        raise UsageError(misfit.message, hint=hint, details=misfit.details) from None
 
 
 def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") -> Booking:

@@ -153,7 +153,7 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     for candidate in shown or ranked:
         texts = "; ".join(str(objection) for objection in candidate.objections)
         names.setdefault(f"{texts} ({candidate.objections[0].source})", []).append(candidate.partition.name)
-    lines = [f"\n    {', '.join(partitions)}: {text}" for text, partitions in names.items()]
+    lines = [f"    {', '.join(partitions)}: {text}" for text, partitions in names.items()]
     promising = _by_promise(judged)
     ways = [way(partition=each.partition.name) for each in promising if _is_open(each)]
     # one way to ask for less, and the partitions that take all of it if they are named
@@ -162,7 +162,10 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     others = [each for each in unasked if len(each.objections) > 1]
     later = [Way(changes=(("partition", each.partition.name),), is_last_resort=True) for each in others]
     return Misfit(
-        f"no partition of {machine.title} accepts this job:{''.join(lines)}", ways=(*ways, *named, *later), num_shown=2
+        f"no partition of {machine.title} accepts this job:",
+        ways=(*ways, *named, *later),
+        num_shown=2,
+        details="\n".join(lines),
     )
 
 

@@ -212,7 +212,7 @@ def _brought_memory(case: Case) -> Broken | None:
     share, ranks, memory = fair_memory(case.kind), case.laid.ranks_per_node, case.laid.memory_bytes_per_node
     if not case.kind.memory_follows_devices or not share or memory <= share * ranks:
         return None
-    asked = f"the job asks for {size(memory // ranks)} for each"
+    asked = f"the job asks for {size(memory // ranks)} for each device"
     return f"each device brings {size(share)} of memory, and no more", asked, _with_memory(case, share * ranks)
 
 

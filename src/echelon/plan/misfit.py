@@ -29,7 +29,9 @@ def way(label: str = "", /, **changes: int | str) -> Way:
 class Misfit(UsageError):
     """A machine would refuse a request. `ways` are tried in their order; a hint names the first that are accepted."""
 
-    def __init__(self, message: str, *, ways: tuple[Way, ...] = (), num_shown: int = 1, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self, message: str, *, ways: tuple[Way, ...] = (), num_shown: int = 1, hint: str = "", details: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
         self.ways = ways
         self.num_shown = num_shown
