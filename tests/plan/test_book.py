@@ -161,7 +161,7 @@ def test_unknown_stays_unknown() -> None:
     )  # fmt: skip
     assert book(Request(num_devices=1, minutes=60), known, today=TODAY).num_nodes == 1
     error = refusal(Request(num_devices=4, minutes=60), known)
-    assert "the number of GPUs of a node is not published" in error.message
+    assert "the number of GPUs of a node is not published" in error.details
     assert error.hint == "--nodes 1"  # which is taken, in the next line
     booking = book(Request(num_devices=4, num_nodes=1, minutes=60), known, today=TODAY)
     assert (booking.cores_per_rank, booking.memory_bytes_per_node, booking.billed) == (0, 0, None)
