@@ -39,9 +39,7 @@ from .view.signs import Signs
 from .view.tensors import Partial, View, plain
 
 SCALED_EXACTLY = "scaled over %d rank%s in %d shards: the same bits on %s ranks"
-SCALED = (
-    "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole batch"
-)
+SCALED = "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole"
 Floats = Union[torch.Tensor, float]
 
 

@@ -111,7 +111,7 @@ def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -
         return
     known = [f"{value} ({key})" for key, value in ((MICRO, micro), (STEPS, steps)) if value]
     product = " × ".join([*known, f"{num_ranks} ranks"])
-    does = f"is not {product} = {shared}" if micro and steps else f"is no multiple of {product} = {shared}"
+    does = f"is not {product} = {shared}" if micro and steps else f"is not a multiple of {product} = {shared}"
     raise UsageError(
         f"{path}: {BATCH} {batch} {does}, so DeepSpeed would stop in every rank",
         hint=f'"{BATCH}": {shared if micro and steps else max(1, round(batch / shared)) * shared}   or remove it: '

@@ -36,7 +36,7 @@ NO_MEANING = {
     "ssh-port": _BY_ECHELON, "save-pid": _BY_ECHELON, "venv-script": _BY_ECHELON,
     "bind-cores-to-rank": _BINDS, "bind-core-list": _BINDS,
     "enable-each-rank-log": "every rank has its own log in the run directory",
-    "log-level": "of a launcher that is not started", "quiet": "of a launcher that is not started",
+    "log-level": "only for a launcher, which echelon replaces", "quiet": "only for a launcher, which echelon replaces",
 }  # fmt: skip
 UNSUPPORTED = {
     "autotuning": "starts its own runs to find a configuration",
