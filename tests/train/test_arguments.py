@@ -6,12 +6,13 @@ from torch import nn
 
 from echelon.train.batches import rows_of
 from echelon.train.refusal import Refusal
-from echelon.train.view import rules  # noqa: F401  (it says what views do)
+from echelon.train.view import rules
 from echelon.train.view.arguments import Entries
 from echelon.train.view.tensors import Sharded
 from echelon.train.world import World
 
 WORLD = World(0, 2, torch.device("cpu"))
+rules.install()
 
 
 def entered(module: nn.Module, num_samples: int, beside: torch.Tensor) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from echelon.train import batches
-from echelon.train.view import derivatives
+from echelon.train.view import derivatives, rules
 from echelon.train.view.tensors import Sharded, View, plain
 from echelon.train.world import World
 
@@ -131,6 +131,9 @@ LOSSES: dict[str, Case] = {
     "sum of cross entropy": lambda x, y, **_: F.cross_entropy(x, y, reduction="sum"),
     "each cross entropy": lambda x, y, **_: F.cross_entropy(x, y, reduction="none") * y,
     "class weights": lambda x, y, v, **_: F.cross_entropy(x, y, weight=v.detach().abs()),
+    "as many classes as samples": lambda x, y, v, n, **_: F.cross_entropy(
+        torch.linspace(0, 1, n * n).view(n, n) * v[0], y % n, weight=torch.linspace(1, 2, n)
+    ),
     "ignored": lambda x, y, **_: F.cross_entropy(x, y, ignore_index=1),
     "ignored by sign": lambda s, t, **_: F.cross_entropy(s.view(-1, 6), torch.where(t > 2, t, -100).view(-1)),
     "smooth": lambda x, y, v, **_: F.cross_entropy(x, y, v.detach().abs(), ignore_index=0, label_smoothing=0.1),
@@ -261,6 +264,7 @@ def _are_near(found: Any, expected: Any) -> bool:
 
 def differences(num_samples: int) -> list[str]:
     """Return the name and the difference of each case that differs on this rank."""
+    rules.install()
     derivatives.install_functions()
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     found = []

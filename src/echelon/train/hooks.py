@@ -15,7 +15,7 @@ from .local_sgd import hooks as local_hooks
 from .local_sgd.gradients import OwnGradients
 from .refusal import Refusal
 from .run import Run
-from .view import derivatives, losses
+from .view import derivatives, losses, rules
 from .view.tensors import View
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
@@ -24,6 +24,7 @@ _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 
 def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
+    rules.install()
     _hook_backward(run)
     run.gradients.witnesses.install()
     run.late_hooks.install()

@@ -32,7 +32,7 @@ from .refusal import Refusal
 from .rng import Draws
 from .streams import Streams
 from .unshared_batch import refusal
-from .view import aliases, rules  # noqa: F401  (it says what views do)
+from .view import aliases
 from .view.calls import Calls
 from .view.pieces import Pieces
 from .view.signs import Signs

@@ -23,7 +23,7 @@ class RuleSpots:
 
     def __init__(self, run: "Run") -> None:
         self._run = run
-        self._original: Callable[..., Any] = View.rule
+        self._original: Callable[..., Any] = rules.apply
         self._left = 0
         self._is_busy = False
         self.difference = ""

@@ -1,7 +1,6 @@
 """Apply a strategy to an unchanged model, in one order: tensor → checkpointing → compile → shard or replicate."""
 
-import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 from torch import nn
@@ -12,7 +11,6 @@ from . import (
     context,
     meta,
     precision,
-    safetensors,
     spreading,
     stages,
     states,
@@ -22,13 +20,12 @@ from . import (
 from . import virtual_shards as exact
 from .axes import Axes
 from .batches import each, in_parts, own_rows
+from .state_files import State, read
 from .strategy import Strategy, StrategyError
 
 if TYPE_CHECKING:
     from ..run import Run
     from .training import Parallel
-
-State = Union[str, Mapping[str, torch.Tensor]]
 
 
 class Wishes(NamedTuple):
@@ -146,17 +143,6 @@ def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, wis
         meta.draw(parts, skeleton, device, wishes.initialize, given=given)
     if given:
         states.fill(states.named(parts), given, list(given))
-
-
-def read(state: State) -> Mapping[str, torch.Tensor]:
-    """Return a state by name: given, or in a file of PyTorch or safetensors; mapped, so that parts are read alone."""
-    if not isinstance(state, (str, os.PathLike)):
-        return state
-    path = os.fspath(state)
-    if os.path.isdir(path) or path.endswith(".safetensors"):
-        return safetensors.read(path)
-    found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    return found.get("model", found)  # type: ignore[no-any-return]
 
 
 def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:

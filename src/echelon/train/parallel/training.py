@@ -24,9 +24,9 @@ from . import (
     stages,
     states,
 )
-from .apply import State, read
 from .axes import Axes
 from .optimizers import Chooser, Optimizing, check_is_stepped_once
+from .state_files import State, read
 from .strategy import StrategyError
 
 if TYPE_CHECKING:

@@ -86,7 +86,8 @@ def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
         return None
     reduction = given["reduction"]
     given["reduction"] = "none"
-    local = {key: _local(key, value, lead) for key, value in given.items()}
+    weighs = name in _ELEMENTS
+    local = {key: _local(key, value, lead, may_weigh_samples=weighs) for key, value in given.items()}
     return _Prepared(lead, reduction, local, given.get("target"), has_classes=name in _CLASSES)
 
 
@@ -168,14 +169,14 @@ def _leader(given: Dict[str, Any], *, are_equal: bool) -> Optional[Sharded]:
     return lead
 
 
-def _local(key: str, value: Any, lead: Sharded) -> Any:
+def _local(key: str, value: Any, lead: Sharded, *, may_weigh_samples: bool) -> Any:
     if isinstance(value, Sharded):
         return value.local
     if isinstance(value, torch.Tensor):
         value = entered(value, lead.world)
-    if not isinstance(value, torch.Tensor) or (key in _CONSTANTS and value.dim() != lead.dim()):
+    if not isinstance(value, torch.Tensor):
         return value
-    if key in _CONSTANTS and value.size(0) != lead.size(0):
+    if key in _CONSTANTS and (not may_weigh_samples or value.dim() != lead.dim() or value.size(0) != lead.size(0)):
         return value
     return own_part(value, lead.world.rank, lead.rows)
 

@@ -232,5 +232,9 @@ _RULES: Dict[str, Rule] = {
     **_register(along.draw, *DRAWS),
     **dict.fromkeys(losses.NAMES, losses.rule),
 }  # fmt: skip
-View.rule = staticmethod(apply)
-View.below = staticmethod(dispatch.apply)
+
+
+def install() -> None:
+    """Let what PyTorch is called with a view for follow the rules."""
+    View.rule = staticmethod(apply)
+    View.below = staticmethod(dispatch.apply)

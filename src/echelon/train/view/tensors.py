@@ -21,11 +21,11 @@ class View(torch.Tensor):
     """A tensor with the shape that it has on one device, and no memory of its own."""
 
     rule: Callable[[Any, Args, Kwargs], Any]
-    """What happens when PyTorch is called with a view; `rules` sets it."""
+    """What happens when PyTorch is called with a view; `rules.install` sets it."""
     inside_of: "ClassVar[Optional[Sharded]]" = None
     """The leading rows of the model that is being computed."""
     below: Callable[[Any, Args, Kwargs], Any]
-    """What happens where PyTorch computes with a view and has not asked for a rule; `below` sets it."""
+    """What happens where PyTorch computes with a view and has not asked for a rule; `rules.install` sets it."""
     local: torch.Tensor
     world: World
 

@@ -1,0 +1,21 @@
+"""States that a script gives: by name, or in a file or folder of PyTorch or safetensors."""
+
+import os
+from typing import Mapping, Union
+
+import torch
+
+from . import safetensors
+
+State = Union[str, Mapping[str, torch.Tensor]]
+
+
+def read(state: State) -> Mapping[str, torch.Tensor]:
+    """Return a state by name: given, or in a file of PyTorch or safetensors; mapped, so that parts are read alone."""
+    if not isinstance(state, (str, os.PathLike)):
+        return state
+    path = os.fspath(state)
+    if os.path.isdir(path) or path.endswith(".safetensors"):
+        return safetensors.read(path)
+    found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return found.get("model", found)  # type: ignore[no-any-return]
