@@ -117,8 +117,8 @@ def test_agent_of_another_version(waiting: Run) -> None:
     code, _, err = waiting.finish()
     assert code == 2
     assert (
-        f"the agent on elsewhere speaks version {PROTOCOL + 1} of the protocol, this supervisor version {PROTOCOL}"
-        in err
+        f"the agent on elsewhere speaks version {PROTOCOL + 1} of the protocol, "
+        f"but this supervisor speaks version {PROTOCOL}" in err
     )
     assert "install the same echelon on every node" in err
     assert waiting.left_behind(seconds=5) == []

@@ -46,7 +46,7 @@ OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
 FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
 SECONDS = 200
 ANY_LINES = "…"
-BINDING = re.compile(r"^echelon: (?:bound: |note: ranks are not bound ).*\n", re.M)
+BINDING = re.compile(r"^echelon: (?:bound: |note: echelon does not bind the ranks on ).*\n", re.M)
 UNTIL_NO_JOB = 'while test "$(squeue --noheader)"; do sleep 0.1; done'  # whoever reads waits too
 LEARN = "echelon machines learn --name testcluster >/dev/null 2>&1"
 # what differs from run to run, and what stands for it when texts are compared

@@ -91,7 +91,7 @@ def test_row_compares_losses() -> None:
 
 def test_rows_on_one_gpu() -> None:
     """With one GPU two ranks share it, and what needs two is skipped."""
-    said = Done(0, losses(2, 1).out, "echelon: note: ranks share a device: by gloo\n")
+    said = Done(0, losses(2, 1).out, "echelon: note: several ranks share a device: by gloo\n")
     bench = Prepared(losses(2, 1), said)
     assert rows.two_ranks(bench).how == rows.SKIPPED
     assert rows.two_on_one(bench) == rows.Seen(how=rows.SHOWN, what="2 losses within 0e+00 of Python alone; by gloo")

@@ -60,7 +60,7 @@ def test_what_needs_linux_says_so(tmp_path: Path, platform: str, command: str) -
     done = run(tmp_path, platform, command, "train.py")
     assert done.returncode == 2
     assert done.stderr == (
-        f"echelon: error: echelon {command} needs Linux, and this is {platform}; "
+        f"echelon: error: echelon {command} needs Linux, but this is {platform}; "
         "here plan, lint, machines, completion, man work\n"
         "  hint: run it on the cluster\n"
     )

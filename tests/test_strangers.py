@@ -283,7 +283,7 @@ def test_each_pair_of_ranks_proves_the_key(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
-        expected = f"the process that is connected to rank {rank} as rank 2 does not have the key of this run"
+        expected = f"the process that connected to rank {rank} as rank 2 does not have the key of this run"
         assert expected in (tmp_path / "run" / "logs" / "attempt-0" / f"rank-{rank}.log").read_text()
 
 
@@ -359,7 +359,7 @@ def test_a_secret_is_not_written_through_a_link(open_folder: Path) -> None:
         codes[folder.name] = done.returncode
         assert trap.read_bytes() == b""
     assert codes == {"mine": 0, "theirs": 2}
-    assert "cannot be written: it is another user's" in done.stderr
+    assert "cannot be written: another user owns it" in done.stderr
 
 
 def test_a_secret_does_not_outlive_the_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ EchelonError                 something failed that is not the user's input (exit
 
 
 class EchelonError(Exception):
-    """Say what failed in one line; `hint` is a repair that can be pasted, `details` the lines of another program."""
+    """Say what failed in one line; `hint` is a repair to paste, `details` are lines of facts."""
 
     exit_code = 1
 

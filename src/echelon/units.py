@@ -84,3 +84,9 @@ def slurm_size(num_bytes: int) -> str:
 def amount(value: float) -> str:
     """Write a number with two digits at most after the point: 16, 0.5, 3.33."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def cost(value: float, unit: str) -> str:
+    """Write a bill: 1 GPU-hour, 4.5 GPU-hours."""
+    text = amount(value)
+    return f"{text} {unit.removesuffix('s') if text == '1' else unit}"

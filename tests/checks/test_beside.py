@@ -31,8 +31,8 @@ from echelon.node.survey.lookout import Busy
 from echelon.node.survey.nouns import Device, Survey, plain
 
 UNTIL_FOUND = 'until grep -q \'"event": "finding"\' "$ECHELON_RUN_DIR/events.jsonl"; do sleep 0.1; done'
-REMEDY = "; ask for fewer, or start a rank for each"
-MISSPELT = "nothing reads NCLL_DEBUG; NCCL_DEBUG is read; export NCCL_DEBUG=INFO; unset NCLL_DEBUG"
+REMEDY = "; ask for fewer devices, or start a rank for each device"
+MISSPELT = "nothing reads NCLL_DEBUG; programs read NCCL_DEBUG; export NCCL_DEBUG=INFO; unset NCLL_DEBUG"
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -151,7 +151,7 @@ def test_what_cannot_be_judged_stops_nothing() -> None:
     heard = Heard(judge, num_nodes=1)
     heard.hear("nid1", "survey", survey={"odd": 1})
     assert len(heard.said) == 1
-    assert heard.said[0].startswith("check: the nodes cannot be judged: nid1: answered something else")
+    assert heard.said[0].startswith("check: echelon cannot judge the nodes: nid1: gave an unexpected answer")
 
 
 def test_all_well_is_silence_and_many_findings_are_few_lines() -> None:
@@ -173,8 +173,8 @@ def busy(*most: int, looks: int = 7) -> list[dict[str, Any]]:
     ("load_of_nodes", "wanted"),
     [
         ([busy(0, 90, 0, 0), busy(0, 80, 0, 0)],
-         [f"note: 6 of 8 devices were never seen busy: 0,2-3 on nid[1-2]{REMEDY}"]),
-        ([busy(1, 100), busy(90, 0)], [f"note: 1 of 4 devices were never seen busy: 1 on nid2{REMEDY}"]),
+         [f"note: echelon never saw 6 of 8 devices busy: 0,2-3 on nid[1-2]{REMEDY}"]),
+        ([busy(1, 100), busy(90, 0)], [f"note: echelon never saw 1 of 4 devices busy: 1 on nid2{REMEDY}"]),
         ([busy(0, 0, looks=3)], []),  # it may still be importing
         ([], []),
     ],

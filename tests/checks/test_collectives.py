@@ -156,7 +156,7 @@ def test_the_command_measures(tmp_path: Path) -> None:
     assert slow["severity"] == "warning"
     assert "0% of what 1 such node of mine reach, 90000.00 GB/s" in slow["message"]
     assert slow["source"] == "a page that dreams, 2026-11-20"
-    assert "nothing is kept: it is not good: bus bandwidth" in done.stderr
+    assert "echelon keeps no reference: it is not good: bus bandwidth" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
@@ -192,19 +192,19 @@ def test_a_good_sweep_is_let_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "lines", "severity", "says"),
     [
-        ({"libraries": {"0": []}}, [SOCKET], "error", "go by Socket nmn0, not by the fast network (hsn0, hsn1"),
+        ({"libraries": {"0": []}}, [SOCKET], "error", "use Socket nmn0, not the fast network (hsn0, hsn1"),
         ({}, [CXI], "note", "pass through the host's memory"),
         ({"traffic": {"0": {"nmn0": 900 * MIB}}}, [CXI, GDR], "warning", "900 MiB went over nmn0"),
         (
             {"slow": {"bad": [2], "undecided": [], "between": [], "num_rounds": 2},
              "rounds": [{"groups": [{"nodes": [2, 3], "seconds": 0.2, "is_slow": True},
                                     {"nodes": [0, 1], "seconds": 0.01, "is_slow": False}]}]},
-            [CXI, GDR], "error", "it is slow in every group: 200.0 ms, where others take 10.0 ms",
+            [CXI, GDR], "error", "it is slow in every group: 200.0 ms, but other nodes take 10.0 ms",
         ),
         ({"slow": {"bad": [], "undecided": [], "between": [[0, 1]], "num_rounds": 3}}, [CXI, GDR], "warning",
          "slow between nid1 and nid2"),
         ({"slow": {"bad": [], "undecided": [0, 1], "between": [], "num_rounds": 3}}, [CXI, GDR], "warning",
-         "slow with every partner, none of which is well: nid[1-2]"),
+         "slow with every partner, but no partner is known to be good: nid[1-2]"),
     ],
 )  # fmt: skip
 def test_what_a_sweep_shows(changes: dict[str, Any], lines: list[str], severity: str, says: str) -> None:

@@ -88,8 +88,8 @@ def test_what_is_kept_is_compared_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says", "hint"),
     [
-        (("--keep",), "--keep is for what is measured", "--collectives --keep"),
-        (("--keep", "--collectives"), "--keep is for a machine that is known", "echelon machines learn"),
+        (("--keep",), "--keep needs --collectives, which measures the bandwidth", "--collectives --keep"),
+        (("--keep", "--collectives"), "--keep needs a known machine", "echelon machines learn"),
     ],
 )
 def test_what_cannot_be_kept(tmp_path: Path, words: tuple[str, ...], says: str, hint: str) -> None:

@@ -21,7 +21,7 @@ def test_error_stops_the_run(tmp_path: Path, level: str) -> None:
     """What the run would fail with is told with its remedy, before anything starts."""
     done = run(tmp_path, "--check", level, "-n", "1", NCCL_SOCKET_IFNAME="hsn0")
     assert done.returncode == 2
-    assert "NCCL_SOCKET_IFNAME=hsn0 is none of the node's interfaces; export NCCL_SOCKET_IFNAME=" in done.stderr
+    assert "NCCL_SOCKET_IFNAME=hsn0 matches no interface of the node; export NCCL_SOCKET_IFNAME=" in done.stderr
     assert "echelon run --check off" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +47,7 @@ def test_not_asked(tmp_path: Path, words: tuple[str, ...]) -> None:
     [
         (
             ("--check", "full", "--exclude-bad"),
-            "--exclude-bad leaves out nodes of an allocation, and here is one machine",
+            "--exclude-bad leaves out nodes of an allocation, but this is a single machine",
         ),
         (("--exclude-bad",), "--exclude-bad leaves out nodes of an allocation"),
     ],
@@ -76,7 +76,7 @@ def test_nodes_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "NCCL_SOCKET_IFNAME=hsn0 is none of the nodes' interfaces" in done.stderr.replace("node's", "nodes'")
+    assert "NCCL_SOCKET_IFNAME=hsn0 matches no interface of the node" in done.stderr.replace("node's", "nodes'")
     assert not (tmp_path / "begun").exists()
 
 
@@ -98,6 +98,6 @@ def test_run_goes_on_without_a_bad_node(slurm: Cluster, tmp_path: Path) -> None:
     assert [line.rpartition("rank ")[2] for line in lines] == [
         f"{rank} of 6 on {node}" for rank, node in enumerate(sorted(["nid005000", "nid005001", "nid005003"] * 2))
     ], done.stdout + done.stderr
-    assert "echelon: check: goes on without nid005002: 2 ranks on 1 core" in done.stderr
+    assert "echelon: check: continues without nid005002: 2 ranks on 1 core" in done.stderr
     done = slurm.run("salloc", "-N2", *command, *script, cwd=tmp_path, check=False)
-    assert "--exclude-bad leaves out what a check finds, and none was asked for" in done.stderr
+    assert "--exclude-bad leaves out nodes that fail a check, but no check comes before this run" in done.stderr

@@ -47,7 +47,7 @@ def test_what_all_nodes_have_is_told_once(slurm: Cluster, tmp_path: Path) -> Non
     assert done.returncode == 1, done.stdout
     assert [[word.strip() for word in row if word.strip()][:2] for row in rows] == [["warning", "all"]]
     assert "3 nodes alike: " in done.stdout
-    assert "to do without" not in done.stderr
+    assert "leave these nodes out" not in done.stderr
 
 
 def test_devices_of_the_job_that_cannot_be_seen(slurm: Cluster, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_devices_of_the_job_that_cannot_be_seen(slurm: Cluster, tmp_path: Path) 
     found = answer(slurm, tmp_path, "-N2 --gpus-per-node=8 --cpus-per-gpu=1", "--fast")
     rows = [each for each in found["findings"] if each["check"] == "devices"]
     assert [(each["severity"], each["message"], len(each["nodes"])) for each in rows] == [
-        ("warning", "none of the 8 devices that the job was given can be seen", 2)
+        ("warning", "the job has 8 devices, but this node sees none of them", 2)
     ]
 
 

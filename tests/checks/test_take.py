@@ -45,7 +45,7 @@ def test_an_allocation_without_srun_is_this_node(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]"}
     done = check("--fast", folder=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
-    assert "note: srun cannot be found, as inside of a container: this node alone is looked at" in done.stderr
+    assert "note: there is no srun here (this may be a container): echelon checks only this node" in done.stderr
     assert " on 1 node in " in done.stdout
 
 
@@ -161,7 +161,7 @@ def test_why_an_amd_device_is_held_down(
         table.unlink()
     assert survey.healths.devices[2].throttled == why
     said = [each.message for each in nodes.judge(good, [survey]) if each.check == "health"]
-    assert said == [f"device 2 is held down: {each}" for each in why]
+    assert said == [f"device 2 runs at reduced speed: {each}" for each in why]
 
 
 def test_a_file_that_blocks_costs_one_part(forest: nodes.Forest) -> None:
@@ -250,15 +250,15 @@ def test_a_mask_by_taskset_is_seen(tmp_path: Path) -> None:
 def test_a_limit_of_open_files_is_seen(tmp_path: Path) -> None:
     """ulimit -n 100 is found, with the ulimit that repairs it."""
     found = answer("--fast", folder=tmp_path, before=("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh"))
-    assert "warning: 100 files may be open at once" in messages(found)
+    assert "warning: the limit is 100 open files" in messages(found)
     assert "→ ulimit -n " in messages(found)
 
 
 def test_a_variable_is_seen_on_this_machine(tmp_path: Path) -> None:
     """The environment of the command is that which is judged."""
     found = answer("--fast", folder=tmp_path, NCLL_DEBUG="INFO", TRITON_CACHE_DIR="/tmp/$(whoami)")
-    assert "nothing reads NCLL_DEBUG; NCCL_DEBUG is read" in messages(found)
-    assert "error: TRITON_CACHE_DIR is a text that nobody has filled in" in messages(found)
+    assert "nothing reads NCLL_DEBUG; programs read NCCL_DEBUG" in messages(found)
+    assert "error: TRITON_CACHE_DIR holds an unexpanded placeholder" in messages(found)
 
 
 def test_exit_codes(tmp_path: Path) -> None:
@@ -272,15 +272,15 @@ def test_exit_codes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("train.py",), "it looks at nodes"),
+        (("train.py",), "it checks nodes"),
         (("-n", "none"), "a whole number from 1 to 4096"),
         (("-n", "0"), "a whole number from 1 to 4096"),
         (("--deadline", "-3"), "a whole number from 1 to 3600"),
-        (("--checkpoints", ""), "a folder is wanted"),
-        (("--checkpoints", "/etc/passwd"), "a folder is wanted"),
+        (("--checkpoints", ""), "give a folder"),
+        (("--checkpoints", "/etc/passwd"), "give a folder"),
         (("--machine", "nowhere"), "nowhere"),
-        (("--machine", ""), "a name is wanted"),
-        (("--json", "--exclude-bad"), "both want the output"),
+        (("--machine", ""), "give the name of a machine"),
+        (("--json", "--exclude-bad"), "both write to standard output"),
         (("--fats",), "--fast"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_node_that_dies_is_left_out(folder: Path) -> None:
 def test_a_node_with_a_setting_of_its_own_is_named(folder: Path) -> None:
     """A variable that one node has for itself is told with the value of the others."""
     said, bad = judged(survey('NCCL_PROTO=LL "$@"'))
-    assert "127.0.5.3: NCCL_PROTO is LL, on most nodes not set" in said
+    assert "127.0.5.3: NCCL_PROTO is LL; on most nodes it is not set" in said
     assert bad == []  # a warning
 
 

@@ -10,9 +10,9 @@ from .runs import FOLDER, start
 
 REFUSED = {
     "cnn_batchnorm": "changes its buffer",
-    "loss_in_model": "its mean leaves targets out",
-    "seq2seq": "through the whole of a batch, then through single samples",
-    "whole_batch_gradient": "torch.autograd.grad is called for what is the same for all samples",
+    "loss_in_model": "the mean in this loss leaves targets out",
+    "seq2seq": "gradients cannot pass from functions of the whole batch to functions of single samples",
+    "whole_batch_gradient": "torch.autograd.grad for a tensor that has no entry for each sample",
 }
 SOME = ("critic_penalty", "gan", "graphs", "iterable_workers", "lbfgs", "simclr", "sparse_embedding", "transformer_lm")
 ALL = sorted(path.stem for path in FOLDER.glob("*.py"))

@@ -29,33 +29,33 @@ FSDP = ("checkpoint_resume", "gan", "grad_scaler", "seq2seq", "transformer_lm", 
 NOT_FSDP: dict[str, str] = {
     "ema": "mixed torch.Tensor and DTensor",
     "lbfgs": "LBFGS computes with all weights as one vector",
-    "unfreeze_midway": "was frozen after the model was sharded, and fully_shard does not notice",
+    "unfreeze_midway": "was frozen after echelon sharded the model, and fully_shard does not notice",
 }
 
 # The bias of queries, keys and values: the gradient of the keys' third is rounding, and Adam makes steps of it.
 ROUNDING = {"dropout_transformer": "self_attn.in_proj_bias"}
 
-NOT_ONE_DEVICE = "the first step is not that of one device"
+NOT_ONE_DEVICE = "the first step differs from one device"
 REFUSED: dict[str, str] = {
-    "batch_sampler_of_one": "the script's batch has 1 sample, and there are 2 ranks to share it",
+    "batch_sampler_of_one": "the script's batch has 1 sample, but 2 ranks share it",
     "caught_on_a_rank": "Strict raised ValueError: an outlier on rank 1, for this rank's samples of a batch",
     "data_parallel": "the script uses nn.DataParallel",
     "buffer_of_rows": NOT_ONE_DEVICE + ": the model changes its buffer Centred.mean with the samples that it gets",
-    "full_graph": "Net was called with one graph: 90 nodes, a tensor of shape (90, 5)",
+    "full_graph": "the script called Net with one graph: 90 nodes in a tensor of shape (90, 5)",
     "hidden_process_group": "the script distributes itself: it calls torch.distributed.init_process_group()",
     "mentions_ddp": "distributes itself: it mentions torch.nn.parallel.DistributedDataParallel",
     "negatives_in_model": NOT_ONE_DEVICE,
-    "one_by_one": "the script's batch has 1 sample, and there are 2 ranks to share it",
+    "one_by_one": "the script's batch has 1 sample, but 2 ranks share it",
     "own_process_group": "distributes itself: it mentions torch.distributed",
     "model_by_hand": "no optimizer of torch.optim has the weights",
     "one_sample_drawn": "the batch has 1 sample, and 2 ranks cannot share it: Sequential was called with",
     "own_update": "no optimizer of torch.optim has the weights (of shape (4, 1), (1,)): the script",
-    "sparse_graph": "GCN was called with one graph: 40 nodes",
-    "weights_in_functions": "no model was called: the script called forward() directly, or functions with the weights",
+    "sparse_graph": "the script called GCN with one graph: 40 nodes",
+    "weights_in_functions": "called no model: it called forward() directly, or functions with the weights",
     "reads_rank": "distributes itself: it reads RANK",
-    "time_first": "whose samples stand in dim 1: LSTM has batch_first=False",
-    "word_language_model": "RNNModel was called with a tensor of shape (7, 8), whose samples stand in dim 1",
-    "two_devices": "the model has parts on several devices: cpu, meta",
+    "time_first": "its batch dimension is dim 1: LSTM has batch_first=False",
+    "word_language_model": "the script called RNNModel with a tensor of shape (7, 8), and its batch dimension is dim 1",
+    "two_devices": "the model has parameters on several devices: cpu, meta",
     "uses_accelerate": "distributes itself: it imports accelerate",
     "uses_lightning": "distributes itself: it imports lightning",
 }
@@ -193,14 +193,14 @@ def test_refused_program(tmp_path: Path) -> None:
     """A program after -- cannot be scaled."""
     done = start(Path("true"), 2, tmp_path, "--")
     assert done.returncode == 2
-    assert "--scale data is for a Python script, and true is any program" in done.err
+    assert "--scale data is for a Python script, but echelon does not look into true" in done.err
 
 
 def test_refused_more_ranks_than_samples(tmp_path: Path) -> None:
     """A script that trains on 4 ranks is refused on 5 where its batches have 4 samples."""
     done = start(FOLDER / "accumulate.py", 5, tmp_path)
     assert done.returncode == 2
-    assert "the script's batch has 4 samples, and there are 5 ranks to share it" in done.err
+    assert "the script's batch has 4 samples, but 5 ranks share it" in done.err
 
 
 def test_every_refused_script_is_listed() -> None:

@@ -160,12 +160,12 @@ def test_one_rank_alone_has_no_thread_limit():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no program to become"),
-        (["--visible", "own"], "no program to become"),
+        ([], "echelon exec needs a program"),
+        (["--visible", "own"], "echelon exec needs a program"),
         (["--visible"], "--visible takes own or all, not ''"),
         (["--visible=some", "python"], "--visible takes own or all, not 'some'"),
         (["--visibel=own", "python"], "did you mean --visible?"),
-        (["-x", "python"], "there is no option -x"),
+        (["-x", "python"], "echelon has no option -x"),
         (["no-such-folder/train"], "there is no program no-such-folder/train"),
         (["pyton3-does-not-exist-xyz"], "there is no program pyton3-does-not-exist-xyz"),
         (["/usr"], "/usr is a folder"),
@@ -193,7 +193,7 @@ def test_refusal_of_a_mistyped_program():
     [
         ("train.py", "print(1)", 0o644, "hint: echelon exec python {path}"),
         ("start", "echo", 0o644, "hint: chmod +x {path}"),
-        ("start", "#!/no/such/python\n", 0o755, "interpreter that is not there: #!/no/such/python"),
+        ("start", "#!/no/such/python\n", 0o755, "interpreter that does not exist: #!/no/such/python"),
         ("start", "echo hello\n", 0o755, "hint: echelon exec bash {path}"),
     ],
 )

@@ -58,7 +58,7 @@ def test_the_others_go_on(tmp_path: Path) -> None:
         code, out, err = run.finish()
     assert code == 0, err
     assert out.splitlines() == ["attempt 0 of 6", "attempt 0 of 4"]
-    assert re.search(r"lost agent: .* is gone .*; going on with 4 ranks on 2 of 3 nodes", err)
+    assert re.search(r"lost agent: .* is gone .*; continuing with 4 ranks on 2 of 3 nodes", err)
     assert "echelon: 4 ranks on 2 nodes" in err
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
@@ -89,7 +89,7 @@ def test_the_same_bits_with_fewer_nodes(tmp_path: Path) -> None:
         third.send_signal(signal.SIGKILL)
         code, out, err = run.finish(seconds=120)
     assert code == 0, err
-    assert "going on with 2 ranks on 2 of 4 nodes" in err
+    assert "continuing with 2 ranks on 2 of 4 nodes" in err
     assert out == done.stdout
 
 
@@ -109,7 +109,7 @@ def test_node_of_a_job_fails(slurm: Cluster, tmp_path: Path) -> None:
         slurm.reset()
     assert code == 0, err
     assert out.splitlines() == ["attempt 0 of 6", "attempt 0 of 4"]
-    assert "going on with 4 ranks on 2 of 3 nodes" in err
+    assert "continuing with 4 ranks on 2 of 3 nodes" in err
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
@@ -125,7 +125,7 @@ def test_task_of_a_node_is_killed(slurm: Cluster, tmp_path: Path) -> None:
     code, out, err = run.finish()
     assert code == 0, err
     assert out.splitlines() == ["attempt 0 of 4", "attempt 0 of 2"]
-    assert "going on with 2 ranks on 1 of 2 nodes" in err
+    assert "continuing with 2 ranks on 1 of 2 nodes" in err
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
@@ -139,7 +139,7 @@ def test_submitted_job_outlives_its_nodes(tmp_path: Path) -> None:
         )
 
     script = submit("--min-nodes", "3").stdout
-    assert re.search(r"^#SBATCH --no-kill +# where a node fails, the others go on$", script, re.MULTILINE)
+    assert re.search(r"^#SBATCH --no-kill +# if a node fails, the others continue$", script, re.MULTILINE)
     assert " --nnodes=3:4 " in script
     assert "--no-kill" not in submit("--min-nodes", "4").stdout
     as_torchrun = submit("--", "torchrun", "--nnodes=3:4", "--nproc-per-node=8").stdout
@@ -147,10 +147,10 @@ def test_submitted_job_outlives_its_nodes(tmp_path: Path) -> None:
     assert "--nnodes=3:4" in as_torchrun.splitlines()[-1]
     for options, message, hint in (
         (("--min-nodes", "5"), "--min-nodes 5: the job has 4 nodes", "--min-nodes 3"),
-        (("--min-nodes", "0"), "--min-nodes 0: a number of at least 1 is wanted", "--min-nodes 1"),
-        (("--min-nodes", "2", "--plain"), "a plain script does not go on where a node fails", "without --plain"),
+        (("--min-nodes", "0"), "--min-nodes 0: give a number of at least 1", "--min-nodes 1"),
+        (("--min-nodes", "2", "--plain"), "a plain script cannot continue when a node fails", "without --plain"),
         (("--min-nodes", "2", "--", "torchrun"), "torchrun counts its nodes itself", "torchrun --nnodes=2:MAX"),
-        (("--min-nodes", "2", "--", "srun"), "srun counts its nodes itself", "the script without its launcher"),
+        (("--min-nodes", "2", "--", "srun"), "srun counts its nodes itself", "start the script without its launcher"),
     ):
         done = submit(*options)
         assert done.returncode == 2

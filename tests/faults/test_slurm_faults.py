@@ -92,7 +92,7 @@ def test_cancelled_job(tmp_path: Path, wide: Cluster) -> None:
 
 def test_cancelled_step(tmp_path: Path, wide: Cluster) -> None:
     """A step that is cancelled by itself is not taken for the job, which goes on."""
-    cause = "ended by Slurm: the step was cancelled, and the job goes on"
+    cause = "ended by Slurm: the step was cancelled, but the job continues"
     strike_many(tmp_path, wide, lambda run, _: wide.run("scancel", f"{run.job}.0"), cause, times=4)
 
 

@@ -65,7 +65,7 @@ def test_losses_are_those_of_one_process(
             ["--batch-size", "63"],
             "2 ranks cannot share 63 rows: try --batch-size 64",
         ),
-        ("echelon run -n 2 with_mpi.py", [], "imports mpi4py: COMM_WORLD has the ranks that MPI has started"),
+        ("echelon run -n 2 with_mpi.py", [], "imports mpi4py: COMM_WORLD holds only ranks that MPI starts"),
         ("env WORLD_SIZE=2 python with_mpi.py", [], "WORLD_SIZE is 2, but MPI sees 1: start the ranks by mpiexec"),
     ],
 )

@@ -158,7 +158,7 @@ def test_signs_that_an_encoding_lacks(folder: Path, encoding: str) -> None:
     [
         ("echelon run --nnodes 2 --node-rank 1 --master-addr no.such.host.invalid t.py", "no.such.host.invalid"),
         ("echelon run --nnodes 2 --node-rank 0 --master-addr no.such.host.invalid t.py", "no.such.host.invalid"),
-        (f"echelon run --nnodes 2 --node-rank 1 --master-addr {'a' * 70}.invalid t.py", "is unknown here"),
+        (f"echelon run --nnodes 2 --node-rank 1 --master-addr {'a' * 70}.invalid t.py", "does not know the rendezvous"),
         ("echelon run $'two\\nlines.py'", "two\\nlines.py"),
         (f"echelon run -n {BIG} t.py", "(5000 characters)"),
         (f"echelon check -n {BIG}", "-n"),

@@ -131,7 +131,7 @@ def test_many_wrong_ranks_are_counted(lumi: Binding) -> None:
     told = Told()
     told.hear(0, "n0", rows(lumi, **{f"rank_{rank}": {"cpus": [0]} for rank in range(8)}))
     assert len(told.lines) == 5
-    assert told.lines[-1] == "warning: and 4 more ranks sit elsewhere than planned (events.jsonl)"
+    assert told.lines[-1] == "warning: and 4 more ranks run elsewhere than planned (events.jsonl)"
 
 
 def test_all_nodes_are_waited_for(lumi: Binding) -> None:
@@ -193,7 +193,7 @@ def test_node_that_is_not_bound_is_named_beside_the_others(lumi: Binding) -> Non
         told.bound.hear(agent, "n0", {"kind": "unbound", "why": "8 ranks share 2 cores"})
     told.hear(2, "n1", rows(lumi, 8))
     assert told.lines == [
-        "note: ranks are not bound on n0: 8 ranks share 2 cores",
+        "note: echelon does not bind the ranks on n0: 8 ranks share 2 cores",
         "bound: 8 ranks, each on the 7 cores nearest to its device (proved)",
     ]
 
@@ -208,4 +208,4 @@ def test_ranks_that_ended_unseen_are_counted(lumi: Binding) -> None:
     """A rank that ended before it was seen is no proof."""
     told = Told()
     told.bound.hear(0, "n0", {"kind": "bound", "ranks": rows(lumi)[:6], "is_change": False, "num_unseen": 2})
-    assert told.lines[0].endswith("(proved; 2 ended before they were seen)")
+    assert told.lines[0].endswith("(proved; 2 ended before echelon saw them)")

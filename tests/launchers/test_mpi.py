@@ -65,7 +65,7 @@ def test_words_that_mpirun_refuses_are_shown(shell: Shell) -> None:
     require("mpirun")
     done = shell.run("--", "mpirun", "-n", "2", "-f", "/nowhere/hosts", "python", "train.py")
     assert done.exit_code == 2
-    assert "/nowhere/hosts cannot be read" in done.said
+    assert "echelon cannot read the host file /nowhere/hosts" in done.said
     missing = shell.run("--", "mpirun", "-n", "2", "--wdir", "/nowhere/at/all", "python", "train.py")
     assert missing.exit_code not in (0, None)
     assert "mpirun ended with exit code" in missing.said

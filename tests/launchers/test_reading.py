@@ -158,12 +158,12 @@ def test_a_number_for_all_nodes_is_divided(monkeypatch: pytest.MonkeyPatch, text
     ("text", "parts"),
     [
         ("-n 4 -- torchrun --nproc-per-node=2 t.py",
-         ("-n 4 asks for 4", "--nproc-per-node=2 for 2", "echelon run -n 4 t.py")),
+         ("-n 4 asks for 4", "--nproc-per-node=2 asks for 2", "echelon run -n 4 t.py")),
         ("--nnodes 3 -- torchrun --nnodes=2 t.py", ("--nnodes 3", "for 2", "echelon run -- torchrun --nnodes=2")),
         ("--max-restarts 1 -- torchrun --max-restarts=3 t.py", ("restarts", "for 3")),
-        ("-n 4 -- deepspeed --num_gpus 2 t.py", ("-n 4 asks for 4", "--num_gpus 2 for 2")),
+        ("-n 4 -- deepspeed --num_gpus 2 t.py", ("-n 4 asks for 4", "--num_gpus 2 asks for 2")),
         ("-n 3 -- accelerate launch --num_processes 2 t.py",
-         ("3 per node on 1 node are 3", "--num_processes 2", "2 in all")),
+         ("3 per node on 1 node make 3", "--num_processes 2", "2 in all")),
         ("-n 3 -- mpirun -n 2 true", ("3 per node", "mpirun -n 2")),
         ("-- srun --ntasks-per-node=4 torchrun t.py", ("two launchers", "starts 4 of torchrun", "--ntasks-per-node=1")),
         ("-- srun -n 2 mpirun -n 2 true", ("two launchers", "srun and mpirun")),
@@ -182,9 +182,9 @@ def test_two_launchers_that_disagree(text: str, parts: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("-- torchrun", ("no script", "echelon run -- torchrun")),
+        ("-- torchrun", ("needs a script", "echelon run -- torchrun")),
         ("-- torchrun --nnodes", ("--nnodes needs a value",)),
-        ("-- torchrun --no-pithon t.py", ("no option --no-pithon", "--no-python")),
+        ("-- torchrun --no-pithon t.py", ("does not know the option --no-pithon", "--no-python")),
         ("-- accelerate launch --num_proceses 2 t.py", ("--num_proceses", "--num-processes")),
         ("-- accelerate launch --num_processes two t.py", ("--num_processes two", "whole number")),
         ("-- accelerate launch --mixed_precision fp17 t.py", ("fp17", "no, fp16, bf16, fp8")),
@@ -192,8 +192,8 @@ def test_two_launchers_that_disagree(text: str, parts: Sequence[str]) -> None:
         ("-- accelerate launch --cpu=1 t.py", ("takes no value",)),
         ("-- deepspeed --autotuning run t.py", ("--autotuning run", "without echelon")),
         ("-- deepspeed --num_gpus 0 t.py", ("--num_gpus 0", "at least 1")),
-        ("-- deepspeed --hostfile none t.py", ("none", "cannot be read")),
-        ("-- deepspeed --include localhost:0 --num_gpus 1 t.py", ("do not go together",)),
+        ("-- deepspeed --hostfile none t.py", ("none", "cannot read")),
+        ("-- deepspeed --include localhost:0 --num_gpus 1 t.py", ("exclude each other",)),
         ("-- deepspeed --hostfile bad t.py", ("line 2 of bad", "nid2 slots four", "slots=4")),
         ("-- deepspeed --hostfile uneven t.py", ("nid1: 4, nid2: 2",)),
         ("-- deepspeed --hostfile uneven --include nid3 t.py", ("nid3", "nid1, nid2")),
@@ -203,7 +203,7 @@ def test_two_launchers_that_disagree(text: str, parts: Sequence[str]) -> None:
         ("-- mpirun -H a:2,b:2 true", ("a, b", "ssh")),
         ("-- horovodrun python t.py", ("needs -np",)),
         ("-- horovodrun -np 2 --min-np 1 python t.py", ("--min-np 1",)),
-        ("-- srun -n 2 python t.py", ("outside of an allocation", "salloc")),
+        ("-- srun -n 2 python t.py", ("outside an allocation", "salloc")),
         ("-- srun --nodelist a python t.py", ("--nodelist a", "--nnodes")),
     ],
 )  # fmt: skip
@@ -219,9 +219,9 @@ def test_wrong_lines_are_refused(text: str, parts: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("-- mpirun -n 3 true", ("3 ranks cannot be shared evenly by 2 nodes", "--nnodes 1")),
+        ("-- mpirun -n 3 true", ("2 nodes cannot share 3 ranks evenly", "--nnodes 1")),
         ("-- mpirun -n 4 -H a:2,b:2 true", ("a, b", "nid1, nid2")),
-        ("-n 1 -- accelerate launch --num_processes 4 t.py", ("1 per node on 2 nodes are 2", "4 in all")),
+        ("-n 1 -- accelerate launch --num_processes 4 t.py", ("1 per node on 2 nodes make 2", "4 in all")),
     ],
 )
 def test_lines_that_do_not_fit_the_allocation(text: str, parts: Sequence[str]) -> None:
@@ -239,8 +239,8 @@ def test_what_has_no_meaning_is_named_once_with_its_reason() -> None:
     """Accepted and said; DeepSpeed's own port is one of them."""
     line = read("deepspeed --master_port 1234 --bind_cores_to_rank --launcher slurm t.py")
     assert dict(line.no_meaning) == {
-        "--master_port": "a free one is taken",
-        "--bind_cores_to_rank": "ranks are bound by --bind",
+        "--master_port": "echelon takes a free port",
+        "--bind_cores_to_rank": "--bind binds ranks",
         "--launcher": "echelon starts the ranks",
     }
 

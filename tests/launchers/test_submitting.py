@@ -69,9 +69,9 @@ def test_numbers_of_the_line_are_booked(shell: Shell, line: str, options: list[s
         ("torchrun --nnodes=2 --nproc-per-node=4 train.py", ["--nodes", "3"], ("--nodes 3", "--nnodes=2", "--nodes 2")),
         ("torchrun --nproc-per-node=3 train.py", ["--gpus", "8"], ("--gpus 8", "3 ranks per node", "--gpus 6")),
         ("accelerate launch --num_processes 16 train.py", ["--gpus", "8"], ("--gpus 8", "16 ranks", "--gpus 16")),
-        ("mpirun -n 8 -ppn 8 python train.py", ["--nodes", "2"], ("-n 8", "8 on each of 2 nodes are 16")),
-        ("mpirun -n 4 -H a,b python train.py", [], ("names a, b", "Slurm's to say", "--nodes 2")),
-        ("deepspeed --include localhost:0,2 train.py", [], ("devices 0,2", "from 0 on", "--gpus 2")),
+        ("mpirun -n 8 -ppn 8 python train.py", ["--nodes", "2"], ("-n 8", "8 on each of 2 nodes make 16")),
+        ("mpirun -n 4 -H a,b python train.py", [], ("names a, b", "Slurm chooses the nodes of a job", "--nodes 2")),
+        ("deepspeed --include localhost:0,2 train.py", [], ("devices 0,2", "numbers them from 0", "--gpus 2")),
         ("horovodrun -np 16 python train.py", [], ("2 nodes by ssh", "without it", "train.py")),
         ("torchrun --nproc-per-node=gpu train.py", [], ("--gpus or --nodes is required",)),
         ("torchrun --nproc-per-node=8 trian.py", [], ("trian.py", "train.py")),
@@ -103,7 +103,7 @@ def test_what_would_fail_in_every_rank(shell: Shell, line: str) -> None:
         assert done.returncode == 0, done.stderr  # any program, which is not read
         return
     assert done.returncode == 2
-    assert "t.py, line 2: Trainer(devices=4), and this run has 2 ranks on each node" in done.stderr
+    assert "t.py, line 2: Trainer(devices=4) does not match this run, which has 2 ranks on each node" in done.stderr
 
 
 def test_a_plain_script_of_a_line(shell: Shell) -> None:
@@ -114,9 +114,9 @@ def test_a_plain_script_of_a_line(shell: Shell) -> None:
     assert "echelon run" not in done.stdout
     done = submit(shell, "deepspeed --num_gpus 8 train.py", "--plain")
     assert done.returncode == 2
-    assert "a plain script cannot say all that deepspeed does: --local_rank=K for each rank" in done.stderr
+    assert "a plain script cannot do everything that deepspeed does: --local_rank=K for each rank" in done.stderr
     done = submit(shell, "torchrun --nproc-per-node=8 --max-restarts=2 train.py", "--plain")
-    assert "a plain script cannot say all that torchrun does: --max-restarts=2" in done.stderr
+    assert "a plain script cannot do everything that torchrun does: --max-restarts=2" in done.stderr
 
 
 @pytest.mark.slurm

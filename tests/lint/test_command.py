@@ -42,12 +42,12 @@ def test_report_shows_the_line_and_a_caret(tmp_path: Path) -> None:
     assert out.splitlines() == [
         "job.sh",
         "",
-        "  error[ECH303] then is read as an argument: a ; must stand before it",
+        "  error[ECH303] the shell reads then as an argument: put a ; before it",
         "  2 │ if [ $A -eq 2 ] then",
         "    │                 ^^^^",
         "    = repair: ; then",
         "",
-        "1 error in 1 file, judged for lumi; --fix repairs 1; echelon lint --explain ECH303 says why",
+        "1 error in 1 file, judged for lumi; --fix repairs 1; echelon lint --explain ECH303 gives the reason",
     ]
 
 
@@ -110,10 +110,10 @@ def test_machine_is_recognised_by_partition(tmp_path: Path) -> None:
 
 
 def test_unknown_machine_is_said(tmp_path: Path) -> None:
-    """Where no machine is known, its limits are not judged, and that is said on standard error."""
+    """Where echelon does not know this machine, its limits are not judged, and that is said on standard error."""
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH -p gpu -t 24:00:00\n")
     code, _, err = lint(tmp_path, "job.sh")
-    assert (code, "no machine is known" in err) == (0, True)
+    assert (code, "echelon does not know this machine" in err) == (0, True)
 
 
 @pytest.mark.parametrize("code", table.CODES)
@@ -135,14 +135,14 @@ def test_list_and_explain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "content", "said"),
     [
-        ((), b"", "no file was given"),
-        (("none.sh",), b"", "none.sh cannot be read: No such file"),
+        ((), b"", "echelon lint needs a file"),
+        (("none.sh",), b"", "echelon cannot read none.sh: No such file"),
         (("given.sh",), b"\x7fELF\0\1", "not text"),
         (("given.sh",), b"#" * (11 << 20), "a script of its kind has at most"),
         (("given.ipynb",), b"{}", "is a notebook"),
-        (("--machine", "lumy", "given.sh"), b"", "no machine 'lumy' is known"),
+        (("--machine", "lumy", "given.sh"), b"", "echelon knows no machine 'lumy'"),
         (("--explain", "ECH9999"), b"", "there is no rule 'ECH9999'"),
-        (("--fast", "given.sh"), b"", "there is no option --fast"),
+        (("--fast", "given.sh"), b"", "echelon has no option --fast"),
         ((".",), b"", ". is a folder"),
     ],
 )

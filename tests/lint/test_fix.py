@@ -85,7 +85,7 @@ def test_diff_writes_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert job.read_text() == WRONG
     subprocess.run(["git", "apply", "-p0", "-"], input=out, text=True, cwd=tmp_path, check=True)
     assert lint(tmp_path, "--machine", "lumi", "--diff", "job.sh") == (
-        0, "", "echelon: nothing that can be repaired for certain\n",
+        0, "", "echelon: no repair is certain\n",
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_standard_input_is_shown_and_not_written(tmp_path: Path) -> None:
     assert (code, out) == (1, CHANGED.replace("job.sh", "standard input"))
     code, out, err = lint(tmp_path, "--machine", "lumi", "--fix", "-", given=WRONG.encode())
     assert (code, out) == (2, "")
-    assert "--fix writes files, and standard input is none" in err and "hint: echelon lint --diff -" in err
+    assert "--fix writes files, but standard input is not a file" in err and "hint: echelon lint --diff -" in err
 
 
 def test_formats_have_the_output(tmp_path: Path) -> None:
@@ -107,15 +107,15 @@ def test_formats_have_the_output(tmp_path: Path) -> None:
     code, out, err = lint(tmp_path, "--machine", "lumi", "--fix", "--json", "job.sh")
     assert code == 0 and json.loads(out)["findings"] == [] and CHANGED in err
     code, out, err = lint(tmp_path, "--diff", "--json", "job.sh")
-    assert (code, out) == (2, "") and "--diff prints a difference, and --json findings" in err
+    assert (code, out) == (2, "") and "--diff prints a difference, but --json prints findings" in err
 
 
 def test_file_that_cannot_be_written(tmp_path: Path) -> None:
     """The file and the reason are named, and nothing is left beside it."""
-    with pytest.raises(UsageError, match=r"job.sh cannot be written: No such file or directory"):
+    with pytest.raises(UsageError, match=r"echelon cannot write .*job.sh: No such file or directory"):
         repairs.write(str(tmp_path / "gone" / "job.sh"), b"")
     (tmp_path / "job.sh").mkdir()
-    with pytest.raises(UsageError, match=r"job.sh cannot be written: Is a directory"):
+    with pytest.raises(UsageError, match=r"echelon cannot write .*job.sh: Is a directory"):
         repairs.write(str(tmp_path / "job.sh"), b"")
     assert [path.name for path in tmp_path.iterdir()] == ["job.sh"]
 
@@ -157,7 +157,7 @@ def test_clean_file_is_not_written(tmp_path: Path) -> None:
     before = path.stat()
     code, out, err = lint(tmp_path, "--fix", "train.py")
     assert (code, out) == (0, "nothing found in 1 file\n")
-    assert err == "echelon: nothing that can be repaired for certain\n"
+    assert err == "echelon: no repair is certain\n"
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 

@@ -24,8 +24,8 @@ for batch in batches:
     optimizer.step()
 """
 SAID = (
-    "echelon: lint: warning ECH509 in train.py:4: every rank writes 'model.pt': the file is whole only by luck, and 1 "
-    "more; echelon lint train.py\n"
+    "echelon: lint: warning ECH509 in train.py:4: every rank writes 'model.pt': the ranks overwrite each other's data, "
+    "and 1 more; echelon lint train.py\n"
 )
 
 

@@ -40,7 +40,7 @@ def test_a_template_is_not_filled_in() -> None:
         "#!/bin/bash\n{# made by a tool #}\n{% for line in options %}\n#SBATCH --{{ line }}\n{% endfor %}\n"
         "#SBATCH --nodes={{ nodes }}\n#SBATCH --time=1:00:00\nsrun python train.py\n"
     )
-    assert found == {"ECH118": ["{{ line }} has not been filled in", "{{ nodes }} has not been filled in"]}
+    assert found == {"ECH118": ["{{ line }} is a placeholder: replace it", "{{ nodes }} is a placeholder: replace it"]}
 
 
 @pytest.mark.parametrize("line", ["!pip install torch", "%matplotlib inline"])
@@ -48,7 +48,7 @@ def test_a_notebook_that_became_a_script(line: str) -> None:
     """Lines that only notebooks run are named as such, with the comment that they should be."""
     (finding,) = texts({"train.py": f"import torch\n{line}\n"}).findings
     assert (finding.code, finding.line, finding.repair) == ("ECH500", 2, f"# {line}")
-    assert "are for notebooks" in finding.message
+    assert "are only for notebooks" in finding.message
 
 
 def test_ranks_that_are_counted_in_two_words() -> None:
@@ -58,5 +58,5 @@ def test_ranks_that_are_counted_in_two_words() -> None:
         for each in texts({"job.sh": f"{HEAD}srun torchrun --standalone --nproc_per_node 1 train.py\n"}).findings
         if each.code == "ECH201"
     ]
-    assert finding.message == "1 rank on each node, and the job has 4 devices there"
+    assert finding.message == "1 rank on each node, but the job has 4 devices there"
     assert finding.repair == "--nproc_per_node=4"

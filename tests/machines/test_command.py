@@ -79,10 +79,10 @@ def test_json_has_the_keys_of_the_file(capsys: pytest.CaptureFixture[str]) -> No
     ("arguments", "message", "hint"),
     [
         (["lumy"], "did you mean lumi?", "echelon machines lumi"),
-        (["lumi", "roihu"], "one machine at a time: lumi roihu", "echelon machines lumi"),
+        (["lumi", "roihu"], "echelon machines shows one machine at a time: lumi roihu", "echelon machines lumi"),
         (["--jsn"], "no option --jsn", "did you mean --json?"),
-        (["lumi", "--force"], "--force is an option of learn", "echelon machines learn --force"),
-        (["--out", "x"], "--out is an option of learn", "echelon machines learn --out"),
+        (["lumi", "--force"], "--force is an option of echelon machines learn", "echelon machines learn --force"),
+        (["--out", "x"], "--out is an option of echelon machines learn", "echelon machines learn --out"),
         (["learn", "--out"], "--out needs a value", "echelon machines learn --out FILE"),
         (["learn", "--name="], "--name '': it needs a value", "echelon machines learn --name NAME"),
     ],
@@ -123,7 +123,7 @@ def test_file_that_is_there_is_kept(capsys: pytest.CaptureFixture[str], site: ob
     path.write_text("# mine\n")
     code, _, err = run(capsys, "learn")
     assert (code, path.read_text()) == (2, "# mine\n")
-    assert "is there already" in err
+    assert "already exists" in err
     assert run(capsys, "learn", "--force")[0] == 0
     assert path.read_text() != "# mine\n"
 
@@ -134,7 +134,7 @@ def test_learned_file_goes_where_it_is_wanted(capsys: pytest.CaptureFixture[str]
     assert run(capsys, "learn", "--out", "-")[1] == (tmp_path / "deep" / "m.toml").read_text()
     code, _, err = run(capsys, "learn", "--out", "/proc/none/m.toml")
     assert code == 2
-    assert "cannot be written" in err
+    assert "echelon cannot write" in err
 
 
 def test_known_machine_is_laid_over(
@@ -146,7 +146,7 @@ def test_known_machine_is_laid_over(
     site["scontrol", "show", "config"] = Finished(exit_code=0, stdout=text, stderr="")
     code, _, err = run(capsys, "learn")
     assert code == 0
-    assert "laid over what is known of lumi" in err
+    assert "laid over the known facts of lumi" in err
     machine = load.find("lumi", {"XDG_CONFIG_HOME": str(own_folder.parents[1])})
     below = load.load_shipped()["lumi"]
     limits = {row.name: row.max_nodes for row in machine.partitions}

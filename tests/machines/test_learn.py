@@ -256,7 +256,7 @@ def test_learns_from_a_real_slurm(slurm: Cluster, tmp_path: Path) -> None:
     assert (node["num_devices"], node["cores_per_device"], node["memory_bytes"]) == (8, 7, 480 << 30)
     again = slurm.run(*ECHELON, "machines", "learn", env=environ, check=False)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     assert slurm.run(*ECHELON, "machines", "learn", "--force", env=environ).stdout == learned.stdout
 
 
@@ -266,7 +266,7 @@ def test_probe_runs_on_a_node_of_a_real_slurm(slurm: Cluster, tmp_path: Path) ->
     environ = {**slurm.environ, "XDG_CONFIG_HOME": str(tmp_path)}
     done = slurm.run(*ECHELON, "machines", "learn", "--probe", "--partition", "dev-g", env=environ)
     text = Path(done.stdout.strip()).read_text()
-    assert "the probe saw no devices on a node of dev-g" in done.stderr or "[[node_type.nearest]]" in text
+    assert "the probe found no devices on a node of dev-g" in done.stderr or "[[node_type.nearest]]" in text
     assert [path.suffix for path in (tmp_path / "echelon" / "machines").iterdir()] == [".toml"]
 
 

@@ -100,7 +100,7 @@ REFUSED = [
     (
         "memory_bytes = 1024",
         'memory = "480G"',
-        r"memory = \"480G\" is not in a unit",
+        r"echelon does not know the unit of memory = \"480G\"",
         "memory_bytes = 515396075520   # 480 GiB",
     ),
     ("memory_bytes = 1024", "ram_gib = 2", "ram_gib = 2", "memory_bytes = 2147483648   # 2 GiB"),
@@ -114,11 +114,11 @@ REFUSED = [
         "max_minutes = 60",
     ),
     ("max_minutes = 60", "colour = 60", "unknown key colour", "remove the line"),
-    ("max_minutes = 60", "max_minutes = -60", r"max_minutes = -60 is less than nothing", "max_minutes = 60"),
+    ("max_minutes = 60", "max_minutes = -60", r"max_minutes = -60 is less than zero", "max_minutes = 60"),
     (
         "max_minutes = 60",
         'max_minutes = "60"',
-        r"max_minutes = \"60\", and a whole number is wanted",
+        r"max_minutes = \"60\", but must be a whole number",
         "max_minutes = 60",
     ),
     ("max_minutes = 60", "max_minutes = true", "max_minutes = true, and a whole number", "max_minutes = "),
@@ -146,7 +146,7 @@ REFUSED = [
         r"\[\[billing\]\].*partitions names \"cpu\"",
         'partitions = ["gpu"]',
     ),
-    ('partitions = ["gpu"]', 'partitions = "gpu"', "and a list of texts is wanted", 'partitions = ["gpu"]'),
+    ('partitions = ["gpu"]', 'partitions = "gpu"', "but must be a list of texts", 'partitions = ["gpu"]'),
     ("per_node_hour = 4", "", r"line 27: \[\[billing\]\]: a rule is .*neither is there", "per_node_hour = 4.0"),
     ("per_node_hour = 4", "per_node_hour = 4\nfactor = 0.5", "both are there", "per_node_hour"),
     (
@@ -155,13 +155,13 @@ REFUSED = [
         r"line 4: date = \"2026-11-21\", and a date without quotes",
         "date = 2026-11-21",
     ),
-    ('name = "mine"', 'name = "local"', "local is the machine that one stands on", "name = "),
+    ('name = "mine"', 'name = "local"', "local always means the machine that you are on", "name = "),
     ('name = "mine"', "", "name is missing", 'name = "…"'),
     ('name = "mine"', 'name = "mine"\nformat = 2', "this echelon reads format = 1", "format = 1"),
-    ('name = "mine"', 'name = "mine"\nmerge = "yes"', "merge is true or false", "merge = true"),
+    ('name = "mine"', 'name = "mine"\nmerge = "yes"', "merge must be true or false", "merge = true"),
     ('name = "mine"', 'name = "mine', "not TOML: .*line 1", 'line 1 is: name = "mine'),
-    ("[[partition]]", "[partition]", r"\[partition\] is one table, and rows are wanted", r"[[partition]]"),
-    ('name = "mine"', 'name = "mine"\nquirk = 3', "quirk = 3, and tables are wanted", "[[quirk]]"),
+    ("[[partition]]", "[partition]", r"\[partition\] is a single table, but must be rows", r"[[partition]]"),
+    ('name = "mine"', 'name = "mine"\nquirk = 3', "quirk = 3, but must be tables", "[[quirk]]"),
 ]
 
 
@@ -215,7 +215,9 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 def test_unknown_machine_has_nearest_names(environ: dict[str, str]) -> None:
     """A name that is not known is answered with the nearest, with all, and with the way to learn it."""
-    with pytest.raises(UsageError, match=r"no machine 'lumy' is known; did you mean lumi\? Known are .*roihu"):
+    with pytest.raises(
+        UsageError, match=r"echelon knows no machine 'lumy'; did you mean lumi\? the known machines are .*roihu"
+    ):
         load.find("lumy", environ)
     with pytest.raises(UsageError) as caught:
         load.find("xyzzy", environ)
@@ -306,7 +308,7 @@ def test_mistake_of_a_new_row_is_in_the_overlay(environ: dict[str, str]) -> None
 def test_two_machines_of_one_name_are_refused(environ: dict[str, str]) -> None:
     """Two whole files of one layer with one name: both are named."""
     first, second = put(environ, "a.toml", GOOD), put(environ, "b.toml", GOOD)
-    with pytest.raises(UsageError, match="two machines of one name") as caught:
+    with pytest.raises(UsageError, match="two machines have the name") as caught:
         load.find("mine", environ)
     assert str(first) in caught.value.message
     assert str(second) in caught.value.message

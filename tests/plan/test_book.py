@@ -48,15 +48,15 @@ def refusal(asked: Request, known: Machine) -> UsageError:
 
 SMALL = {"num_devices": 8, "partition": "small-g"}
 REFUSED = [
-    ({**SMALL, "num_devices": 80}, "at most 4 nodes of 8 devices, and this needs 10", "--gpus 32"),
-    ({**SMALL, "minutes": 4 * DAY}, "at most 3-00:00:00 of time, and 4-00:00:00", "--time 3-00:00:00"),
+    ({**SMALL, "num_devices": 80}, "at most 4 nodes of 8 devices, but the job needs 10", "--gpus 32"),
+    ({**SMALL, "minutes": 4 * DAY}, "at most 3-00:00:00 of time, but the job asks for 4-00:00:00", "--time 3-00:00:00"),
     ({**SMALL, "num_devices": 9, "num_nodes": 1}, "at most 8 devices on a node", "--gpus 8"),
-    ({**SMALL, "cores_per_device": 8}, "56 usable cores (8 of 64 are reserved), and 8 × 8 = 64", "--cores-per-gpu 7"),
-    ({**SMALL, "memory_bytes_per_device": 64 * GIB}, "gives jobs 480 GiB, and 512 GiB", "--mem-per-gpu 60G"),
-    ({"num_devices": 9, "num_nodes": 2}, "9 devices cannot be shared equally by 2 nodes", "--gpus 8   or --gpus 10"),
+    ({**SMALL, "cores_per_device": 8}, "(8 of 64 are reserved), but the job asks for 8 × 8 = 64", "--cores-per-gpu 7"),
+    ({**SMALL, "memory_bytes_per_device": 64 * GIB}, "480 GiB, but the job asks for 512 GiB", "--mem-per-gpu 60G"),
+    ({"num_devices": 9, "num_nodes": 2}, "2 nodes cannot share 9 devices equally", "--gpus 8   or --gpus 10"),
     ({"num_devices": 8, "partition": "smal-g"}, "has no partition smal-g; it has", "--partition small-g"),
     ({"num_devices": 8, "chip": "MI300X"}, "--chip MI300X: this machine has MI250X", "--chip MI250X"),
-    ({"num_devices": 16, "global_batch": 100}, "cannot be shared equally by 16 ranks", "--global-batch 96   or"),
+    ({"num_devices": 16, "global_batch": 100}, "16 ranks cannot share a global batch", "--global-batch 96   or"),
     ({"num_devices": 16, "global_batch": 10}, "a global batch of 10", "--global-batch 16"),
 ]  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_why_not() -> None:
     judged = candidates(asked, lumi, TODAY)
     chosen = choose(asked, lumi, judged)
     assert chosen.partition.name == "small-g"
-    assert "costs the same; small-g is preferred" in why_not("standard-g", chosen, judged, lumi)
+    assert "costs the same; echelon prefers small-g" in why_not("standard-g", chosen, judged, lumi)
     assert "for short trials" in why_not("dev-g", chosen, judged, lumi)
     assert "nothing" in why_not("small-g", chosen, judged, lumi)
     with pytest.raises(UsageError, match="no partition standart-g"):
@@ -113,7 +113,7 @@ def test_cheaper_partition_wins() -> None:
     asked = request("lumi", num_devices=4)
     judged = candidates(asked, lumi, TODAY)
     chosen = choose(asked, lumi, judged)
-    assert why_not("standard-g", chosen, judged, lumi) == ("it fits, and takes 4 GPU-hours where small-g takes 2")
+    assert why_not("standard-g", chosen, judged, lumi) == ("it fits, but takes 4 GPU-hours, and small-g takes 2")
 
 
 @pytest.mark.parametrize(("wanted", "nodes", "ranks"), [(8, 1, 8), (9, 3, 3), (12, 2, 6), (16, 2, 8), (10, 2, 5)])
@@ -126,8 +126,8 @@ def test_equal_shares(wanted: int, nodes: int, ranks: int) -> None:
 def test_prime_number_of_devices_is_not_one_on_each_node() -> None:
     """Eleven devices would take eleven nodes: the neighbours that take two are offered."""
     error = refusal(request("lumi", num_devices=11), machine("lumi"))
-    assert "11 devices lie equally on nodes of 8 only if 11 nodes are taken, with 1 device on each" in error.message
-    assert error.hint == "--gpus 10   or --gpus 12   or, if that is meant: --nodes 11"
+    assert "11 devices fit equally on nodes of 8 only with 11 nodes, 1 device on each" in error.message
+    assert error.hint == "--gpus 10   or --gpus 12   or, if you want that: --nodes 11"
     meant = book(request("lumi", num_devices=11, num_nodes=11, partition="standard-g"), machine("lumi"), today=TODAY)
     assert meant.num_nodes == 11
 
@@ -161,7 +161,7 @@ def test_unknown_stays_unknown() -> None:
     )  # fmt: skip
     assert book(Request(num_devices=1, minutes=60), known, today=TODAY).num_nodes == 1
     error = refusal(Request(num_devices=4, minutes=60), known)
-    assert "the number of GPUs of a node is not published" in str(error)
+    assert "the number of GPUs of a node is not published" in error.details
     assert error.hint == "--nodes 1"  # which is taken, in the next line
     booking = book(Request(num_devices=4, num_nodes=1, minutes=60), known, today=TODAY)
     assert (booking.cores_per_rank, booking.memory_bytes_per_node, booking.billed) == (0, 0, None)

@@ -15,10 +15,10 @@ LUMI = f"submit --machine lumi {ACCOUNT} -t 1h"
 # command line, part of the message, part of the hint
 WRONG = [
     ("plan --machine lumi", "--gpus or --nodes is required", "--gpus 8   or --gpus 4"),
-    ("plan --machine lumi --gpus 0", "--gpus 0: a whole number of at least 1 is wanted", "--gpus 1"),
-    ("plan --machine lumi --gpus -1", "--gpus -1: a whole number", "--gpus 1"),
-    ("plan --machine lumi --gpus x", "--gpus x: a whole number", "--gpus 1"),
-    ("plan --machine lumi --nodes 0", "--nodes 0: a whole number", "--nodes 1"),
+    ("plan --machine lumi --gpus 0", "--gpus 0: give a whole number of at least 1", "--gpus 1"),
+    ("plan --machine lumi --gpus -1", "--gpus -1: give a whole number", "--gpus 1"),
+    ("plan --machine lumi --gpus x", "--gpus x: give a whole number", "--gpus 1"),
+    ("plan --machine lumi --nodes 0", "--nodes 0: give a whole number", "--nodes 1"),
     ("plan --machine lumi --gpus 8 -t 1:70", "--time 1:70: minutes and seconds go from 0 to 59", "1:10:00"),
     ("plan --machine lumi --gpus 8 -t soon", "--time soon: not a time; a time is", "--time 1:00:00"),
     ("plan --machine lumi --gpus 8 -t 0", "--time 0: the time must be more than nothing", "--time 1:00:00"),
@@ -27,47 +27,47 @@ WRONG = [
     ("plan --machine lumi --gpus 8 --mem-per-gpu 70", "a size has a unit: 60G", "--mem-per-gpu 70G"),
     ("plan --machine lumi --gpus 8 -p small", "has no partition small; it has", "--partition small-g"),
     ("plan --machine lumi --gpus 8 --chip A100", "--chip A100: this machine has MI250X", "--chip MI250X"),
-    ("plan --machine lumi --gpus 8 -p 'a b'", "--partition a b: a name is wanted", "--partition NAME"),
+    ("plan --machine lumi --gpus 8 -p 'a b'", "--partition a b: give a name", "--partition NAME"),
     ("plan --machine lumi --gpus 8 --why-not small", "has no partition small; it has", "--why-not small-g"),
-    ("plan --machine lummi --gpus 8", "no machine 'lummi' is known; did you mean lumi?", "lumi"),
-    ("plan --machine lumi --gpus 8 train.py", "'train.py' is none", "echelon submit --gpus 8"),
-    ("plan --machine lumi --gpu-count 8", "there is no option --gpu-count", ""),
-    ("plan --machine lumi --gpus 8 --mem-per-gpu 9G --mem 9G", "--mem and --mem-per-gpu", "leave --mem-per-gpu out"),
-    ("plan --machine lumi --gpus 9 --gpus-per-node 4", "--gpus 9 is no multiple of --gpus-per-node 4", "--gpus 8"),
-    ("plan --machine lumi --gpus 8 --nodes 2 --gpus-per-node 8", "are 16 GPUs, and --gpus 8 was", "--gpus 16"),
-    ("plan --machine lumi --gpus 1 --mem 600G", "gives jobs 480 GiB, and 600 GiB", "--mem 480G"),
+    ("plan --machine lummi --gpus 8", "echelon knows no machine 'lummi'; did you mean lumi?", "lumi"),
+    ("plan --machine lumi --gpus 8 train.py", "'train.py' is not an option", "echelon submit --gpus 8"),
+    ("plan --machine lumi --gpu-count 8", "echelon has no option --gpu-count", ""),
+    ("plan --machine lumi --gpus 8 --mem-per-gpu 9G --mem 9G", "--mem and --mem-per-gpu", "remove --mem-per-gpu"),
+    ("plan --machine lumi --gpus 9 --gpus-per-node 4", "--gpus 9 is not a multiple of --gpus-per-node 4", "--gpus 8"),
+    ("plan --machine lumi --gpus 8 --nodes 2 --gpus-per-node 8", "make 16 GPUs, but --gpus asks for 8", "--gpus 16"),
+    ("plan --machine lumi --gpus 1 --mem 600G", "gives jobs 480 GiB, but the job asks for 600 GiB", "--mem 480G"),
     ("plan --machine roihu --gpus 1 --mem-per-gpu 300G", "brings 217 GiB of memory, and no more", "--mem-per-gpu 217G"),
     ("plan --machine hipergator --gpus 4", "hpg-turin, hpg-b200, hpg-rtx6000: the number of GPUs of a", "--nodes 1"),
     ("plan --machine lumi --gpus", "--gpus needs a value", "echelon plan --gpus N"),
     ("plan --machine mahti --gpus 4", "was shut down on 2026-08-31; its successor is roihu", "--machine roihu"),
-    ("plan --machine lumi --gpus 16 --global-batch 100", "cannot be shared equally by 16 ranks", "--global-batch 96"),
+    ("plan --machine lumi --gpus 16 --global-batch 100", "16 ranks cannot share a global batch", "--global-batch 96"),
     ("plan --machine lumi --gpus 8 --parameters 0", "--parameters 0: not a number of weights", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters -3", "--parameters -3: not a number", "--parameters 7B"),
-    ("plan --machine lumi --gpus 8 --parameters many", "one is 124M, 7B, 7e9 or 7000000000", "--parameters 7B"),
+    ("plan --machine lumi --gpus 8 --parameters many", "examples: 124M, 7B, 7e9 or 7000000000", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters 7X", "--parameters 7X: not a number", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters 1e99", "--parameters 1e99: not a number", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters 0.1", "--parameters 0.1: not a number", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters 7B --dtype int8", "the choices are fp32, bf16, fp16", "--dtype fp32"),
     ("plan --machine lumi --gpus 8 --parameters 7B --optimizer x", "the choices are adamw, adam", "--optimizer adamw"),
-    ("plan --machine lumi --gpus 8 --dtype bf16", "--parameters is missing", "--parameters 7B"),
+    ("plan --machine lumi --gpus 8 --dtype bf16", "needs --parameters", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters 7B --device-memory 80", "a size has a unit", "--device-memory 80G"),
     ("plan --machine hipergator -p hpg-b200 --gpus 1 --parameters 7B", "(B200) of HiPerGator is not published", "80G"),
-    (f"submit --machine lumi {ACCOUNT} --gpus 1 train.py", "how long may it take?", "--time 2h"),
+    (f"submit --machine lumi {ACCOUNT} --gpus 1 train.py", "--time is required", "--time 2h"),
     ("submit --machine lumi -t 1h --gpus 1 train.py", "--account is missing", "--account"),
     ("submit --machine lumi -t 1h --gpus 1 --dry-run train.py", "--account is missing", "--account"),
-    (f"{LUMI} --gpus 1", "no script was given", "train.py"),
+    (f"{LUMI} --gpus 1", "the command line has no script", "train.py"),
     (f"{LUMI} --gpus 1 trian.py", "trian.py", "train.py"),
-    (f"{LUMI} --gpus 1 --layout tasks train.py", "--layout is of a plain script", "--plain --layout tasks"),
+    (f"{LUMI} --gpus 1 --layout tasks train.py", "--layout needs --plain", "--plain --layout tasks"),
     (f"{LUMI} --gpus 1 --plain --layout mpi train.py", "--layout mpi: the choices are torchrun, tasks", "--layout"),
-    (f"{LUMI} --gpus 1 --plain -- true", "a plain script starts Python", "echelon submit --plain"),
-    (f"{LUMI} --gpus 1 --plain --env A=1 train.py", "a plain script knows nothing of --env", "leave it out"),
-    (f"{LUMI} --gpus 1 --dry-run --json train.py", "--json prints a job's number", "leave --json out"),
-    (f"{LUMI} --gpus 1 -n 2 train.py", "there is no option -n", ""),
-    (f"{LUMI} --gpus 1 --after first train.py", "--after first: the number of a job", "--after 123456"),
-    (f"{LUMI} --gpus 1 --container no.sif train.py", "--container no.sif: there is no such image", "no image lies in"),
-    (f"{LUMI} --gpus 1 --nnodes 2 train.py", "there is no option --nnodes", "--nodes"),
+    (f"{LUMI} --gpus 1 --plain -- true", "--plain starts Python", "echelon submit --plain"),
+    (f"{LUMI} --gpus 1 --plain --env A=1 train.py", "a plain script cannot use --env", "remove it"),
+    (f"{LUMI} --gpus 1 --dry-run --json train.py", "--json prints a job's number", "remove --json"),
+    (f"{LUMI} --gpus 1 -n 2 train.py", "echelon has no option -n", ""),
+    (f"{LUMI} --gpus 1 --after first train.py", "--after first: give the number of a job", "--after 123456"),
+    (f"{LUMI} --gpus 1 --container no.sif train.py", "--container no.sif: this image does not exist", "holds no image"),
+    (f"{LUMI} --gpus 1 --nnodes 2 train.py", "echelon has no option --nnodes", "--nodes"),
     (f"{LUMI} --gpus 1 --bind loose train.py", "--bind loose: the choices are auto, strict, off", "--bind auto"),
-    (f"submit --machine local {ACCOUNT} -t 1h --gpus 1 train.py", "no partitions that are known", "echelon run"),
+    (f"submit --machine local {ACCOUNT} -t 1h --gpus 1 train.py", "echelon knows no partitions", "echelon run"),
     (f"submit --machine puhti {ACCOUNT} -t 1h --gpus 1 --dry-run train.py", "shut down on", "--plain --dry-run"),
 ]  # fmt: skip
 
@@ -114,9 +114,15 @@ def test_plan_as_json(folder: Path) -> None:
 
 NOTED = [
     ("--machine lumi --gpus 70", "72 GPUs cost less: 36 instead of 40 GPU-hours, on 9 nodes instead of 10"),
-    ("--machine roihu --gpus 1 --mem-per-gpu 30G", "--mem-per-gpu is left out: on Roihu each device brings 217 GiB"),
-    ("--machine roihu --gpus 1 --cores-per-gpu 100", "100 cores for 1 of 4 devices of a node, whose share is 72"),
-    ("--machine lumi --gpus 1 --mem 300G", "300 GiB for 1 of 8 devices of a node, whose share is 60 GiB (bill: 2.5"),
+    (
+        "--machine roihu --gpus 1 --mem-per-gpu 30G",
+        "echelon leaves --mem-per-gpu out: on Roihu each device brings 217 GiB",
+    ),
+    ("--machine roihu --gpus 1 --cores-per-gpu 100", "100 cores for 1 of 4 devices of a node, but their share is 72"),
+    (
+        "--machine lumi --gpus 1 --mem 300G",
+        "300 GiB for 1 of 8 devices of a node, but their share is 60 GiB (bill: 2.5",
+    ),
 ]
 
 
@@ -155,7 +161,7 @@ def test_single_rank_is_what_an_expert_writes(folder: Path) -> None:
 def test_why_not(folder: Path) -> None:
     """Asked why not, one line answers."""
     done = echelon(folder, "plan --machine lumi --gpus 80 -t 12h --why-not small-g")
-    assert done.stdout.startswith("small-g: at most 4 nodes of 8 devices, and this needs 10 (")
+    assert done.stdout.startswith("small-g: at most 4 nodes of 8 devices, but the job needs 10 (")
     assert done.returncode == 0
 
 
@@ -199,7 +205,7 @@ def test_unknown_machine_names_the_command_that_learns(folder: Path) -> None:
     """Where nothing tells the machine, the known ones and the way to learn it are named."""
     done = echelon(folder, "plan --gpus 1", PATH="/nonexistent")
     assert done.returncode == 2
-    assert "none of those that are known: " in done.stderr
+    assert "the known machines are " in done.stderr
     assert "echelon machines learn" in done.stderr
 
 

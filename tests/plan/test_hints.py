@@ -62,5 +62,5 @@ def test_no_hint_where_nothing_is_accepted(capsys: pytest.CaptureFixture[str]) -
     """A wish that nothing can grant gets no advice that fails."""
     assert cli.main(["plan", "--machine", "roihu", "--gpus", "4", "-p", "gpuinteractive"]) == 2
     said = capsys.readouterr().err
-    assert "how its devices are asked for is not published" in said
+    assert "the Slurm option for its devices is not published" in said
     assert "hint: --partition gpumedium" in said

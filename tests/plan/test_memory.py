@@ -80,7 +80,7 @@ def test_too_large_for_all(tmp_path: Path) -> None:
     """The ranks that it needs, in whole nodes, as a command that says so too."""
     done = echelon(tmp_path, f"{LUMI} --nodes 1 --parameters 70e9")
     said = done.stdout.splitlines()[-1]
-    assert said.startswith("none fits; spread over 24 ranks it would: echelon plan --gpus 24 ")
+    assert said.startswith("no strategy fits here; with 24 ranks one would fit: echelon plan --gpus 24 ")
     again = echelon(tmp_path, said.partition(": echelon ")[2])
     assert re.search(r"^fsdp .* fits$", again.stdout, re.M), again.stdout + again.stderr
 

@@ -14,11 +14,11 @@ import pytest
 
 from .shell import Shell, wait_until
 
-RANKS = "ranks per node are a whole number of at least 1, or gpu, cpu or auto"
-NODES = "a number of at least 1 is wanted, or MIN:MAX"
-SHOWN = "ranks are wanted, or all, or none"
-TIME = "seconds are wanted, or a number with m, h or d"
-PORT = "a port is a whole number from 1 to 65535"
+RANKS = "give a whole number of ranks per node, at least 1, or gpu, cpu or auto"
+NODES = "give a number of at least 1, or MIN:MAX"
+SHOWN = "give ranks, all or none"
+TIME = "give seconds, or a number with m, h or d"
+PORT = "give a port, a whole number from 1 to 65535"
 LISTED = "echelon run --help lists them; the script's own come after it"
 PROGRAM = "to start a program that is not Python write: echelon run -- {folder}/"
 
@@ -54,34 +54,34 @@ OPTIONS = [
     ("--timeout 1w train.py", "--timeout 1w: " + TIME, "echelon run --timeout 90m …"),
     ("--timeout inf train.py", "--timeout inf: " + TIME, "echelon run --timeout 90m …"),
     ("--timeout '' train.py", "--timeout '': " + TIME, "echelon run --timeout 90m …"),
-    ("--max-restarts -1 train.py", "--max-restarts -1: a whole number of at least 0 is wanted", "--max-restarts 1"),
-    ("--max-restarts x train.py", "--max-restarts x: a whole number of at least 0 is wanted", "--max-restarts 1"),
+    ("--max-restarts -1 train.py", "--max-restarts -1: give a whole number of at least 0", "--max-restarts 1"),
+    ("--max-restarts x train.py", "--max-restarts x: give a whole number of at least 0", "--max-restarts 1"),
     ("--launch fork train.py", "--launch fork: the choices are warm, exec, tasks", "echelon run --launch warm …"),
     ("--visible mine train.py", "--visible mine: the choices are all, own", "echelon run --visible all …"),
-    ("--env K train.py", "--env K: a name, = and a value are wanted", "echelon run --env K=VALUE …"),
-    ("--env =v train.py", "--env =v: a name, = and a value are wanted", "echelon run --env NAME=VALUE …"),
-    ("--env '' train.py", "--env '': a name, = and a value are wanted", "echelon run --env NAME=VALUE …"),
+    ("--env K train.py", "--env K: give a name, = and a value", "echelon run --env K=VALUE …"),
+    ("--env =v train.py", "--env =v: give a name, = and a value", "echelon run --env NAME=VALUE …"),
+    ("--env '' train.py", "--env '': give a name, = and a value", "echelon run --env NAME=VALUE …"),
     (
         "--env LOCAL_RANK=1 train.py",
-        "--env LOCAL_RANK=1: LOCAL_RANK differs from rank to rank, and echelon sets it in each",
-        "leave it out, or choose another name than "
+        "--env LOCAL_RANK=1: LOCAL_RANK differs from rank to rank, so echelon sets it in each rank",
+        "remove it, or choose another name than "
         "GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, RANK, ROLE_RANK, WORLD_SIZE",
     ),
-    ("--frobnicate train.py", "there is no option --frobnicate", LISTED),
-    ("-q train.py", "there is no option -q", LISTED),
-    ("--lunch exec train.py", "there is no option --lunch", "did you mean --launch?"),
-    ("--tiemout 5 train.py", "there is no option --tiemout", "did you mean --timeout?"),
-    ("--dry-run=1 train.py", "--dry-run takes no value, and '1' was given", "echelon run --dry-run …"),
+    ("--frobnicate train.py", "echelon has no option --frobnicate", LISTED),
+    ("-q train.py", "echelon has no option -q", LISTED),
+    ("--lunch exec train.py", "echelon has no option --lunch", "did you mean --launch?"),
+    ("--tiemout 5 train.py", "echelon has no option --tiemout", "did you mean --timeout?"),
+    ("--dry-run=1 train.py", "--dry-run takes no value, but got '1'", "echelon run --dry-run …"),
     ("--dry-run --timeout ten train.py", "--timeout ten: " + TIME, "echelon run --timeout 90m …"),
-    ("--json train.py", "--json prints the plan of a --dry-run, and this is none", "echelon run --dry-run --json …"),
-    ("-m -- true", "-m names a module, and -- a program: one of them is wanted", "echelon run -m MODULE …"),
-    ("--run-dir '' train.py", "--run-dir '': the name of a directory is wanted", "echelon run --run-dir first …"),
+    ("--json train.py", "--json prints the plan of a --dry-run; add --dry-run", "echelon run --dry-run --json …"),
+    ("-m -- true", "-m names a module, and -- a program: use only one of them", "echelon run -m MODULE …"),
+    ("--run-dir '' train.py", "--run-dir '': give the name of a directory", "echelon run --run-dir first …"),
 ]  # fmt: skip
 
 SCRIPTS = [
-    ("", "no script was given", "echelon run -n 2 train.py"),
-    ("--", "no script was given", "echelon run -n 2 train.py"),
-    ("--no-python", "no script was given", "echelon run -n 2 train.py"),
+    ("", "the command line has no script", "echelon run -n 2 train.py"),
+    ("--", "the command line has no script", "echelon run -n 2 train.py"),
+    ("--no-python", "the command line has no script", "echelon run -n 2 train.py"),
     ("''", "the script has an empty name", "echelon run train.py"),
     ("-m ''", "the script has an empty name", "echelon run train.py"),
     ("nothere.py", "there is no script nothere.py in {folder}", "ls {folder}"),
@@ -111,7 +111,7 @@ SCRIPTS = [
         "a script on standard input (-) can be read once, not by every rank",
         "cat > train.py, then: echelon run train.py",
     ),
-    ("/proc/self/mem", "/proc/self/mem cannot be read: Input/output error", "ls -l /proc/self/mem"),
+    ("/proc/self/mem", "echelon cannot read /proc/self/mem: Input/output error", "ls -l /proc/self/mem"),
     (
         "broken.py",
         "Python {version} finds a syntax error in broken.py, line 2, column 6: '(' was never closed\n"
@@ -146,7 +146,7 @@ SCRIPTS = [
     ),
     ("-m sys", "the module sys is built into Python and cannot be run", "echelon run train.py"),
     ("-- nosuchprogram", "there is no program 'nosuchprogram' on PATH", "echelon run -- /path/to/program …"),
-    ("-- ./train.sh", "./train.sh may not be executed (its mode is -rw-r--r--)", "chmod +x ./train.sh"),
+    ("-- ./train.sh", "./train.sh is not executable (its mode is -rw-r--r--)", "chmod +x ./train.sh"),
     ("-- ./folder", "./folder is a folder, not a program", "echelon run -- /path/to/program …"),
     ("--dry-run nothere.py", "there is no script nothere.py in {folder}", "ls {folder}"),
 ]
@@ -154,24 +154,24 @@ SCRIPTS = [
 PLACES = [
     (
         "--nnodes 4 train.py",
-        "4 nodes were asked for, but this is a single machine outside of any Slurm allocation",
+        "you asked for 4 nodes, but this is a single machine outside any Slurm allocation",
         "salloc --nodes=4 …, then the same command; or start it on each node yourself: "
         "echelon run --nnodes=4 --node-rank=K --master-addr=HOST --master-port=PORT …",
     ),
     (
         "--launch tasks train.py",
-        "--launch tasks needs a Slurm allocation, and this is none",
+        "--launch tasks needs a Slurm allocation, but this is not a Slurm job",
         "choose --launch warm or --launch exec",
     ),
     (
         "--nnodes 2 --rdzv-endpoint 127.0.0.1:29400 --launch tasks train.py",
-        "--launch tasks needs a Slurm allocation, and this is none",
+        "--launch tasks needs a Slurm allocation, but this is not a Slurm job",
         "choose --launch warm or --launch exec",
     ),
-    ("--nnodes 2 --node-rank x train.py", "--node-rank x: a whole number of at least 0 is wanted", "--node-rank 1"),
+    ("--nnodes 2 --node-rank x train.py", "--node-rank x: give a whole number of at least 0", "--node-rank 1"),
     (
         "--nnodes 2 --node-rank 5 --master-addr 127.0.0.1 train.py",
-        "--node-rank 5: of 2 nodes the last has number 1",
+        "--node-rank 5: the last of 2 nodes has number 1",
         "--node-rank 1",
     ),
     ("--nnodes 2 --rdzv-endpoint 127.0.0.1:abc train.py", "--rdzv-endpoint 127.0.0.1:abc: " + PORT,
@@ -182,25 +182,25 @@ PLACES = [
      "--rdzv-endpoint 127.0.0.1:29400"),
     ("--nnodes 2 --node-rank 0 --master-port abc train.py", "--master-port abc: " + PORT, "--master-port 29500"),
     ("--nnodes 2 --node-rank 0 --master-port 70000 train.py", "--master-port 70000: " + PORT, "--master-port 29500"),
-    ("--run-dir train.py train.py", "the run directory {folder}/train.py cannot be used: Not a directory",
-     "choose another: echelon run --run-dir DIRECTORY …"),
-    ("--run-dir train.py/x train.py", "the run directory {folder}/train.py/x cannot be used: Not a directory",
-     "choose another: echelon run --run-dir DIRECTORY …"),
-    ("--run-dir /dev/null/x train.py", "the run directory /dev/null/x cannot be used: Not a directory",
-     "choose another: echelon run --run-dir DIRECTORY …"),
-    ("--run-dir /proc/x train.py", "the run directory /proc/x cannot be written: No such file or directory",
-     "choose another: echelon run --run-dir DIRECTORY …"),
+    ("--run-dir train.py train.py", "echelon cannot use the run directory {folder}/train.py: Not a directory",
+     "choose another directory: echelon run --run-dir DIRECTORY …"),
+    ("--run-dir train.py/x train.py", "echelon cannot use the run directory {folder}/train.py/x: Not a directory",
+     "choose another directory: echelon run --run-dir DIRECTORY …"),
+    ("--run-dir /dev/null/x train.py", "echelon cannot use the run directory /dev/null/x: Not a directory",
+     "choose another directory: echelon run --run-dir DIRECTORY …"),
+    ("--run-dir /proc/x train.py", "echelon cannot write the run directory /proc/x: No such file or directory",
+     "choose another directory: echelon run --run-dir DIRECTORY …"),
 ]  # fmt: skip
 
 DEVICES = [
     (
         "-n 3 train.py",
-        "3 ranks per node were asked for, but this machine has 2 devices",
-        "echelon run -n 2 …   or, if ranks shall share devices: --share-devices",
+        "you asked for 3 ranks per node, but this machine has 2 devices",
+        "echelon run -n 2 …   or, to let ranks share devices: --share-devices",
     ),
     (
         "-n 3 --visible own --share-devices train.py",
-        "3 ranks cannot each have a device of their own: this machine has 2 devices",
+        "3 ranks cannot each have their own device: this machine has 2 devices",
         "echelon run -n 2 --visible own …   or let each rank see all: --visible all",
     ),
 ]
@@ -244,7 +244,7 @@ def _refuse(shell: Shell, words: Sequence[str], message: str, hint: str, **envir
 
 @pytest.mark.parametrize(("line", "message", "hint"), OPTIONS, ids=[row[0] for row in OPTIONS])
 def test_wrong_option_is_refused(folder: Shell, line: str, message: str, hint: str) -> None:
-    """An option that makes no sense is named with its value, what is wanted, and a repair to paste."""
+    """The error for a wrong option gives its value, valid values, and a repair to paste."""
     _refuse(folder, _words(line), message, hint)
 
 
@@ -276,19 +276,19 @@ def test_more_ranks_than_devices_run_when_sharing_is_meant(folder: Shell) -> Non
 def test_run_directory_of_a_finished_run_is_refused(folder: Shell) -> None:
     """The logs of a run that is over are never written over."""
     assert folder.run("--run-dir", "mine", "train.py").exit_code == 0
-    message = "the run directory {folder}/mine already holds a run, which is over"
+    message = "the run directory {folder}/mine already holds a run that has ended"
     _refuse(folder, ["--run-dir", "mine", "train.py"], message,
-            "choose another: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
+            "choose another directory: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["mine/", "mine/.", "../{name}/mine"])
 def test_run_directory_by_another_name_is_refused(folder: Shell, name: str) -> None:
     """The repair names a new directory beside the old one, however the old one was written."""
     assert folder.run("--run-dir", "mine", "train.py").exit_code == 0
-    message = "the run directory {folder}/mine already holds a run, which is over"
+    message = "the run directory {folder}/mine already holds a run that has ended"
     name = name.format(name=folder.folder.name)
     _refuse(folder, ["--run-dir", name, "train.py"], message,
-            "choose another: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
+            "choose another directory: echelon run --run-dir {folder}/mine-2 …")  # fmt: skip
 
 
 def test_run_directory_on_a_full_disk_is_refused(shell: Shell) -> None:
@@ -300,7 +300,9 @@ def test_run_directory_on_a_full_disk_is_refused(shell: Shell) -> None:
         cwd=shell.folder, env=shell.environ, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert re.match(r"echelon: error: the run directory \S+ cannot be written: File too large\n  hint: ", done.stderr)
+    assert re.match(
+        r"echelon: error: echelon cannot write the run directory \S+: File too large\n  hint: ", done.stderr
+    )
     assert shell.files("begun") == []
 
 
@@ -312,8 +314,8 @@ def test_run_directory_of_a_running_run_is_refused(shell: Shell) -> None:
         assert first.stdout.readline() == b"up\n"
         second = shell.run("--run-dir", "mine", "train.py")
         assert second.said == (
-            f"echelon: error: the run directory {shell.folder}/mine is in use by a run that is still going on\n"
-            f"  hint: choose another: echelon run --run-dir {shell.folder}/mine-2 …\n"
+            f"echelon: error: the run directory {shell.folder}/mine belongs to a run that is still running\n"
+            f"  hint: choose another directory: echelon run --run-dir {shell.folder}/mine-2 …\n"
         )
         assert second.exit_code == 2
         assert first.poll() is None
@@ -373,9 +375,9 @@ def test_folder_without_permission_is_refused(shell: Shell, arguments: list[str]
         closed.chmod(0o700)
     assert list(closed.iterdir()) == [script]
     where = f"{closed}/new" if arguments else f"{closed}/echelon-runs/"
-    assert done.stderr.decode().startswith(f"echelon: error: the run directory {where}")
+    assert done.stderr.decode().startswith(f"echelon: error: echelon cannot write the run directory {where}")
     assert done.stderr.decode().endswith(
-        "cannot be written: Permission denied\n  hint: choose another: echelon run --run-dir DIRECTORY …\n"
+        ": Permission denied\n  hint: choose another directory: echelon run --run-dir DIRECTORY …\n"
     )
     assert (done.returncode, done.stdout) == (2, b"")
 
@@ -391,7 +393,7 @@ def test_unknown_command_offers_the_nearest(shell: Shell) -> None:
             check=False,
             timeout=60,
         )
-        assert done.stderr.decode() == f"echelon: error: there is no command {word!r}\n  hint: {hint}\n"
+        assert done.stderr.decode() == f"echelon: error: echelon has no command {word!r}\n  hint: {hint}\n"
         assert (done.returncode, done.stdout) == (2, b"")
 
 

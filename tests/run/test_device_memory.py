@@ -74,14 +74,15 @@ raise {0}({1!r})
     ("message", "scale", "what", "hint"),
     [
         (FULL, "off", "the device is full: of its 23.7 GiB this rank's PyTorch uses 22.9 GiB, 11.1 MiB is free, and "
-         "22 MiB more was wanted", "smaller batches with gradient accumulation, or activation checkpointing"),
-        (FULL, "data", "the device is full: ", "--scale fsdp spreads weights, gradients and optimizer states"),
-        (IN_PIECES, "off", "it is in pieces: 6.6 GiB was wanted, and 7.1 GiB of what PyTorch holds is unused",
+         "PyTorch needs 22 MiB more", "smaller batches with gradient accumulation, or activation checkpointing"),
+        (FULL, "data", "the device is full: ", "--scale fsdp shards weights, gradients and optimizer states"),
+        (IN_PIECES, "off", "the memory is fragmented: PyTorch needs 6.6 GiB, and holds 7.1 GiB of unused memory",
          "echelon run --env PYTORCH_HIP_ALLOC_CONF=expandable_segments:True …"),
-        (HELD_BY_OTHERS, "data", "of the device's 79.2 GiB others hold 40.4 GiB (process 4711), and this rank's "
-         "PyTorch 36.6 GiB; 2 GiB more was wanted", "nvidia-smi lists them"),
-        (OF_THE_DRIVER, "off", "the device had nothing left beside what PyTorch holds", "else is on it (nvidia-smi)?"),
-        (OF_NCCL, "off", "the device had nothing left", "set_per_process_memory_fraction(0.9)"),
+        (HELD_BY_OTHERS, "data", "of the device's 79.2 GiB other processes hold 40.4 GiB (process 4711), and this "
+         "rank's PyTorch holds 36.6 GiB and needs 2 GiB more", "nvidia-smi lists them"),
+        (OF_THE_DRIVER, "off", "the device had no memory left for the driver or for NCCL",
+         "find other processes on the device (nvidia-smi)"),
+        (OF_NCCL, "off", "the device had no memory left", "set_per_process_memory_fraction(0.9)"),
     ],
     ids=["full", "full-and-scaled", "in-pieces", "held-by-others", "of-the-driver", "of-nccl"],
 )  # fmt: skip
@@ -104,11 +105,15 @@ def test_rank_without_memory_is_explained(shell: Shell, message: str, scale: str
         (OWN_NUMBER_IN_A_CONTAINER, "the device is full: ", "smaller batches"),
         (
             ALLOWED,
-            "the script allows itself 1 GiB of the device's 256 GiB, PyTorch holds 1 GiB",
+            "the script limits itself to 1 GiB of the device's 256 GiB, PyTorch holds 1 GiB",
             "memory_fraction(1.0)",
         ),
-        (NOT_FULL, "2 MiB was wanted, and of the device's 288 GiB 203.5 GiB was free", "another process took it"),
-        (TOO_LARGE, "16 GiB was wanted at once, and the whole device has 15.2 GiB", "is the shape of that tensor"),
+        (
+            NOT_FULL,
+            "PyTorch needed 2 MiB, and of the device's 288 GiB 203.5 GiB was free",
+            "another process may have used the memory",
+        ),
+        (TOO_LARGE, "a single tensor needs 16 GiB, but the whole device has 15.2 GiB", "check the shape of the tensor"),
     ],
     ids=["own-number-in-a-container", "allowed", "not-full", "too-large"],
 )

@@ -161,7 +161,7 @@ def test_rank_that_left_before_others_missed_it_is_named(shell: Shell) -> None:
     )
     done = shell.run("-n", "2", "train.py")
     assert done.exit_code == 1
-    assert "connection to another rank lost: rank 1 had left before, with exit code 0" in done.said
+    assert "connection to another rank lost: rank 1 had ended before, with exit code 0" in done.said
 
 
 def test_rank_that_ends_well_does_not_end_the_others(shell: Shell) -> None:

@@ -26,7 +26,7 @@ def test_option_behind_a_script_that_reads_none(shell: Shell, words: str) -> Non
     shell.script(QUIET)
     done = shell.run("train.py", *words.split())
     assert done.exit_code == 2
-    assert f"{words} stands after train.py, which reads no arguments\n  hint: echelon run {words} train.py" in done.said
+    assert f"{words} comes after train.py, which reads no arguments\n  hint: echelon run {words} train.py" in done.said
 
 
 def test_own_module_may_read_arguments(shell: Shell) -> None:
@@ -48,5 +48,5 @@ def test_option_that_a_parser_overlooks(shell: Shell) -> None:
     shell.script(OVERLOOKS)
     done = shell.run("train.py", "-n", "2")
     assert done.stdout == b"['-n', '2']\n"
-    note = "note: -n 2 stands after train.py, so the script gets it; to give it to echelon: echelon run -n 2 train.py"
+    note = "note: -n 2 comes after train.py, so the script gets it; to give it to echelon: echelon run -n 2 train.py"
     assert note in done.said

@@ -28,7 +28,7 @@ def test_no_abbreviation_is_anothers_name(command: str) -> None:
     table = tables()[command]
     ours = {name for option in table for name in option.names}
     for name in sorted((SLURMS | TORCHRUNS) - {long.lstrip("-") for long in ours}):
-        with pytest.raises(UsageError, match=f"there is no option --{name}$"):
+        with pytest.raises(UsageError, match=f"echelon has no option --{name}$"):
             scan([f"--{name}", "1"], table, command=command)
 
 
@@ -53,12 +53,12 @@ def test_cpus_of_each_rank(shell: Shell) -> None:
     assert sorted(done.stdout.split(b"\n")) == [b"", b"[0] 1", b"[1] 1"], done.said
     refused = shell.run("-n", "2", "--cpus-per-task", "4096", "train.py")
     assert refused.exit_code == 2
-    assert "--cpus-per-task 4096: 2 ranks need 8192 CPUs, and " in refused.said
+    assert "--cpus-per-task 4096: 2 ranks need 8192 CPUs, but " in refused.said
 
 
 def test_time_is_slurms(shell: Shell) -> None:
     """One limit of time at a time; a limit in Slurm's words is in minutes."""
     shell.script("")
     refused = shell.run("--time", "1", "--timeout", "60", "train.py")
-    assert (refused.exit_code, "leave --timeout 60 out" in refused.said) == (2, True)
+    assert (refused.exit_code, "remove --timeout 60" in refused.said) == (2, True)
     assert b'"timeout_seconds": 1800' in shell.run("--time", "30", "--dry-run", "--json", "train.py").stdout

@@ -39,7 +39,7 @@ def test_last_line_names_the_run(shell: Shell) -> None:
         assert f"{name}  failed (3)" in shown.stdout
         assert f"echelon-runs/{path}/logs" in shown.stdout
     unknown = echelon(shell, "runs", "fit-0000")
-    assert (unknown.returncode, f"the latest are {name}" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, f"the latest runs are {name}" in unknown.stderr) == (2, True)
 
 
 def test_agents_program_is_one_file_for_all_runs(shell: Shell) -> None:
@@ -88,4 +88,4 @@ def test_nothing_is_removed_unasked(shell: Shell) -> None:
     """Without a name, an age or a number nothing is chosen."""
     done = echelon(shell, "clean")
     assert (done.returncode, "echelon clean --older-than 7d" in done.stderr) == (2, True)
-    assert echelon(shell, "runs").stdout == "no runs in echelon-runs/ of this folder\n"
+    assert echelon(shell, "runs").stdout == "echelon-runs/ of this folder has no runs\n"

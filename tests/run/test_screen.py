@@ -84,7 +84,7 @@ def test_what_a_rank_says_of_echelon_stands_below_its_bar(shell: Shell, line: li
 def test_person_is_told_who_writes_files(shell: Shell) -> None:
     """At a terminal a scaled run says once that rank 0 alone writes files; a run that is not scaled does not."""
     shell.script("import os\nos.environ['RANK']\n")
-    told = "files are written by rank 0 alone"
+    told = "only rank 0 writes files"
     assert told not in screen(shell, ["run", "-n", "2", "train.py"])
     shell.script("import torch\nmodel = torch.nn.Linear(1, 1)\n")
     assert screen(shell, ["run", "-n", "2", "--scale", "data", "train.py"]).count(told) == 1

@@ -67,8 +67,8 @@ def test_breakpoint_at_a_terminal(shell: Shell) -> None:
     ("words", "message", "hint"),
     [
         (["-n", "2", "--debug", "2"], "--debug 2: the last of 2 ranks is 1", "--debug 1"),
-        (["--debug", "0", "--show", "all"], "--debug shows its rank alone", "leave --show out"),
-        (["--debug", "x"], "--debug x: a whole number of at least 0 is wanted", "--debug 1"),
+        (["--debug", "0", "--show", "all"], "--debug shows only its rank", "remove --show"),
+        (["--debug", "x"], "--debug x: give a whole number of at least 0", "--debug 1"),
     ],
 )
 def test_wrong_rank_to_debug(shell: Shell, words: list[str], message: str, hint: str) -> None:

@@ -141,7 +141,7 @@ def test_line_starts_the_ranks_that_it_asks_for(torchrun_shell: Shell, row: dict
         assert facts["argv"] == _expected_arguments(words, rank)
     assert len({(facts["port"], facts["run"]) for facts in found}) == 1
     named = [_is_any_without_meaning(words, num_nodes=num_nodes)] * num_nodes
-    assert [text.count("without meaning here") for text in said] == named
+    assert [text.count("without effect here") for text in said] == named
     assert len(shell.files("echelon-runs/*")) == 1
 
 
@@ -214,10 +214,10 @@ def test_options_without_meaning_are_named_once(torchrun_shell: Shell) -> None:
     done = torchrun_shell.run(*words)
     first, *_ = done.said.splitlines()
     assert first == (
-        "echelon: without meaning here: --standalone --rdzv-backend (echelon finds the nodes by itself); "
+        "echelon: without effect here: --standalone --rdzv-backend (echelon finds the nodes by itself); "
         "--role (all ranks have the same role); --log-dir (every rank has its own log in the run directory)"
     )
-    assert done.said.count("without meaning here") == 1
+    assert done.said.count("without effect here") == 1
     assert done.stdout == b""
 
 

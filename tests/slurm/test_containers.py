@@ -92,7 +92,7 @@ def test_missing_image(singularity: Singularity, folder: Path) -> None:
     singularity.image(folder / "image.sif")
     done = echelon(folder, "run", "--container", "imag.sif", "report.py")
     assert done.returncode == 2
-    assert "--container imag.sif: there is no such image" in done.stderr
+    assert "--container imag.sif: this image does not exist" in done.stderr
     assert "hint: --container image.sif" in done.stderr
 
 

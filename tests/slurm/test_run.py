@@ -278,7 +278,7 @@ def test_one_task_of_a_step_stays_on_its_node(slurm: Cluster, tmp_path: Path) ->
     assert [[place[1:] for place in part] for part in parts] == [[("0", "0", "2", "2"), ("1", "0", "2", "2")]] * 2
     assert {place[0] for part in parts for place in part} == {"nid005000", "nid005001"}
     said = launch(slurm, tmp_path, "-N2", "srun", "-N1", "-n1", *ECHELON, "run", "--nnodes", "2", REPORT, str(tmp_path))
-    assert "2 nodes were asked for, but this Slurm step has one task, on nid00500" in said.stderr
+    assert "2 the job asks for nodes, but this Slurm step has one task, on nid00500" in said.stderr
 
 
 def test_heterogeneous_job(slurm: Cluster, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_failing_rank_on_another_node(slurm: Cluster, tmp_path: Path) -> None:
 def test_more_nodes_than_allocated(slurm: Cluster, tmp_path: Path) -> None:
     """The two numbers and the nodes that are there are shown."""
     said = refused(slurm, tmp_path, "-N2", "--nnodes", "3", REPORT, str(tmp_path))
-    found = re.search(r"3 nodes were asked for, but job \d+ has 2: (\w+), (\w+)\n", said)
+    found = re.search(r"you asked for 3 nodes, but job \d+ has 2: (\w+), (\w+)\n", said)
     assert found, said
     assert len({found[1], found[2]} & set(slurm.nodes)) == 2  # whichever are free
 
@@ -326,7 +326,7 @@ def test_more_nodes_than_allocated(slurm: Cluster, tmp_path: Path) -> None:
 def test_more_ranks_than_devices(slurm: Cluster, tmp_path: Path) -> None:
     """Nine ranks on eight devices are refused unless sharing is meant."""
     said = refused(slurm, tmp_path, "-N1 --gpus-per-node=8", "-n", "9", REPORT, str(tmp_path))
-    assert "9 ranks per node were asked for, but a node has 8 devices" in said
+    assert "you asked for 9 ranks per node, but a node has 8 devices" in said
     assert len(run(slurm, tmp_path, "-N1 --gpus-per-node=8", "-n", "9", "--share-devices", REPORT, str(tmp_path))) == 9
 
 

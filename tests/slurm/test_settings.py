@@ -84,7 +84,7 @@ def test_ranks_have_the_machines_settings(site: Cluster, tmp_path: Path) -> None
     reasons = json.loads((tmp_path / "run" / "plan.json").read_text())["reasons"]
     told = {reason["value"]: reason["why"] for reason in reasons if reason["what"] == "environment"}
     assert told["SITE_NETWORK=hsn0"] == "the fast network"
-    assert told["SITE_OWN=mine"] == "your own; the machine's is theirs"
+    assert told["SITE_OWN=mine"] == "your own value; the machine's is theirs"
 
 
 def test_value_on_the_command_line_wins(site: Cluster, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_wait_says_how_the_job_stands_and_why_it_failed(slurm: Cluster, learned:
     assert "waits: it waits for another job to end" in done.stderr
     assert "│ ValueError: no such sample" in done.stderr
     assert "failed with exit code 1" in said[-1]
-    assert "its output is in echelon-runs/" in done.stderr
+    assert "the output of the job is in echelon-runs/" in done.stderr
 
 
 def test_after_a_job_that_is_not_there(slurm: Cluster, learned: Path, folder: Path) -> None:
@@ -242,7 +242,7 @@ def test_variables_that_would_overrule_the_script_are_not_passed_on(
     monkeypatch.setattr(Cluster, "environ", property(lambda self: slurm_environ))
     done = call(slurm, learned, folder, "submit", "--gpus", "1", "-p", "small-g", "-t", "5", "--wait", "train.py")
     assert done.returncode == 0, done.stderr
-    assert "note: SBATCH_PARTITION would overrule the script" in done.stderr
+    assert "note: SBATCH_PARTITION would override the script" in done.stderr
     assert (folder / "small-g").exists()
 
 

@@ -145,8 +145,8 @@ def test_picture_survives_a_name_of_any_letters(tmp_path: Path) -> None:
         (["node"], "'node' is none", "echelon topology --help"),
         (["--svg"], "--svg needs a value", "echelon topology --svg FILE"),
         (["--svg", "missing/node.svg"], "No such file", "node.svg"),
-        (["--root", "missing"], "no such directory", "--root"),
-        (["--root", "."], "no copy of a node", "DIR"),
+        (["--root", "missing"], "this directory does not exist", "--root"),
+        (["--root", "."], "not a copy of a node", "DIR"),
         (["--json=1"], "--json takes no value", "--json"),
     ],
 )

@@ -40,7 +40,7 @@ def test_centres_that_were_cut_are_refused() -> None:
     """A tensor that was as long as the batch by chance is found out by the first batch of another size."""
     module = nn.Linear(3, 3)
     entered(module, 10, torch.zeros(10, 3))
-    with pytest.raises(Refusal, match="was taken for samples"):
+    with pytest.raises(Refusal, match="echelon took its rows for samples"):
         entered(module, 12, torch.zeros(10, 3))
 
 

@@ -98,8 +98,8 @@ if __name__ == "__main__":
         optimizer.step()
     print("trained on", x.mean().item())
 """
-ELSEWHERE = "the script trains in a process that it starts itself: each of the 2 ranks would train on all samples"
-TOO_SMALL = "the script's batch has 1 sample, and there are 2 ranks to share it"
+ELSEWHERE = "the script trains in a process that it starts itself; each of the 2 ranks would train on all samples"
+TOO_SMALL = "the script's batch has 1 sample, but 2 ranks share it"
 everywhere = pytest.mark.skipif(not os.environ.get("ECHELON_ALL_RANKS"), reason="another way to the same hook")
 
 

@@ -158,7 +158,7 @@ def test_losses_over_the_whole_batch(tmp_path: Path) -> None:
     [
         ("nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))", "nn.functional.cross_entropy(model(x), y)",
          "changes its buffer"),
-        ("InModel()", "model(x, y)", "its mean leaves targets out"),
+        ("InModel()", "model(x, y)", "the mean in this loss leaves targets out"),
         ("nn.Linear(8, 4)", "nn.functional.cross_entropy(model(x), y, reduction='none')", "a row for each sample"),
     ],
 )  # fmt: skip
@@ -206,20 +206,20 @@ def test_every_optimizer(tmp_path: Path) -> None:
     done = run(tmp_path, "-n", "2", "--scale", "fsdp", "--exact", "4", "train.py", *names, "Normed")
     assert done.stdout.splitlines() == expected.splitlines()[:-1]
     assert done.returncode == 2
-    assert "Normed may mix the elements of a weight, and an exact run" in done.stderr
+    assert "Normed may mix the elements of a weight; an exact run" in done.stderr
     assert "way out: echelon run --scale data" in done.stderr
     done = run(tmp_path, "-n", "2", "--scale", "fsdp", "--exact", "4", "train.py", "Fused")
     assert done.returncode == 2
-    assert "SGD(fused=True) rounds the last elements of a part otherwise" in done.stderr
+    assert "SGD(fused=True) rounds the last elements of a shard differently" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (("-n", "2", "--exact", "6"), "is a power of two", "--exact 4   or --exact 8"),
-        (("-n", "3", "--exact", "8"), "1, 2, 4 or 8 ranks, and there are 3", "echelon run -n 2 --exact 8"),
-        (("-n", "2", "--exact", "8", "--sync-bn"), "--exact does not go with --sync-bn", "leave --sync-bn out"),
-        (("-n", "2", "--exact", "8", "--scale", "off"), "is for a script that is scaled", "leave --scale off"),
+        (("-n", "2", "--exact", "6"), "must be a power of two", "--exact 4   or --exact 8"),
+        (("-n", "3", "--exact", "8"), "1, 2, 4 or 8 ranks, but the run has 3", "echelon run -n 2 --exact 8"),
+        (("-n", "2", "--exact", "8", "--sync-bn"), "--exact does not go with --sync-bn", "remove --sync-bn"),
+        (("-n", "2", "--exact", "8", "--scale", "off"), "is for a script that echelon scales", "remove --scale off"),
         (("-n", "2", "--exact", "32"), "has 16 samples, and --exact 32 cuts it", "--exact 16"),
         (("-n", "2", "--exact", "none"), "a whole number of at least 2", "--exact 2"),
     ],
@@ -242,8 +242,8 @@ def test_script_that_shares_the_work_itself(tmp_path: Path) -> None:
     )
     done = run(tmp_path, "-n", "2", "--exact", "8", "train.py")
     assert done.returncode == 2
-    assert "  hint: leave it out\n" in done.stderr
+    assert "  hint: remove it\n" in done.stderr
     assert "train.py distributes itself" in done.stderr
     (tmp_path / "train.py").write_text("import echelon\nrun = echelon.start()\n")
     done = run(tmp_path, "-n", "2", "--exact", "8", "train.py")
-    assert "  hint: say it in the script: echelon.start(exact=8)\n" in done.stderr
+    assert "  hint: set it in the script: echelon.start(exact=8)\n" in done.stderr

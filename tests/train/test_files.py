@@ -531,7 +531,7 @@ torch.save(torch.ones(1), "best.pt" if os.environ.get(os.environ["WHO"]) == "1" 
 """
     scaled = run(tmp_path, script, num_ranks=2)
     assert scaled.returncode != 0
-    assert "the ranks went different ways: rank 0 comes to torch.save" in scaled.err
+    assert "the ranks went different ways: rank 0 reaches torch.save" in scaled.err
     assert "last.pt where rank 1 comes to torch.save" in scaled.err
 
 

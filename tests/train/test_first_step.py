@@ -88,7 +88,7 @@ def test_mistakes_are_found(mistake: str) -> None:
         ours = in_parts(model, loss, places, 2)
     if mistake == "no gradient":
         ours[0] = torch.zeros_like(ours[0])
-    with pytest.raises(Refusal, match="first step is not that of one device"):
+    with pytest.raises(Refusal, match="first step differs from one device"):
         compare(model, ours, theirs)
 
 
@@ -98,6 +98,6 @@ def test_process_that_uses_a_gpu_already_is_not_compared(monkeypatch: pytest.Mon
     step = first_step.FirstStep(is_main=True, say=lambda _: None)
     assert not step.send_ahead(before_device=True)
     assert step._verdict() == (
-        "not compared with one device: a process that has used a GPU cannot be forked; "
-        "echelon prove compares runs that begin anew"
+        "not compared with one device: echelon cannot fork a process that has used a GPU; "
+        "echelon prove compares separate runs"
     )

@@ -177,13 +177,13 @@ def line_of(text: str) -> str:
 CALL = line_of("    output = model(a)")
 NET = r"Net\(\[\d+, 6\] float32\)"
 TOLD = {
-    "forward": f"step 11 is not .*: {CALL}: Net gives other numbers for the whole batch than for the rows of each rank",
-    "backward": f"step 11 is not .*: {CALL}: the gradient of Net.first.weight",
-    "samples": "step \\d+ is not .*: ranks 0 and 1 have different values of the samples of a batch: 16",
-    "stream": "step \\d+ is not .*: ranks 0 and 1 have different values of a batch of a stream",
-    "values": f"step \\d+ is not .*: {CALL}: ranks 0 and 1 have different values of {NET}",
-    "sizes": f"step \\d+ is not .*: {CALL}: rank 0 has {NET}, and rank [12] has {NET}",
-    "rates": "step \\d+ is not .*: ranks 0 and 1 have different values of SGD",
+    "forward": f"step 11 differs .*: {CALL}: Net gives other numbers for the whole batch than for the rows",
+    "backward": f"step 11 differs .*: {CALL}: the rows of all ranks together give another gradient of Net.first.weight",
+    "samples": "step \\d+ differs .*: ranks 0 and 1 have different values of the samples of a batch: 16",
+    "stream": "step \\d+ differs .*: ranks 0 and 1 have different values of a batch of a stream",
+    "values": f"step \\d+ differs .*: {CALL}: ranks 0 and 1 have different values of {NET}",
+    "sizes": f"step \\d+ differs .*: {CALL}: rank 0 has {NET}, but rank [12] has {NET}",
+    "rates": "step \\d+ differs .*: ranks 0 and 1 have different values of SGD",
     "weights": "ranks 0 and 1 have different values of the weights \\[3, 16\\]",
 }
 
@@ -197,7 +197,7 @@ def run(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[s
     ("fault", "num_ranks"), [(fault, 3 if fault in ("backward", "stream", "weights") else 2) for fault in TOLD]
 )
 def test_later_difference_is_refused(tmp_path: Path, fault: str, num_ranks: int) -> None:
-    """A training that is not that of one device from a later step on ends with that step, the line and the ranks."""
+    """A training that differs from one device from a later step on ends with that step, the line and the ranks."""
     done = run(tmp_path, FAULTY, "-n", str(num_ranks), "train.py", fault)
     assert re.search(TOLD[fault], done.stderr), done.stderr
     assert done.returncode == 2

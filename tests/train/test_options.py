@@ -134,7 +134,7 @@ def test_error_of_the_script(tmp_path: Path) -> None:
     [
         (["--scale", "dat"], "--scale dat", "data"),
         (["--scale-lr", "linear"], "--scale-lr is for a global batch that grows with the ranks", "--per-device-batch"),
-        (["--scale", "off", "--sync-bn"], "--sync-bn is for a script that is scaled", "leave --scale off out"),
+        (["--scale", "off", "--sync-bn"], "--sync-bn is for a script that echelon scales", "remove --scale off"),
         (["--per-device-batch", "--scale-lr", "cubic"], "--scale-lr cubic", "linear"),
     ],
 )

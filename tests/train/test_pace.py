@@ -38,10 +38,10 @@ def test_exchange_that_takes_longer_than_computing_is_said(tmp_path: Path) -> No
     """Ranks that exchange 20 MB to compute four samples are said to be slower than one, once, with both times."""
     lines = (said(tmp_path, "1600", "4", "90") for _ in range(TRIES))
     line = next(filter(None, lines), "")
-    times = r"a rank computes its part in [\d.]+ ms, and gradients are exchanged in [\d.]+ ms|2 ranks share 1 core"
+    times = r"a rank computes its part in [\d.]+ ms, and the ranks exchange gradients in [\d.]+ ms|2 ranks share 1 core"
     assert re.fullmatch(
         rf"echelon: note: a step of 2 ranks takes [\d.]+ ms, and one rank alone would take about [\d.]+ ms: ({times}) "
-        r"\(way out: a larger batch, fewer ranks, or --sync-every\)",
+        r"\(way out: use a larger batch, fewer ranks, or --sync-every\)",
         line,
     ), line
 

@@ -130,7 +130,7 @@ def test_scaled_script_that_is_wrong_by_the_number_of_ranks(tmp_path: Path) -> N
     done = prove(tmp_path, TRAIN.replace("LOSS", TIMES_RANKS), "-n", "2", "--steps", "5")
     assert done.returncode == 1, done.stderr
     assert "WRONG from step 1 on: gradient of Sequential.0.weight is 2.000 times as large" in done.stdout
-    assert "that is the number of ranks, 2: gradients are summed over the ranks" in done.stdout
+    assert "that is the number of ranks, 2: the script sums gradients over the ranks" in done.stdout
 
 
 def test_model_that_differs_to_the_last_step_is_equal_to_the_bit(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_script_that_does_not_train(tmp_path: Path) -> None:
     """Without an optimizer step there is nothing to compare, and that is said."""
     done = prove(tmp_path, "import torch\n", "-n", "2")
     assert done.returncode == 1
-    assert "without an optimizer step" in done.stderr
+    assert "without a step of a torch.optim optimizer" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ WRONG = {
     "alone": (
         own((DDP, "Net()")),
         "gradient of Net.fc1.weight differs by",
-        "they are not exchanged, so every rank trains alone",
+        "the ranks do not exchange gradients, so every rank trains alone",
     ),
     "summed-loss": (
         own(("targets)\n", 'targets, reduction="sum")\n')),
@@ -215,25 +215,25 @@ WRONG = {
     "summed-gradients": (
         own((DDP, "Net()"), ("loss.backward()\n", EXCHANGE)),
         "WRONG from step 1 on: gradient of Net.fc1.weight is 2.000 times as large",
-        "that is the number of ranks, 2: gradients are summed over the ranks",
+        "that is the number of ranks, 2: the script sums gradients over the ranks",
     ),
     "learning-rate": (
         own(("lr=1e-2", "lr=1e-2 * dist.get_world_size()")),
-        "WRONG from step 1 on: the learning rate is 0.02, and on one device 0.01: 2.000 times as large",
+        "WRONG from step 1 on: the learning rate is 0.02, but 0.01 on one device: 2.000 times as large",
         "multiplies it by the number of ranks",
     ),
     "other-start": (
         own((DDP, "fully_shard(Net())"), ("torch.manual_seed(0)", "torch.manual_seed(dist.get_rank())"),
             ("randn(203, 10)", "randn(203, 10, generator=torch.Generator().manual_seed(0))")),
         "WRONG from step 1 on: initial Net.fc1.weight differs by",
-        "let every rank begin with the same ones",
+        "let every rank begin with the same weights",
     ),
     "later": (
         own(("        optimizer.step()\n", "        if len(optimizer.state) and optimizer.state[model.module.fc2.bias]"
              '["step"] == 4 and dist.get_world_size() == 2:\n            model.module.fc2.weight.grad *= 3\n'
              "        optimizer.step()\n")),
         "WRONG from step 5 on: the norm of the gradient of Net.fc2.weight is 3.000 times as large",
-        "looks at the whole batch",
+        "uses the whole batch",
     ),
     "other-samples": (
         own(("DistributedSampler(data)", "DistributedSampler(data, seed=dist.get_world_size())")),
@@ -256,17 +256,17 @@ def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
 LESS = {
     "no process group": (
         own((INIT, ""), (DDP, "Net()"), ("(data)\nl", "(data, 1, 0)\nl"), ("dist.destroy_process_group()", "")),
-        "2 ranks were started, and the script never initialised torch.distributed: each of them trained alone",
+        "echelon started 2 ranks, but the script never initialized torch.distributed: each rank trained alone",
     ),
     "a world of one": (
         own(("init_process_group(", "init_process_group(store=dist.HashStore(), rank=0, world_size=1, backend=")),
-        "2 ranks were asked for, and the script's torch.distributed has 1",
+        "you asked for 2 ranks, but the script's torch.distributed has 1",
     ),
     "the same samples": (own(*RANDOM), "all 2 ranks train on the same samples, so together they do the work of one"),
     "a larger batch": (
         own(*RANDOM, ("TensorDataset(x", "TensorDataset(x[dist.get_rank() :: dist.get_world_size()]"),
             ("x.sum(1", "x[dist.get_rank() :: dist.get_world_size()].sum(1")),
-        "a step of one process has 8 samples, and a step of 2 ranks together 16",
+        "a step of one process has 8 samples, but a step of 2 ranks together has 16",
     ),
 }  # fmt: skip
 
@@ -321,7 +321,7 @@ def test_sampler_that_is_there_on_several_ranks_alone(tmp_path: Path) -> None:
     )
     done = prove(tmp_path, script, "-n", "2", "--steps", "20")
     assert done.returncode == 0, done.stderr
-    assert "one process draws its samples in the order of the DistributedSampler" in done.stderr
+    assert "one process draws its samples in the order that the DistributedSampler gives" in done.stderr
     assert "equal within rounding: 20 steps on 2 ranks" in done.stdout
 
 
@@ -340,7 +340,7 @@ def test_batches_that_come_from_no_loader(tmp_path: Path) -> None:
     )
     done = prove(tmp_path, script, "-n", "2", "--steps", "20")
     assert done.returncode == 0, done.stderr
-    assert "each gradient moved by its last bit" in done.stderr
+    assert "each gradient with its last bit changed" in done.stderr
     assert "equal within rounding: 20 steps on 2 ranks" in done.stdout
 
 
@@ -425,17 +425,17 @@ def marked(folder: str) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("-n", "1"), "-n 1: a whole number of at least 2"),
-        (("--steps", "0"), "--steps 0: a whole number of at least 1"),
-        (("--stepps", "3"), "there is no option --stepps"),
+        (("-n", "1"), "-n 1: give a whole number of at least 2"),
+        (("--steps", "0"), "--steps 0: give a whole number of at least 1"),
+        (("--stepps", "3"), "echelon has no option --stepps"),
         (("--scale", "sequence"), "--scale sequence: the choices are data, fsdp, tensor, context, pipeline, off"),
         (
             ("--scale", "off,data"),
-            "--scale off,data: a script distributes itself (off), or is scaled (data, fsdp, tensor, ",
+            "--scale off,data: a script distributes itself (off) or echelon scales it (data, fsdp, tensor, ",
         ),
         (("--scale", "data"), "train.py distributes itself: it mentions torch.distributed"),
-        (("--plot", "curves.pdf"), "--plot curves.pdf: the name of a PNG file is wanted"),
-        (("--plot", "none/curves.png"), "--plot none/curves.png: none is no folder that can be written"),
+        (("--plot", "curves.pdf"), "--plot curves.pdf: give the name of a PNG file"),
+        (("--plot", "none/curves.png"), "--plot none/curves.png: none is not a folder that you can write"),
         (("--launch", "nix"), "--launch nix: the choices are warm, exec, tasks"),
     ],
 )
@@ -455,6 +455,8 @@ def test_worst_tensor_is_one_that_tells_something(capsys: pytest.CaptureFixture[
     command._print_worst(rows)
     said = capsys.readouterr().out
     assert "the worst of 1 tensors differs by 1.0e-07: gradient of q.weight in step 2\n" in said
-    assert "1 more tell nothing, as they are rounding alone on one device too: gradient of k.bias\n" in said
+    assert (
+        "1 more tensors cannot be compared: rounding alone changes them on one device too: gradient of k.bias\n" in said
+    )
     command._print_worst([noise])
     assert capsys.readouterr().out == "  the worst of 1 tensors differs by 2.2e+00: gradient of k.bias in step 1\n"

@@ -157,11 +157,15 @@ def test_what_costs_more(tmp_path: Path) -> None:
     ("model", "what", "first_step"),
     [
         (RECURRENT, "dropout between the layers of lstm()", "equals that of one device"),
-        (SELECTS, "models, which draw other numbers on some ranks, for samples that they select", ""),
+        (SELECTS, "models, because some ranks draw for samples that they select", ""),
         (COSTLY, "_standard_gamma(); use --same-random to draw as one device does", "not compared"),
-        (COMPILED, "models, for torch.compile has compiled what draws them", "equals that of one device"),
-        (BY_SAMPLE, "", "not compared with one device: the model draws with Python's random or numpy"),
-        (GUESSED, "", "not compared with one device: the model draws a tensor of shape (3, 6)"),
+        (
+            COMPILED,
+            "models, because torch.compile has compiled the functions that draw them",
+            "equals that of one device",
+        ),
+        (BY_SAMPLE, "", "not compared with one device: the model draws numbers with Python's random or numpy"),
+        (GUESSED, "", "not compared with one device: the model draws numbers for a tensor of shape (3, 6)"),
     ],
     ids=["kernel", "selects", "costs more", "compiled", "by sample", "guessed"],
 )

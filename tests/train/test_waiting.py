@@ -39,9 +39,9 @@ def test_ranks_that_wait_for_each_other(tmp_path: Path) -> None:
     """Rank 0 saves, which all must do, and rank 1 exchanges gradients: the run ends, and names both lines."""
     done = run(tmp_path, 'rank or torch.save(model.state_dict(), "model.pt")')
     assert done.returncode == 2, done.stderr
-    assert "the ranks wait for each other at different lines, and none of them can go on: " in done.stderr
+    assert "the ranks wait for each other at different lines, so none can continue: " in done.stderr
     assert "rank 0 at train.py:17; rank 1 at train.py:19" in done.stderr
-    assert "way out: let no rank decide by its own clock" in done.stderr
+    assert "way out: let all ranks take the same decisions: do not decide by a rank's own clock" in done.stderr
 
 
 def test_slow_rank_is_waited_for(tmp_path: Path) -> None:

@@ -53,7 +53,10 @@ def rows(result: Mapping[str, Any]) -> list[str]:
 
 def _compared(reference: Mapping[str, Any] | None) -> str:
     if reference is None:
-        return "nothing to compare it with is known: --reference GB/S names it; --keep keeps this for later checks"
+        return (
+            "echelon has no reference for this result: --reference GB/S sets one; --keep saves this result for "
+            "later checks"
+        )
     return f"{reference['name']}: {_rate(reference['bytes_per_second'])} ({reference['source']})"
 
 
@@ -85,7 +88,8 @@ def _wrong(result: Mapping[str, Any]) -> Iterator[Finding]:
             severity="error",
             message=f"the sum of all ranks is wrong for {', '.join(sizes)}",
             evidence=f"{result['backend']} on {result['device']}",
-            remedy="use none of these nodes for results: echelon check --collectives   on halves of them finds the one",
+            remedy="do not use these nodes for results: echelon check --collectives   on half of the nodes finds the "
+            "bad node",
         )
 
 
@@ -106,14 +110,15 @@ def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Fin
     for group in slow["between"]:
         yield Finding(
             severity="warning",
-            message=f"slow between {' and '.join(name_of[number] for number in group)}, each well with others",
-            evidence=rounds, remedy="tell the support: a link or a switch between them",
+            message=f"slow between {' and '.join(name_of[number] for number in group)}; each node is fast with others",
+            evidence=rounds, remedy="report a link or a switch between them to the support",
         )  # fmt: skip
     if slow["undecided"]:
         listed = compress(name_of[number] for number in slow["undecided"])
         yield Finding(
-            severity="warning", message=f"slow with every partner, none of which is well: {listed}", evidence=rounds,
-            remedy="check them beside nodes that are well: a larger allocation",
+            severity="warning", message=f"slow with every partner, but no partner is known to be good: {listed}",
+            evidence=rounds,
+            remedy="check them together with good nodes: use a larger allocation",
         )  # fmt: skip
 
 
@@ -123,7 +128,7 @@ def _times(result: Mapping[str, Any], number: int) -> str:
     own = [group["seconds"] for group in groups if number in group["nodes"] and group["is_slow"]]
     others = sorted(group["seconds"] for group in groups if not group["is_slow"])
     usual = others[len(others) // 2] if others else 0.0
-    return f"{own[-1] * 1e3:.1f} ms" + (f", where others take {usual * 1e3:.1f} ms" if usual else "")
+    return f"{own[-1] * 1e3:.1f} ms" + (f", but other nodes take {usual * 1000.0:.1f} ms" if usual else "")
 
 
 def _slow(result: Mapping[str, Any], usual: Usual | None) -> Iterator[Finding]:
@@ -134,7 +139,7 @@ def _slow(result: Mapping[str, Any], usual: Usual | None) -> Iterator[Finding]:
             severity="warning",
             message=f"bus bandwidth {_rate(best)}, {share:.0%} of {usual.name}, {reached}",
             evidence=f"all-reduce of {_size(result['sweep'][-1]['bytes'])} on {result['num_ranks']} ranks",
-            remedy="the findings on network and plugin say why; else tell the support",
+            remedy="the findings on network and plugin give the reason; otherwise tell the support",
             source=usual.source,
         )
 
@@ -151,15 +156,16 @@ def _network(
         paths = sorted({path for paths in result["libraries"].values() for path in paths})
         yield Finding(
             severity="error",
-            message=f"the collectives go by {sockets[0]}, not by the fast network ({', '.join(sorted(fast))})",
+            message=f"the collectives use {sockets[0]}, not the fast network ({', '.join(sorted(fast))})",
             evidence=f"mapped: {', '.join(paths) or 'no plugin'}",
-            remedy=f"module load {(wanted.network.plugin if wanted.network else '') or 'aws-ofi-nccl'}   or take the "
+            remedy=f"module load {(wanted.network.plugin if wanted.network else '') or 'aws-ofi-nccl'}   or use the "
             "machine's container",
             source="published by CSCS: 5.4 GB/s without the plugin, 123 with it",
         )
     elif by and "GDRDMA" not in by:
         yield Finding(
-            severity="note", message="the bytes pass through the host's memory: RDMA into device memory is not used",
+            severity="note",
+            message="the bytes pass through the host's memory: the collectives do not use RDMA into device memory",
             evidence=", ".join(by), remedy="export NCCL_NET_GDR_LEVEL=PHB", source="the LUMI slides on extreme scale",
         )  # fmt: skip
     moved = {name: count for counts in result["traffic"].values() for name, count in counts.items()}
@@ -167,7 +173,7 @@ def _network(
     if slow and not any(moved.get(name, 0) > MUCH_BYTES for name in fast):
         name = max(slow, key=lambda each: slow[each])
         yield Finding(
-            severity="warning", message=f"{_size(slow[name])} went over {name}, and nothing over the fast network",
+            severity="warning", message=f"{_size(slow[name])} went over {name}, and no bytes over the fast network",
             evidence="counters of /sys/class/net and /sys/class/infiniband",
             remedy=f"export NCCL_SOCKET_IFNAME={','.join(sorted(fast))}",
         )  # fmt: skip

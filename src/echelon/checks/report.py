@@ -88,7 +88,9 @@ def likeness(surveys: Sequence[Survey], findings: Sequence[Finding]) -> str:
     others: dict[tuple[str, ...], list[str]] = {}
     for node, messages in results.items():
         if tuple(messages) != usual:
-            own = tuple(message for message in messages if message not in usual) or ("nothing of what the others have",)
+            own = tuple(message for message in messages if message not in usual) or (
+                "no facts in common with the other nodes",
+            )
             others.setdefault(own, []).append(node)
     lines = [f"{count} node{'s' if count > 1 else ''} alike: {describe(like)}"]
     for own, nodes in list(others.items())[:MOST_DIFFERING]:
@@ -96,7 +98,7 @@ def likeness(surveys: Sequence[Survey], findings: Sequence[Finding]) -> str:
                      + (f" and {len(own) - 1} more" if len(own) > 1 else ""))  # fmt: skip
     if len(others) > MOST_DIFFERING:
         rest = sum(len(nodes) for nodes in list(others.values())[MOST_DIFFERING:])
-        lines.append(f"{rest} more differ in other ways: the table has them")
+        lines.append(f"{rest} more differ in other ways: see the table")
     return "\n".join(lines)
 
 

@@ -10,18 +10,18 @@ from echelon.errors import EchelonError, UsageError
 COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
-    "prove": "show that a script trains on several ranks as it does on one",
+    "prove": "show that a script trains on several ranks as on one",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
-    "check": "what is wrong with this machine, or with the nodes of an allocation, before a run",
-    "lint": "mistakes in batch scripts and training scripts, found by reading them",
-    "frameworks": "which frameworks are installed here, for which devices, and what does not work together",
-    "machines": "what is known of the machines; learn a new one from its Slurm",
-    "topology": "what this node is made of: cores, NUMA domains, devices, NICs",
-    "runs": "the runs of this folder: name, state, start, duration, size",
+    "check": "find what is wrong with this machine, or with the nodes of an allocation, before a run",
+    "lint": "find mistakes in batch scripts and training scripts by reading them",
+    "frameworks": "list the frameworks that are installed here, their devices, and known conflicts",
+    "machines": "show the facts of known machines; learn a new machine from its Slurm",
+    "topology": "show the cores, NUMA domains, devices and NICs of this node",
+    "runs": "list the runs of this folder: name, state, start, duration, size",
     "clean": "remove run directories that nobody needs any more",
-    "completion": "what bash, zsh or fish completes when you press Tab",
-    "man": "the manual page, echelon(1)",
+    "completion": "print what bash, zsh or fish needs to complete command lines",
+    "man": "print the manual page, echelon(1)",
 }
 
 # What needs no Linux: these read texts and facts. All else starts processes, or looks at this machine's /proc and /sys.
@@ -77,7 +77,7 @@ def _run_command(arguments: list[str]) -> int:
 
         _refuse_other_systems(name)
         return int(import_module(f"echelon.cli.{name}").main(arguments[1:]))
-    raise UsageError(f"there is no command {name!r}", hint=_nearest_commands(name))
+    raise UsageError(f"echelon has no command {name!r}", hint=_nearest_commands(name))
 
 
 def _tell(error: EchelonError, *, is_silent: bool = False) -> int:
@@ -92,7 +92,7 @@ def _tell(error: EchelonError, *, is_silent: bool = False) -> int:
 def _refuse_other_systems(name: str) -> None:
     if sys.platform != "linux" and name not in ANYWHERE:
         raise UsageError(
-            f"echelon {name} needs Linux, and this is {sys.platform}; here {', '.join(ANYWHERE)} work",
+            f"echelon {name} needs Linux, but this is {sys.platform}; here {', '.join(ANYWHERE)} work",
             hint="run it on the cluster",
         )
 

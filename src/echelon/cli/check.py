@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from echelon.cli.nodes import Checked
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("--fast",), help="only what is read within a second: no slow tools, no nodes that try each other"),
+    Option(names=("--fast",), help="read only facts that take under a second: no slow tools or tests between nodes"),
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks each node will have (default: its devices)"),
-    Option(names=("--collectives",), help="measure all-reduce as well, and find the nodes that are slow in it"),
+    Option(names=("--collectives",), help="also measure all-reduce, and find the nodes that slow it down"),
     Option(names=("--reference",), value="GB/S", help="the bus bandwidth that --collectives should reach"),
-    Option(names=("--keep",), help="keep what --collectives measures as this machine's reference, for later checks"),
-    Option(names=("--checkpoints",), value="DIR", takes="folder", help="where the run will write (default: here)"),
+    Option(names=("--keep",), help="keep the result of --collectives as this machine's reference for later checks"),
+    Option(names=("--checkpoints",), value="DIR", takes="folder", help="the folder of the run's files (default: here)"),
     Option(names=("--machine",), value="NAME", choices=machine_names,
-           help="compare with this machine's facts (default: where you stand)"),
-    Option(names=("--deadline",), value="SECONDS", help="what each part of a node may take (default: 15, --fast: 5)"),
-    Option(names=("--exclude-bad",), help="print --exclude=NODES alone, those to do without; the report is on stderr"),
-    Option(names=("--strict",), help="exit code 1 for warnings too"),
-    Option(names=("--json",), help="the findings and all that was read, as JSON"),
-    Option(names=("--list",), help="every check in one line"),
+           help="compare with this machine (default: where you are)"),
+    Option(names=("--deadline",), value="SECONDS", help="time limit of each part of a check (default: 15, --fast: 5)"),
+    Option(names=("--exclude-bad",), help="print only --exclude=NODES for the bad nodes; the report goes to stderr"),
+    Option(names=("--strict",), help="exit with code 1 for warnings too"),
+    Option(names=("--json",), help="print the findings and all facts as JSON"),
+    Option(names=("--list",), help="list every check, one a line"),
     Option(names=("-h", "--help"), help="show this"),
 )  # fmt: skip
 LONGEST_SECONDS = 3600
 HELP = Help(
     command="check",
-    about="Look at this machine, or inside of a Slurm allocation at all its nodes through one step: devices, cores, "
-    "memory, network, limits, software, caches. Nothing is repaired.\n"
+    about="Check this machine, or inside a Slurm allocation all its nodes through one step: devices, cores, "
+    "memory, network, limits, software, caches. echelon repairs nothing.\n"
     "Exit code 0: no error; 1: an error was found; 2: an option is wrong.",
     groups=(("options", OPTIONS),),
     example="salloc --nodes=4 --gpus-per-node=8 echelon check",
@@ -53,12 +53,14 @@ def main(arguments: list[str]) -> int:
         return 0
     if scanned.rest:
         given = scanned.rest[0]
-        raise UsageError(f"echelon check takes no {given}: it looks at nodes", hint=f"echelon lint {given}")
+        raise UsageError(f"echelon check takes no {given}: it checks nodes", hint=f"echelon lint {given}")
     if "list" in values:
         print("\n".join(listing()))
         return 0
     if "json" in values and "exclude_bad" in values:
-        raise UsageError("--json and --exclude-bad both want the output", hint='--json   has the nodes in "exclude"')
+        raise UsageError(
+            "--json and --exclude-bad both write to standard output", hint='--json   lists these nodes under "exclude"'
+        )
     from echelon.cli import nodes
     from echelon.host import Host
 
@@ -98,7 +100,7 @@ def _print(checked: Checked, values: dict[str, str]) -> None:
     if "exclude_bad" in values and checked.bad_nodes:
         print(f"--exclude={compress(checked.bad_nodes)}")
     elif checked.bad_nodes:
-        say(f"to do without: --exclude={compress(checked.bad_nodes)}")
+        say(f"leave these nodes out: --exclude={compress(checked.bad_nodes)}")
 
 
 def listing() -> list[str]:
@@ -117,7 +119,7 @@ def listing() -> list[str]:
 
 def _whole(option: str, text: str, most: int) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= most:
-        raise UsageError(f"{option} {text or repr('')}: a whole number from 1 to {most} is wanted", hint=f"{option} 8")
+        raise UsageError(f"{option} {text or repr('')}: give a whole number from 1 to {most}", hint=f"{option} 8")
     return int(text)
 
 
@@ -126,25 +128,27 @@ def _reference(values: dict[str, str]) -> float:
         return 0.0
     text = values["reference"]
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) or float(text) <= 0:
-        raise UsageError(f"--reference {text or repr('')}: a number of GB/s is wanted", hint="--reference 85")
+        raise UsageError(f"--reference {text or repr('')}: give a number of GB/s", hint="--reference 85")
     if "collectives" not in values:
-        raise UsageError("--reference is for what is measured", hint=f"--collectives --reference {text}")
+        raise UsageError(
+            "--reference needs --collectives, which measures the bandwidth", hint=f"--collectives --reference {text}"
+        )
     return float(text) * 1e9
 
 
 def _keeps(values: dict[str, str]) -> bool:
     if "keep" in values and "collectives" not in values:
-        raise UsageError("--keep is for what is measured", hint="--collectives --keep")
+        raise UsageError("--keep needs --collectives, which measures the bandwidth", hint="--collectives --keep")
     return "keep" in values
 
 
 def _folder(path: str) -> str:
     if not path or (os.path.exists(path) and not os.path.isdir(path)):
-        raise UsageError(f"--checkpoints {path or repr('')}: a folder is wanted", hint="--checkpoints checkpoints/")
+        raise UsageError(f"--checkpoints {path or repr('')}: give a folder", hint="--checkpoints checkpoints/")
     return path
 
 
 def _name(values: dict[str, str]) -> str:
     if values.get("machine") == "":
-        raise UsageError("--machine '': a name is wanted", hint="echelon machines   lists them")
+        raise UsageError("--machine '': give the name of a machine", hint="echelon machines   lists them")
     return values.get("machine", "")

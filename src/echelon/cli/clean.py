@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from echelon.launch.runs import Run
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("--older-than",), value="TIME", help="the runs that began longer ago than 12h, 7d …"),
-    Option(names=("--keep",), value="N", help="all runs but the newest N"),
-    Option(names=("--with-files",), help="also runs with files of yours, checkpoints for one"),
-    Option(names=("--dry-run",), help="say what would be removed, and remove nothing"),
+    Option(names=("--older-than",), value="TIME", help="remove runs that began longer ago than 12h, 7d …"),
+    Option(names=("--keep",), value="N", help="keep the newest N runs, and remove all others"),
+    Option(names=("--with-files",), help="also remove runs that hold files of yours, such as checkpoints"),
+    Option(names=("--dry-run",), help="list the runs that it would remove, and remove nothing"),
     Option(names=("-h", "--help"), help="show this"),
 )
 HELP = Help(
     command="clean",
     usage=("[options] [RUN…]",),
-    about="Remove run directories of this folder. A run that still runs, or waits in a queue, stays.\n"
-    "So does one that holds files which echelon has not written.",
+    about="Remove run directories of this folder. Runs that still run or wait in a queue stay.\n"
+    "Runs that hold files which echelon has not written stay too.",
     operands=(Option(names=("RUN",), takes="run"),),
     groups=(("options", OPTIONS),),
     example="echelon clean --older-than 7d --dry-run",
@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> int:
         print_help(HELP.text())
         return 0
     if not scanned.rest and "older_than" not in values and "keep" not in values:
-        raise UsageError("which runs? Name them, or say how old they are", hint="echelon clean --older-than 7d")
+        raise UsageError(
+            "echelon clean needs the names or the age of runs to remove", hint="echelon clean --older-than 7d"
+        )
     from echelon.launch import runs
 
     chosen = [runs.read(path) for path in map(runs.find, scanned.rest)] if scanned.rest else []
@@ -74,7 +76,7 @@ def _old(values: Mapping[str, str]) -> list[Run]:
     paths = runs.all_runs()
     if "keep" in values:
         if not digits.is_number(values["keep"]):
-            raise UsageError(f"--keep {values['keep'] or repr('')}: a number of runs is wanted", hint="--keep 10")
+            raise UsageError(f"--keep {values['keep'] or repr('')}: give the number of runs to keep", hint="--keep 10")
         paths = paths[: max(0, len(paths) - int(values["keep"]))]
     candidates = [runs.read(path) for path in paths]
     if "older_than" in values:
@@ -98,5 +100,5 @@ def _remove(run: Run) -> None:
         shutil.rmtree(run.path)
     except OSError as error:
         raise UsageError(
-            f"{run.path} cannot be removed: {error.strerror}", hint=f"ls -la {run.path}   shows what is left"
+            f"echelon cannot remove {run.path}: {error.strerror}", hint=f"ls -la {run.path}   shows what is left"
         ) from None

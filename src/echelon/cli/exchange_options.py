@@ -17,28 +17,28 @@ MOST_STEPS = 1 << 30
 SCALES = ("auto", "off", "data", "fsdp", *MODEL_PARALLEL)
 
 _ALONE = {
-    "exact": "ranks that train alone have other weights than one device, so there are no bits to be equal to",
-    "same-random": "a rank that trains alone draws for itself",
-    "sync-bn": "statistics over the batch of all ranks are a message in every step",
-    "compress": "it is gradients that are compressed, and none are exchanged",
-    "bucket-mb": "it is gradients that travel in buckets, and none are exchanged",
+    "exact": "ranks that train alone get other weights than one device, so they cannot match its bits",
+    "same-random": "a rank that trains alone draws its own random numbers",
+    "sync-bn": "statistics over the batch of all ranks need a message in every step",
+    "compress": "it compresses gradients, but the ranks exchange none",
+    "bucket-mb": "it puts gradients into buckets, but the ranks exchange none",
 }
 """What contradicts `--sync-every`, and why."""
-_WHOLE_BATCH = "every rank has the whole batch, and "
+_WHOLE_BATCH = "every rank has the whole batch, "
 _OF_SHARED_BATCHES = {
-    "exact": "sums that ranks share are in another order than on one device",
-    "shard-eval": _WHOLE_BATCH + "a part of the model, also in evaluation",
-    "same-random": _WHOLE_BATCH + "so all that it draws is that of one device",
-    "sync-bn": _WHOLE_BATCH + "so BatchNorm has its statistics already",
-    "per-device-batch": _WHOLE_BATCH + "none has one of its own",
-    "scale-lr": _WHOLE_BATCH + "it is no larger than the script's",
+    "exact": "the ranks add up sums in another order than one device",
+    "shard-eval": _WHOLE_BATCH + "and a part of the model, also in evaluation",
+    "same-random": _WHOLE_BATCH + "so it draws the random numbers of one device anyway",
+    "sync-bn": _WHOLE_BATCH + "so BatchNorm already has the statistics of this batch",
+    "per-device-batch": _WHOLE_BATCH + "so no rank has a batch of its own",
+    "scale-lr": _WHOLE_BATCH + "so the global batch is the script's",
     "sync-every": "a rank that trains alone needs the whole model",
-    "compress": _WHOLE_BATCH + "it is activations that travel, and not gradients",
-    "bucket-mb": _WHOLE_BATCH + "it is activations that travel, and not gradients",
+    "compress": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
+    "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
 }
 """What contradicts a model that is split, and why."""
 _WHOLE_GRADIENTS = {
-    "exact": "its gradients are added up by a tree of its own, to the bit",
+    "exact": "an exact run adds up its gradients with its own binary tree, to the bit",
 }
 
 
@@ -50,14 +50,14 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
     number = values["sync_every"]
     if not re.fullmatch(r"[0-9]{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
         raise UsageError(
-            f"--sync-every {_seen(number)}: the number of steps from one meeting to the next is wanted, at least 1",
+            f"--sync-every {_seen(number)}: give the number of steps between two meetings, at least 1",
             hint="echelon run --sync-every 100 …",
         )
     _refuse_together("sync-every", values, _ALONE)
     if values.get("scale") == "fsdp":
         raise UsageError(
             "--sync-every does not go with --scale fsdp: a rank that trains alone needs all weights",
-            hint="echelon run --scale data --sync-every … or leave --sync-every out",
+            hint="echelon run --scale data --sync-every … or remove --sync-every",
         )
     found: dict[str, Any] = {"steps_alone": int(number), "is_late": "async" in values}
     if "outer_lr" in values or "outer_momentum" in values:
@@ -73,7 +73,7 @@ def refuse_with_splits(values: Mapping[str, str]) -> None:
         if option.replace("-", "_") in values:
             raise UsageError(
                 f"--{option} does not go with --scale {scale}: {why}",
-                hint=f"leave --{option} out, or --scale data",
+                hint=f"remove --{option}, or use --scale data",
             )
 
 
@@ -83,7 +83,7 @@ def _refuse_without_meetings(values: Mapping[str, str]) -> None:
         if key in values:
             given = f"--{option} {values[key]}".rstrip()
             raise UsageError(
-                f"--{option} is for ranks that train alone and meet, and --sync-every was not given",
+                f"--{option} needs --sync-every: it is for ranks that train alone and meet",
                 hint=f"echelon run --sync-every 100 {given} …",
             )
 
@@ -91,15 +91,13 @@ def _refuse_without_meetings(values: Mapping[str, str]) -> None:
 def _refuse_together(option: str, values: Mapping[str, str], reasons: Mapping[str, str]) -> None:
     for other, why in reasons.items():
         if other.replace("-", "_") in values:
-            raise UsageError(
-                f"--{option} does not go with --{other}: {why}", hint=f"leave --{other} out, or --{option}"
-            )
+            raise UsageError(f"--{option} does not go with --{other}: {why}", hint=f"remove --{other} or --{option}")
 
 
 def _rate(text: str) -> float:
     if not _is_number(text) or not 0 < float(text) <= 10:
         raise UsageError(
-            f"--outer-lr {_seen(text)}: a number above 0 and at most 10 is wanted; 1 without momentum is the average",
+            f"--outer-lr {_seen(text)}: give a number above 0 and at most 10; 1 without momentum is the average",
             hint=f"--outer-lr {OUTER_LEARNING_RATE}",
         )
     return float(text)
@@ -108,7 +106,7 @@ def _rate(text: str) -> float:
 def _momentum(text: str) -> float:
     if not _is_number(text) or not 0 <= float(text) < 1:
         raise UsageError(
-            f"--outer-momentum {_seen(text)}: a number from 0 to less than 1 is wanted",
+            f"--outer-momentum {_seen(text)}: give a number from 0 to less than 1",
             hint=f"--outer-momentum {OUTER_MOMENTUM}",
         )
     return float(text)
@@ -131,7 +129,7 @@ def _compression(values: Mapping[str, str]) -> dict[str, str]:
     rank, step = int(match.group(1) or POWERSGD_RANK), int(match.group(2) or POWERSGD_STEP)
     if rank < 1 or step < 2:
         raise UsageError(
-            f"--compress {text}: the rank of the factors is at least 1, and gradients are whole up to step 2 or later",
+            f"--compress {text}: RANK must be at least 1, and STEP at least 2: earlier gradients are not compressed",
             hint=f"--compress powersgd:{max(rank, 1)}:{max(step, 2)}",
         )
     return {"compress": f"powersgd:{rank}:{step}"}
@@ -143,7 +141,7 @@ def _buckets(values: Mapping[str, str]) -> dict[str, float]:
     text = values["bucket_mb"]
     if not _is_number(text) or not 0.001 <= float(text) <= 1 << 20:
         raise UsageError(
-            f"--bucket-mb {_seen(text)}: the size of a bucket of gradients in MB is wanted, 25 in PyTorch",
+            f"--bucket-mb {_seen(text)}: give the size of a gradient bucket in MB; PyTorch's is 25",
             hint="echelon run --bucket-mb 4 …",
         )
     _refuse_together("bucket-mb", values, _WHOLE_GRADIENTS)
@@ -151,7 +149,7 @@ def _buckets(values: Mapping[str, str]) -> dict[str, float]:
     if values.get("compress", "").startswith("powersgd"):
         raise UsageError(
             "--bucket-mb does not go with --compress powersgd, which needs all gradients in one bucket",
-            hint="leave --bucket-mb out",
+            hint="remove --bucket-mb",
         )
     return {"bucket_megabytes": float(text)}
 
@@ -159,7 +157,7 @@ def _buckets(values: Mapping[str, str]) -> dict[str, float]:
 def _refuse_fsdp(option: str, values: Mapping[str, str]) -> None:
     if values.get("scale") == "fsdp":
         raise UsageError(
-            f"--{option} does not go with --scale fsdp: its gradients are exchanged layer by layer by fully_shard",
+            f"--{option} does not go with --scale fsdp: fully_shard exchanges gradients layer by layer",
             hint=f"echelon run --scale data --{option} {values[option.replace('-', '_')]} …",
         )
 

@@ -32,17 +32,21 @@ def _optimizers() -> tuple[str, ...]:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("--parameters",), value="N", help="does a model with so many weights fit: 124M, 7B, 7e9"),
+    Option(names=("--parameters",), value="N", help="tell whether a model with so many weights fits: 124M, 7B, 7e9"),
     Option(
         names=("--dtype",),
         value="TYPE",
         choices=_dtypes,
-        help="as what its weights are stored: fp32 (default), bf16, fp16",
+        help="the data type of its weights: fp32 (default), bf16, fp16",
     ),
     Option(
         names=("--optimizer",), value="NAME", choices=_optimizers, help="adamw (default), adam, lion, momentum, sgd"
     ),
-    Option(names=("--device-memory",), value="SIZE", help="of one device, 80G, where the machine's is not known"),
+    Option(
+        names=("--device-memory",),
+        value="SIZE",
+        help="memory of one device, such as 80G, if the machine's is not known",
+    ),
 )
 _COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _MOST = 10**15
@@ -57,7 +61,7 @@ def read_model(values: Mapping[str, str]) -> Model | None:
         for key in ("dtype", "optimizer", "device_memory"):
             if key in values:
                 raise UsageError(
-                    f"--{key.replace('_', '-')} is for a model whose size is known, and --parameters is missing",
+                    f"--{key.replace('_', '-')} needs --parameters, the size of the model",
                     hint="--parameters 7B",
                 )
         return None
@@ -75,7 +79,7 @@ def _count(text: str) -> int:
     number = round(float(found[1]) * _COUNTS[found[2].upper()]) if found else 0
     if not 1 <= number <= _MOST:
         raise UsageError(
-            f"--parameters {text or repr('')}: not a number of weights; one is 124M, 7B, 7e9 or 7000000000",
+            f"--parameters {text or repr('')}: not a number of weights; examples: 124M, 7B, 7e9 or 7000000000",
             hint="--parameters 7B",
         )
     return number
@@ -97,8 +101,9 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
     device_bytes = given or chosen.kind.device_memory_bytes or 0
     if not device_bytes:
         raise UsageError(
-            f"the memory of a device ({chosen.kind.chip}) of {booking.title} is not published, so nothing fits or not",
-            hint="--device-memory 80G, if that is what one has",
+            f"the memory of a device ({chosen.kind.chip}) of {booking.title} is not published, so echelon "
+            "cannot tell what fits",
+            hint="--device-memory 80G   if the device has 80 GiB",
         )
     return Devices(
         num_ranks=booking.world_size,
@@ -198,8 +203,8 @@ class Answer:
             values = {name: value for name, value in self._values.items() if name not in leaves}
             if self._is_taken({**values, "gpus": str(self._least)}):
                 more = self._words({"gpus": str(self._least)}, leaves=leaves)
-                return f"none fits; spread over {self._least} ranks it would: echelon plan {more}"
-        return f"none fits; spread over {self._least} ranks it would, and no job here has so many"
+                return f"no strategy fits here; with {self._least} ranks one would fit: echelon plan {more}"
+        return f"no strategy fits here; with {self._least} ranks one would fit, but no job here can have so many"
 
     def _words(self, changes: Mapping[str, str], *, leaves: tuple[str, ...]) -> str:
         """Return the options as they were given, with changes."""

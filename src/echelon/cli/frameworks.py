@@ -20,7 +20,7 @@ from echelon.launch.frameworks.rows import FRAMEWORKS
 
 IMPORT_SECONDS = 300.0  # tensorflow from a cold shared disk
 OPTIONS = (
-    Option(names=("--import",), help="import each, in a process of its own, and say how long that takes"),
+    Option(names=("--import",), help="import each in its own process, and show how long the import takes"),
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
@@ -28,9 +28,9 @@ OPTIONS = (
 HELP = Help(
     command="frameworks",
     usage=("[options] [NAME…]",),
-    about="Say which frameworks are installed for this Python, what they were built for, and what is known "
-    "not to work together. Nothing is imported.\n"
-    "Exit code 1: something cannot work, or a NAME is missing.",
+    about="List the frameworks that are installed for this Python, the devices they were built for, and "
+    "known conflicts. Nothing is imported.\n"
+    "Exit code 1: something cannot work, or a NAME is not installed.",
     operands=(Option(names=("NAME",), choices=tuple(row.name for row in FRAMEWORKS)),),
     groups=(("options", OPTIONS),),
     example="echelon frameworks deepspeed torch",
@@ -83,7 +83,9 @@ def _names(rest: Sequence[str]) -> list[str]:
     known = [row.name for row in FRAMEWORKS]
     for name in rest:
         if name not in known:
-            raise UsageError(f"{name} is no framework that is known here", hint=f"they are {', '.join(known)}")
+            raise UsageError(
+                f"echelon does not know the framework {name}", hint=f"the frameworks are {', '.join(known)}"
+            )
     return list(dict.fromkeys(rest)) or known
 
 
@@ -93,9 +95,9 @@ def _look(name: str, version: str, build: Build | None, host: Host | None) -> Se
     if name == "torch" and build is not None:
         note = f"for {build.devices}"
     elif name == "deepspeed" and version:
-        note = f"operators for torch {built}" if (built := installed.prebuilt_for()) else "operators built when needed"
+        note = f"operators for torch {built}" if (built := installed.prebuilt_for()) else "operators built at first use"
     elif not version and installed.is_there(name):
-        note = "there, but not installed by pip"
+        note = "installed, but not by pip"
     seconds, error = _import(name, host) if host is not None and version else (None, "")
     return Seen(
         name=name, version=version, tested=row.tested, install=f"pip install {row.install}", note=note,
@@ -133,5 +135,5 @@ def _row(each: Seen) -> tuple[str, str, str, str]:
     if each.import_seconds is not None:
         last = f"{last + ', ' if last else ''}imported in {each.import_seconds} s"
     elif each.import_error:
-        last = f"cannot be imported: {each.import_error}"
+        last = f"import fails: {each.import_error}"
     return each.name, each.version or "-", each.tested, last

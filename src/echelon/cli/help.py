@@ -64,7 +64,7 @@ class Help:
         return "\n".join([*lines, "", "example:", f"  {self.example}", ""])
 
 
-IGNORED = "accepted so that torchrun's command lines work verbatim, without meaning here:"
+IGNORED = "accepted so that torchrun's command lines work unchanged, but without effect here:"
 
 
 def of(command: str) -> Help:

@@ -35,9 +35,9 @@ OPTIONS: tuple[Option, ...] = (
         names=("--machine",),
         value="NAME",
         choices=machine_names,
-        help="the machine that the jobs are for (default: the one you stand on)",
+        help="the machine that the jobs are for (default: the machine you are on)",
     ),
-    Option(names=("--strict",), help="exit code 1 for warnings too"),
+    Option(names=("--strict",), help="exit with code 1 for warnings too"),
     Option(
         names=("--format",),
         value="HOW",
@@ -45,14 +45,14 @@ OPTIONS: tuple[Option, ...] = (
         help="text, json, sarif (code hosts, editors) or github (annotations)",
     ),
     Option(names=("--json",), help="the same as --format json"),
-    Option(names=("--fix",), help="make the repairs that are certain: the difference is shown, the files are written"),
-    Option(names=("--diff",), help="show what --fix would change, and write nothing"),
-    Option(names=("--list",), help="every rule in one line"),
+    Option(names=("--fix",), help="repair what is certain: show the difference, and write the files"),
+    Option(names=("--diff",), help="show the difference that --fix would write, and write nothing"),
+    Option(names=("--list",), help="list every rule, one a line"),
     Option(
         names=("--explain",),
         value="ID",
         choices=_rules,
-        help="the page of one rule: why, its source, a bad and a good example",
+        help="show the page of one rule: reason, source, a bad and a good example",
     ),
     Option(names=("-h", "--help"), help="show this"),
 )
@@ -61,7 +61,7 @@ HELP = Help(
     command="lint",
     usage=("[options] FILE…", "--fix FILE…"),
     about="Find mistakes in batch scripts, training scripts and settings (JSON, YAML) by reading them; - is stdin.\n"
-    "Files that belong together are given together: what a job asks for is compared with what its script does.\n"
+    "Give files that belong together in one call: echelon compares the request of a job with its script.\n"
     "Exit code 0: no error; 1: an error was found; 2: a file or an option is wrong.",
     operands=(Option(names=("FILE",), takes="file"),),
     groups=(("options", OPTIONS),),
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
         print(report.listing(pages.all_pages()), end="")
         return 0
     if not files:
-        raise UsageError("no file was given", hint="echelon lint train.py job.sh")
+        raise UsageError("echelon lint needs a file", hint="echelon lint train.py job.sh")
     form = _format(values)
     _refuse_contradictions(files, values)
     sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
@@ -99,7 +99,10 @@ def main(arguments: list[str]) -> int:
 
         linted, would_change = repairs.make(sources, look, writes="diff" not in values, shows=form == "text")
     if known and not linted.machines:
-        say(f"note: no machine is known, so its limits are not judged: --machine NAME ({', '.join(known)})")
+        say(
+            "note: echelon does not know this machine, so it does not check limits: --machine NAME "
+            f"({', '.join(known)})"
+        )
     if "diff" not in values:
         print(_written(linted, form, num_files=len(files)), end="")
     failing = ("error", "warning") if "strict" in values else ("error",)
@@ -109,10 +112,10 @@ def main(arguments: list[str]) -> int:
 def _refuse_contradictions(files: list[str], values: dict[str, str]) -> None:
     if "diff" in values and (given := [name for name in ("json", "format") if name in values]):
         raise UsageError(
-            f"--diff prints a difference, and --{given[0]} findings", hint=f"leave --{given[0]} out, or --diff"
+            f"--diff prints a difference, but --{given[0]} prints findings", hint=f"remove --{given[0]} or --diff"
         )
     if "fix" in values and "diff" not in values and "-" in files:
-        raise UsageError("--fix writes files, and standard input is none", hint="echelon lint --diff -")
+        raise UsageError("--fix writes files, but standard input is not a file", hint="echelon lint --diff -")
 
 
 def _format(values: dict[str, str]) -> str:
@@ -195,4 +198,4 @@ def _read(name: str) -> bytes:
             f"{name} is a folder", hint=f"echelon lint {name.rstrip('/')}/*.sh {name.rstrip('/')}/*.py"
         ) from None
     except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}", hint="echelon lint train.py job.sh") from None
+        raise UsageError(f"echelon cannot read {name}: {error.strerror}", hint="echelon lint train.py job.sh") from None

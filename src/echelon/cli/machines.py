@@ -45,11 +45,11 @@ OPTIONS = (*SHOWING, *OF_LEARN)
 HELP = Help(
     command="machines",
     usage=("[NAME] [--json]", "learn [options]"),
-    about="What is known of the machines, with its sources: partitions and their limits, nodes, settings, containers.\n"
-    "Your own files in ~/.config/echelon/machines and those that ECHELON_MACHINES names are laid over ours.",
+    about="Show the facts of known machines, with their sources: partitions, limits, nodes, settings, containers.\n"
+    "Files in ~/.config/echelon/machines, and files in ECHELON_MACHINES, change or extend these facts.",
     operands=(
-        Option(names=("NAME",), choices=machine_names, help='show one machine; "local" is the one that this is'),
-        Option(names=("learn",), choices=("learn",), help="describe this machine in a file of your own; asks Slurm"),
+        Option(names=("NAME",), choices=machine_names, help='show one machine; "local" is this machine'),
+        Option(names=("learn",), choices=("learn",), help="ask Slurm, and describe this machine in your own file"),
     ),
     groups=(("options", SHOWING), ("options of learn", OF_LEARN)),
     example="echelon machines lumi",
@@ -69,13 +69,15 @@ def main(arguments: list[str]) -> int:
             name = option.names[-1]
             raise UsageError(f"{name} '': it needs a value", hint=f"echelon machines learn {name} {option.value}")
     if len(names) > 1:
-        raise UsageError(f"one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}")
+        raise UsageError(
+            f"echelon machines shows one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}"
+        )
     if names == ["learn"]:
         return _learn(values)
     for option in OF_LEARN:
         if option.key in values:
             name = option.names[-1]
-            raise UsageError(f"{name} is an option of learn", hint=f"echelon machines learn {name} …")
+            raise UsageError(f"{name} is an option of echelon machines learn", hint=f"echelon machines learn {name} …")
     return _show_one(names[0], values) if names else _show_all(values)
 
 
@@ -134,7 +136,7 @@ def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> 
     below = load.load_shipped().get(name)
     out = values.get("out") or os.path.join(files.user_folder(os.environ), f"{name}.toml")
     if out != "-" and os.path.exists(out) and "force" not in values:
-        raise UsageError(f"{out} is there already", hint="echelon machines learn --force   or --out another.toml")
+        raise UsageError(f"{out} already exists", hint="echelon machines learn --force   or --out another.toml")
     if below is not None:
         learned = _with_known_names(learned, below)
     if "probe" in values:
@@ -147,10 +149,10 @@ def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> 
 
 def _checked_name(name: str) -> str:
     if not name:
-        raise UsageError("Slurm gives this cluster no name", hint="echelon machines learn --name mine")
+        raise UsageError("Slurm does not tell the name of this cluster", hint="echelon machines learn --name mine")
     if name in ("local", "learn") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UsageError(
-            f"--name {name!r}: a name of letters, digits, - _ and . is wanted; local and learn are taken",
+            f"--name {name!r}: give a name of letters, digits, - _ and .; local and learn are reserved",
             hint="echelon machines learn --name mine",
         )
     return name
@@ -194,7 +196,7 @@ def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str
         device_memory_bytes=seen.device_memory_bytes,
     )
     kinds = tuple(better if one.name == kind.name else one for one in machine.node_types)
-    remarks = learned.remarks if seen.nearest else (*learned.remarks, f"the probe saw no devices on a node of {name}")
+    remarks = learned.remarks if seen.nearest else (*learned.remarks, f"the probe found no devices on a node of {name}")
     return Learned(machine=replace(machine, node_types=kinds), remarks=remarks)
 
 
@@ -218,7 +220,7 @@ def _text(learned: Learned, *, is_overlay: bool) -> str:
 
     comments = [
         f"Written by echelon machines learn on {learned.machine.seen.isoformat()}.",
-        "Slurm knows no settings, containers or prices: add what is published, each row with its source.",
+        "Slurm knows no settings, containers or prices: add published facts, each row with its source.",
         *learned.remarks,
     ]
     return (as_overlay if is_overlay else as_toml)(learned.machine, comments=comments)
@@ -235,7 +237,7 @@ def _write(out: str, text: str) -> None:
             file.write(text)
         os.replace(beside, out)
     except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}", hint="--out FILE   or --out -") from None
+        raise UsageError(f"echelon cannot write {out}: {error.strerror}", hint="--out FILE   or --out -") from None
 
 
 def _tell(learned: Learned, out: str, below: Machine | None) -> None:
@@ -247,10 +249,13 @@ def _tell(learned: Learned, out: str, below: Machine | None) -> None:
     )
     lines += learned.remarks
     if below is not None:
-        lines.append(f"laid over what is known of {machine.name}: settings, containers and the rest stay")
+        lines.append(f"laid over the known facts of {machine.name}: settings, containers and the rest stay")
     if not any(kind.nearest for kind in machine.node_types) and not any("probe" in text for text in learned.remarks):
-        lines.append("which cores are near to which device: echelon machines learn --probe --force asks a node")
+        lines.append(
+            "to learn which cores are near to which device, run a step on a node: echelon machines learn --probe "
+            "--force"
+        )
     for line in lines:
         print(f"echelon: {line}", file=sys.stderr)
     if out != "-":
-        print(f"echelon: read it, then: echelon machines {machine.name}", file=sys.stderr)
+        print(f"echelon: read the file, then: echelon machines {machine.name}", file=sys.stderr)

@@ -48,11 +48,11 @@ def refuse_unread(command: Command) -> None:
     if not READS.search(text) and set(imports.packages) <= QUIET:
         is_single = len(words) == 1
         raise UsageError(
-            f"{options} stand{'s' if is_single else ''} after {command.target}, which reads no arguments", hint=before
+            f"{options} come{'s' if is_single else ''} after {command.target}, which reads no arguments", hint=before
         )
     unknown = [word for word in words if NAMES[_name(word[0])].key in OF_RANKS and _name(word[0]) not in text]
     if unknown and "parse_known_args" in text:
-        overlooked = f"{shlex.join(unknown[0])} stands after {command.target}, so the script gets it"
+        overlooked = f"{shlex.join(unknown[0])} comes after {command.target}, so the script gets it"
         say(f"note: {overlooked}; to give it to echelon: {before} …")
 
 

@@ -89,7 +89,7 @@ def check(question: Question, host: Host) -> Checked:
     machine = _machine(question.machine, host, is_job=allocation is not None)
     if question.keeps and machine is None:
         raise UsageError(
-            "--keep is for a machine that is known, and this one is not",
+            "--keep needs a known machine, but echelon does not know this machine",
             hint="on its login node: echelon machines learn   then here: echelon check --machine NAME …",
         )
     wanted = _wanted(question, machine, allocation, host)
@@ -145,9 +145,11 @@ def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, ho
     wrong = [finding.message for finding in findings if finding.severity != "note"]
     if wanted.kind is None or wrong:
         why = (
-            f"it is not good: {wrong[0]}" if wrong else f"which of the nodes of {wanted.machine} these are is not known"
+            f"it is not good: {wrong[0]}"
+            if wrong
+            else f"echelon cannot tell which node type of {wanted.machine} these nodes have"
         )
-        say(f"nothing is kept: {why}")
+        say(f"echelon keeps no reference: {why}")
         return
     row = reference.kept(result, wanted.kind.name, datetime.fromtimestamp(host.now(), timezone.utc).date())
     path = keep(find(wanted.machine, host.environ), row, host.environ)
@@ -162,7 +164,7 @@ def _allocation(host: Host) -> Allocation | None:
     if found is None or found.is_task:
         return None
     if shutil.which("srun", path=host.environ.get("PATH")) is None:
-        say("note: srun cannot be found, as inside of a container: this node alone is looked at")
+        say("note: there is no srun here (this may be a container): echelon checks only this node")
         return None
     return found
 

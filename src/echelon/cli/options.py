@@ -55,59 +55,60 @@ _OWN_LOGS = "every rank has its own log in the run directory"
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", choices=("auto", "cpu", "gpu"), help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
-    Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: go on with MIN"),
+    Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: continue with MIN if nodes fail"),
     Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
     Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
-    Option(names=("--share-devices",), help="more ranks than devices are meant"),
-    Option(names=("--scale",), value="HOW", choices=SCALES, help="data, fsdp, tensor, context or pipeline: train a script for one device on all; off; auto: as the script is"),
-    Option(names=("--no-check",), help="scaled: do not compare the first step, and later ones, with one device"),
+    Option(names=("--share-devices",), help="allow more ranks than devices"),
+    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline; off; auto: decide by the "
+        "script"),
+    Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
-    Option(names=("--same-random",), help="scaled: also random numbers that cost more are those of one device", trains=True),
+    Option(names=("--same-random",), help="scaled: also draw the expensive random numbers as on one device", trains=True),
     Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
-    Option(names=("--per-device-batch",), help="scaled: each rank has the script's batch, so the global one is larger", trains=True),
-    Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, help="and the learning rate with it: linear or sqrt", trains=True),
-    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone, and weights are averaged every H steps", trains=True),
-    Option(names=("--outer-lr",), value="LR", help="and take a step along the mean progress instead, as DiLoCo does (its 0.7)", trains=True),
-    Option(names=("--outer-momentum",), value="M", help="and the Nesterov momentum of that step (DiLoCo's 0.9)", trains=True),
-    Option(names=("--async",), help="with --sync-every: nobody waits; an average is taken in one meeting later", trains=True),
-    Option(names=("--compress",), value="HOW", choices=("bf16", "fp16", "powersgd"), help="scaled: gradients travel as bf16, fp16 or powersgd[:RANK[:STEP]]", trains=True),
-    Option(names=("--bucket-mb",), value="N", help="scaled: gradients travel N MB at a time (default: what is fastest here)", trains=True),
-    Option(names=("--check",), value="HOW", choices=CHECKS, help="look at the nodes first: fast, full or off (default: fast, beside the ranks)"),
-    Option(names=("--exclude-bad",), help="with --check: go on without the nodes on which an error is found"),
+    Option(names=("--per-device-batch",), help="scaled: each rank gets the script's batch, so the global batch is larger", trains=True),
+    Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, help="scale the learning rate with this batch: linear or sqrt", trains=True),
+    Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone; average the weights every H steps", trains=True),
+    Option(names=("--outer-lr",), value="LR", help="with --sync-every: step along the mean progress instead (DiLoCo: 0.7)", trains=True),
+    Option(names=("--outer-momentum",), value="M", help="with --sync-every: the Nesterov momentum of that step (DiLoCo: 0.9)", trains=True),
+    Option(names=("--async",), help="with --sync-every: do not wait; use an average one meeting later", trains=True),
+    Option(names=("--compress",), value="HOW", choices=("bf16", "fp16", "powersgd"), help="scaled: exchange gradients as bf16, fp16 or powersgd[:RANK[:STEP]]", trains=True),
+    Option(names=("--bucket-mb",), value="N", help="scaled: exchange gradients N MB at a time (default: the fastest size here)", trains=True),
+    Option(names=("--check",), value="HOW", choices=CHECKS, help="check the nodes: fast, full or off (default: fast, while the ranks run)"),
+    Option(names=("--exclude-bad",), help="with --check: continue without the nodes that have an error"),
     Option(names=("--bind",), value="HOW", choices=BINDS, help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
-    Option(names=("--global-batch",), value="N", help="divide N samples: ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
+    Option(names=("--global-batch",), value="N", help="divide N samples: sets ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
     Option(names=("--container",), value="IMAGE", takes="file", help="run the ranks in this Singularity or Apptainer image"),
-    Option(names=("--container-bind",), value="SRC[:DST]", takes="folder", help="a folder to be seen inside, as Singularity's --bind; may be repeated"),
+    Option(names=("--container-bind",), value="SRC[:DST]", takes="folder", help="make a folder visible in the container, as Singularity's --bind; may be repeated"),
     Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
     Option(names=("--run-dir",), value="DIR", takes="folder", help="the directory of this run (default: a new one in echelon-runs/)"),
-    Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), help="whose output is live here: 0 (default), 0,3, 4-7, all or none"),
-    Option(names=("--debug",), value="RANK", help="this rank reads what you type, as for breakpoint(), and is shown alone"),
+    Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
+    Option(names=("--debug",), value="RANK", help="connect this rank to the keyboard, for breakpoint(), and show only its output"),
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
-    Option(names=("--time",), value="TIME", help="the same as Slurm writes it: 30 (minutes), 1:30:00 or 2-00:00:00"),
+    Option(names=("--time",), value="TIME", help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
-    Option(names=("--dry-run",), help="print what would run and stop"),
-    Option(names=("--json",), help="with --dry-run: as JSON"),
+    Option(names=("--dry-run",), help="print the plan and stop"),
+    Option(names=("--json",), help="with --dry-run: print the plan as JSON"),
     Option(names=("-m", "--module"), help="SCRIPT is a module, as after python -m"),
     Option(names=("--no-python",), help="SCRIPT is any program, as after --"),
     Option(names=("-h", "--help"), help="show this"),
-    Option(names=("--node-rank",), value="K", help="this node's number, where each node is started by hand"),
-    Option(names=("--master-addr",), value="HOST", help="where nodes started by hand meet"),
+    Option(names=("--node-rank",), value="K", help="this node's number, if you start each node by hand"),
+    Option(names=("--master-addr",), value="HOST", help="the address where nodes that you start by hand meet"),
     Option(names=("--master-port",), value="PORT", help="and the port"),
-    Option(names=("--rdzv-endpoint",), value="HOST:PORT", help="the same in one word"),
-    Option(names=("--rdzv-id",), value="ID", help="what ranks see as TORCHELASTIC_RUN_ID"),
+    Option(names=("--rdzv-endpoint",), value="HOST:PORT", help="the same as one option"),
+    Option(names=("--rdzv-id",), value="ID", help="the value of TORCHELASTIC_RUN_ID in the ranks"),
     Option(names=("--virtual-local-rank",), help="the same as --visible own"),
     Option(names=("-t", "--tee"), value="N", help="torchrun's way to say --show all"),
     Option(names=("--standalone",), no_meaning=WE_MEET),
     Option(names=("--rdzv-backend",), value="NAME", no_meaning=WE_MEET),
     Option(names=("--rdzv-conf",), value="K=V,…", no_meaning=WE_MEET),
     Option(names=("--local-addr",), value="HOST", no_meaning=WE_MEET),
-    Option(names=("--monitor-interval",), value="S", no_meaning="a rank's end is noticed at once"),
+    Option(names=("--monitor-interval",), value="S", no_meaning="echelon notices the end of a rank at once"),
     Option(names=("--start-method",), value="NAME", no_meaning="see --launch"),
     Option(names=("--role",), value="NAME", no_meaning="all ranks have the same role"),
     Option(names=("--use-env",), no_meaning="LOCAL_RANK is always in the environment"),
-    Option(names=("--run-path",), no_meaning="the script is always run as python runs it"),
+    Option(names=("--run-path",), no_meaning="echelon always runs the script as python does"),
     Option(names=("--log-dir",), value="DIR", no_meaning=_OWN_LOGS),
     Option(names=("-r", "--redirects"), value="N", no_meaning=_OWN_LOGS),
     Option(names=("--local-ranks-filter",), value="RANKS", no_meaning="see --show"),
@@ -124,13 +125,13 @@ OPTIONS: tuple[Option, ...] = (
 # the options of a help in the order in which people need them; what stands in none comes last
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
-    ("how a script for one device is scaled", (
+    ("scaling of a script for one device", (
         "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb")),
     ("limits and restarts", ("timeout", "time", "max_restarts", "check", "exclude_bad")),
     ("where ranks run", (
         "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
-    ("what is started", ("module", "no_python", "json")),
+    ("the program to start", ("module", "no_python", "json")),
 )  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, comma
             value = arguments[position]
             position += 1
         elif has_value and not option.value:
-            raise UsageError(f"{name} takes no value, and {value!r} was given", hint=f"echelon {command} {name} …")
+            raise UsageError(f"{name} takes no value, but got {value!r}", hint=f"echelon {command} {name} …")
         values.setdefault(option.key, []).append(value)
     return Scanned(values=values, rest=tuple(arguments[position:]), is_program=False)
 
@@ -216,7 +217,7 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     hint = f"did you mean {' or '.join(near)}?" if near else lists
     if not near and command != "run" and any(name in option.names for option in OPTIONS):
         hint = f"{name} is an option of echelon run; {lists}"
-    raise UsageError(f"there is no option {name}", hint=hint)
+    raise UsageError(f"echelon has no option {name}", hint=hint)
 
 
 def _is_foreign(name: str) -> bool:

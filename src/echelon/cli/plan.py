@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,
     *fits.OPTIONS,
-    Option(names=("--why",), help="with the reason for each line, and every partition that was not taken"),
-    Option(names=("--why-not",), value="PARTITION", help="what spoke against this one"),
+    Option(names=("--why",), help="give the reason for each line, and for every partition that echelon did not choose"),
+    Option(names=("--why-not",), value="PARTITION", help="tell why echelon did not choose this partition"),
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
 HELP = Help(
     command="plan",
-    about="Say which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
+    about="Show which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
     groups=(("options", OPTIONS),),
     example="echelon plan --machine lumi --gpus 16 --time 12h --why",
 )
@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if scanned.rest:
         raise UsageError(
-            f"echelon plan takes options alone, and {scanned.rest[0]!r} is none",
-            hint="echelon plan --gpus 8   and with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
+            f"echelon plan takes only options, and {scanned.rest[0]!r} is not an option",
+            hint="echelon plan --gpus 8   or with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
         )
     from echelon.host import Host
     from echelon.plan.book import book
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
 
 def _note_time(values: Mapping[str, str]) -> None:
     if "time" not in values:
-        say(f"note: no --time, so this is for {DEFAULT_MINUTES // 60} hour")
+        say(f"note: no --time, so the plan is for {DEFAULT_MINUTES // 60} hour")
 
 
 def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: date) -> bool:

@@ -35,7 +35,7 @@ def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Hos
     if found.is_refused:
         raise UsageError(
             found.line.removeprefix("error").lstrip(": "),
-            hint="echelon check shows all that was found; echelon run --check off … starts anyway",
+            hint="echelon check shows all findings; echelon run --check off … starts anyway",
         )
     if found.left_out:
         plan = _without(job, found, host)
@@ -86,17 +86,17 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
     excludes = "exclude_bad" in values
     if excludes and plan.where != "slurm":
         raise UsageError(
-            "--exclude-bad leaves out nodes of an allocation, and here is one machine",
+            "--exclude-bad leaves out nodes of an allocation, but this is a single machine",
             hint="salloc --nodes=8 … echelon run --check full --exclude-bad …",
         )
     if excludes and plan.launcher is not None and plan.launcher.is_step:
         raise UsageError(
-            f"--exclude-bad leaves nodes out of echelon's own step, and here {plan.launcher.name} starts the ranks",
+            f"--exclude-bad leaves nodes out of echelon's own step, but here {plan.launcher.name} starts the ranks",
             hint=f"echelon check --exclude-bad prints the nodes; leave them out of the line of {plan.launcher.name}",
         )
     if excludes and level in ("off", ""):
         raise UsageError(
-            "--exclude-bad leaves out what a check finds, and none was asked for",
+            "--exclude-bad leaves out nodes that fail a check, but no check comes before this run",
             hint="echelon run --check full --exclude-bad …",
         )
     return level, excludes
@@ -110,7 +110,7 @@ def _without(job: Job, found: BeforeRun, host: Host) -> Plan:
 
     plan = prepare(job, _Elsewhere(allocation.without(host.environ, found.left_out)))
     bad = compress(found.left_out)
-    say(f"check: goes on without {bad}: {found.why_left_out}")
+    say(f"check: continues without {bad}: {found.why_left_out}")
     return replace(plan, step=(*plan.step, f"--exclude={bad}"))
 
 

@@ -22,11 +22,11 @@ _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 SCALES = ("data", "fsdp", *MODEL_PARALLEL, "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
-    Option(names=("--steps",), value="K", help="optimizer steps that are compared (default: 50)"),
+    Option(names=("--steps",), value="K", help="the number of optimizer steps to compare (default: 50)"),
     Option(names=("--scale",), value="HOW[,HOW]", choices=SCALES, is_list=True,
-           help="data, fsdp, tensor, context, pipeline: scaled; off: as it is"),
+           help="data, fsdp, tensor, context, pipeline: scale; off: unchanged"),
     Option(names=("--plot",), value="FILE", takes="file", help="draw both curves into a PNG file"),
-    Option(names=("--json",), help="every figure, as JSON"),
+    Option(names=("--json",), help="print every number as JSON"),
     Option(names=("-h", "--help"), help="show this"),
     *(option for option in RUN_OPTIONS if option.key in _OF_RUN or option.trains),
 )  # fmt: skip
@@ -34,8 +34,8 @@ HELP = Help(
     command="prove",
     usage=("[options] SCRIPT [args…]",),
     about="Run a script on one rank and on several; compare losses, gradients, optimizer states and parameters.\n"
-    "A script for one device is scaled; one that distributes itself is watched as it is.\n"
-    "Exit code 0: equal, to the bit or within the rounding of this very script; 1: not the same training.",
+    "A script for one device is scaled; a script that distributes itself runs unchanged.\n"
+    "Exit code 0: equal, to the bit or within the rounding of this script; 1: not the same training.",
     operands=(Option(names=("SCRIPT",), takes="script"),),
     groups=(("options", OPTIONS),),
     example="echelon prove -n 4 --steps 50 train.py",
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         print_help(HELP.text())
         return 0
     if scanned.is_program or not scanned.rest:
-        raise UsageError("no script was given", hint="echelon prove -n 4 train.py")
+        raise UsageError("echelon prove needs a script", hint="echelon prove -n 4 train.py")
     from echelon.host import Host
     from echelon.launch import prove, prove_plot
 
@@ -108,7 +108,9 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
         _print_worst(run["tensors"])
     _print_speed(run["step_seconds"], had["world_size"])
     if run["num_telling"] < len(run["steps"]):
-        print(f"  only the first {run['num_telling']} steps tell: later on rounding alone makes another training of it")
+        print(
+            f"  only the first {run['num_telling']} steps are compared: after them rounding alone changes this training"
+        )
 
 
 def _print_worst(tensors: list[dict[str, Any]]) -> None:
@@ -120,7 +122,8 @@ def _print_worst(tensors: list[dict[str, Any]]) -> None:
           f"{worst['tensor']} in step {worst['step']}")  # fmt: skip
     noise = sorted({row["tensor"] for row in tensors} - names)
     if noise:
-        print(f"  {len(noise)} more tell nothing, as they are rounding alone on one device too: {', '.join(noise[:2])}"
+        print(f"  {len(noise)} more tensors cannot be compared: rounding alone changes them on one device too: "
+            f"{', '.join(noise[:2])}"
               + (" …" if len(noise) > 2 else ""))  # fmt: skip
 
 
@@ -176,7 +179,8 @@ def _scales(text: str) -> tuple[str, ...]:
             )
     if "off" in scales and len(scales) > 1:
         raise UsageError(
-            f"--scale {text}: a script distributes itself (off), or is scaled ({', '.join(SCALES[:-1])}), not both",
+            f"--scale {text}: a script distributes itself (off) or echelon scales it "
+            f"({', '.join(SCALES[:-1])}), not both",
             hint="--scale data,fsdp   or --scale off",
         )
     return scales
@@ -185,7 +189,5 @@ def _scales(text: str) -> tuple[str, ...]:
 def _whole(text: str, option: str, *, least: int) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
         shown = text or repr("")
-        raise UsageError(
-            f"{option} {shown}: a whole number of at least {least} is wanted", hint=f"{option} {max(least, 2)}"
-        )
+        raise UsageError(f"{option} {shown}: give a whole number of at least {least}", hint=f"{option} {max(least, 2)}")
     return int(text)

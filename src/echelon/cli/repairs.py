@@ -46,7 +46,7 @@ def _say(repaired: Repaired, *, writes: bool) -> None:
     what = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
     some = f"{len(repaired.findings)} repair{'s' if len(repaired.findings) != 1 else ''}"
     if not counts:
-        say("nothing that can be repaired for certain")
+        say("no repair is certain")
     elif writes:
         say(f"{some}: {what}")
     else:
@@ -70,5 +70,5 @@ def write(path: str, source: bytes) -> None:
                 os.unlink(fresh)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint=f"echelon lint --diff {path} > repairs.diff"
+            f"echelon cannot write {path}: {error.strerror}", hint=f"echelon lint --diff {path} > repairs.diff"
         ) from None

@@ -27,26 +27,32 @@ def machine_names() -> tuple[str, ...]:
 
 
 RESOURCES: tuple[Option, ...] = (
-    Option(names=("-G", "--gpus"), value="N", help="devices in all: 1, 8, 16 …"),
-    Option(names=("-N", "--nodes"), value="N", help="nodes: whole ones, or with --gpus those that share them"),
-    Option(names=("--gpus-per-node",), value="N", help="devices of each node, as Slurm's"),
-    Option(names=("--exclusive",), help="the nodes for this job alone"),
+    Option(names=("-G", "--gpus"), value="N", help="the total number of devices: 1, 8, 16 …"),
+    Option(
+        names=("-N", "--nodes"), value="N", help="nodes: whole nodes, or with --gpus the nodes that share these devices"
+    ),
+    Option(names=("--gpus-per-node",), value="N", help="devices of each node, as in Slurm"),
+    Option(names=("--exclusive",), help="use the nodes for this job alone"),
     Option(names=("-t", "--time"), value="TIME", help=f"the time limit: {units.TIMES}"),
-    Option(names=("-p", "--partition"), value="NAME", help="this partition (default: the cheapest that fits)"),
-    Option(names=("--chip",), value="NAME", help="nodes with this chip, where a machine has several"),
+    Option(names=("-p", "--partition"), value="NAME", help="use this partition (default: the cheapest that fits)"),
+    Option(names=("--chip",), value="NAME", help="use nodes with this chip, if a machine has several chips"),
     Option(names=("--cores-per-gpu",), value="N", help="cores of each rank (default: its fair share)"),
-    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank, as Slurm counts them for one task a rank"),
+    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank, as in Slurm with one task per rank"),
     Option(names=("--mem-per-gpu",), value="SIZE", help="memory of each rank, 60G (default: its fair share)"),
-    Option(names=("--mem",), value="SIZE", help="memory of each node, as Slurm's"),
+    Option(names=("--mem",), value="SIZE", help="memory of each node, as in Slurm"),
     Option(names=("-A", "--account"), value="NAME", help="whom to bill"),
     Option(names=("--qos",), value="NAME", help="Slurm's quality of service"),
     Option(names=("--reservation",), value="NAME", help="a reservation, for a course or a demonstration"),
-    Option(names=("--global-batch",), value="N", help="samples of one step over all ranks: divided, and passed on"),
+    Option(
+        names=("--global-batch",),
+        value="N",
+        help="samples of one step over all ranks: each rank gets its part as an argument",
+    ),
     Option(
         names=("--machine",),
         value="NAME",
         choices=machine_names,
-        help="the machine to plan for (default: the one you stand on)",
+        help="the machine to plan for (default: the machine you are on)",
     ),
 )
 
@@ -60,7 +66,7 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
     for option, other in (("mem", "mem_per_gpu"), ("cpus_per_task", "cores_per_gpu")):
         if option in values and other in values:
             both = f"--{option} and --{other}".replace("_", "-")
-            raise UsageError(f"{both} say the same twice", hint=f"leave --{other.replace('_', '-')} out")
+            raise UsageError(f"{both} set the same value", hint=f"remove --{other.replace('_', '-')}")
     return Request(
         num_devices=_whole(values, "gpus", "--gpus"),
         num_nodes=_whole(values, "nodes", "--nodes"),
@@ -93,8 +99,8 @@ def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
         known = ", ".join(sorted(load.load_all(host.environ)))
         remarks = "".join(f" ({remark})" for remark in recognition.remarks)
         raise UsageError(
-            f"this machine is none of those that are known: {known}{remarks}",
-            hint="--machine NAME   or, where Slurm is at hand: echelon machines learn",
+            f"echelon does not know this machine; the known machines are {known}{remarks}",
+            hint="--machine NAME   or, where Slurm is installed: echelon machines learn",
         )
     return load.find(found.machine_name, host.environ), found.how
 
@@ -129,7 +135,7 @@ def _whole(values: Mapping[str, str], key: str, option: str) -> int:
     if text is None:
         return 0
     if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
-        raise UsageError(f"{option} {text or repr('')}: a whole number of at least 1 is wanted", hint=f"{option} 1")
+        raise UsageError(f"{option} {text or repr('')}: give a whole number of at least 1", hint=f"{option} 1")
     return int(text)
 
 
@@ -140,5 +146,5 @@ def _memory(values: Mapping[str, str], key: str, option: str) -> int:
 def _name(values: Mapping[str, str], key: str) -> str:
     text = values.get(key, "")
     if key in values and not re.fullmatch(r"[\w.,@%+:-]+", text):
-        raise UsageError(f"--{key} {text or repr('')}: a name is wanted", hint=f"--{key} NAME")
+        raise UsageError(f"--{key} {text or repr('')}: give a name", hint=f"--{key} NAME")
     return text

@@ -38,8 +38,8 @@ MAX_RANKS = 1 << 20
 
 _NOT_EXACT = {
     "per-device-batch": "the global batch would depend on the number of ranks",
-    "same-random": "each shard draws for itself, by a key",
-    "sync-bn": "statistics over the batch need every shard, and each is computed by itself",
+    "same-random": "each shard draws its own random numbers, from a key",
+    "sync-bn": "statistics over the batch need every shard, but echelon computes each shard separately",
 }
 """What contradicts `--exact`, and why."""
 
@@ -51,7 +51,7 @@ HELP = Help(
         "[options] -- PROGRAM [args…]",
         "[options] -- torchrun … (or accelerate, deepspeed, mpirun, srun)",
     ),
-    about="Start a script on every device of this machine, or of the Slurm allocation in which you are.",
+    about="Start a script on every device of this machine, or of your Slurm allocation.",
     operands=(Option(names=("SCRIPT",), takes="script"),),
     groups=in_groups(),
     example="echelon run -n 4 --env OMP_NUM_THREADS=8 train.py --epochs 3",
@@ -65,9 +65,7 @@ def main(arguments: list[str]) -> int:
         print_help(HELP.text())
         return 0
     if "json" in scanned.values and "dry_run" not in scanned.values:
-        raise UsageError(
-            "--json prints the plan of a --dry-run, and this is none", hint="echelon run --dry-run --json …"
-        )
+        raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
     scanned, line = with_launcher(scanned)
     job = read_job(scanned)
     if line is not None:
@@ -134,7 +132,7 @@ def _scale_options(values: dict[str, str]) -> ScaleOptions:
         rule = _one_of("--scale-lr", values["scale_lr"], LEARNING_RATE_RULES)
         if "per_device_batch" not in values:
             raise UsageError(
-                "--scale-lr is for a global batch that grows with the ranks, and here it is the script's own",
+                "--scale-lr is for a global batch that grows with the ranks, but here it is the script's own batch",
                 hint=f"echelon run --per-device-batch --scale-lr {rule} …",
             )
     options = ScaleOptions(
@@ -149,8 +147,8 @@ def _scale_options(values: dict[str, str]) -> ScaleOptions:
     )
     if options.written() and values.get("scale") == "off":
         raise UsageError(
-            f"{options.written()[0]} is for a script that is scaled, and --scale off was given",
-            hint="leave --scale off out",
+            f"{options.written()[0]} is for a script that echelon scales, but --scale off switches scaling off",
+            hint="remove --scale off",
         )
     return options
 
@@ -161,12 +159,12 @@ def _shards(values: dict[str, str]) -> int:
     if number & (number - 1):
         nearest = 1 << (number.bit_length() - 1)
         raise UsageError(
-            f"--exact {number}: sums over shards follow a binary tree, so their number is a power of two",
+            f"--exact {number}: a binary tree adds up the shards, so their number must be a power of two",
             hint=f"--exact {nearest}   or --exact {nearest * 2}",
         )
     for option, why in _NOT_EXACT.items():
         if _key(option) in values:
-            raise UsageError(f"--exact does not go with --{option}: {why}", hint=f"leave --{option} out, or --exact")
+            raise UsageError(f"--exact does not go with --{option}: {why}", hint=f"remove --{option} or --exact")
     return number
 
 
@@ -176,10 +174,10 @@ def _key(option: str) -> str:
 
 def _command(scanned: Scanned) -> Command:
     if scanned.is_program and "module" in scanned.values:
-        raise UsageError("-m names a module, and -- a program: one of them is wanted", hint="echelon run -m MODULE …")
+        raise UsageError("-m names a module, and -- a program: use only one of them", hint="echelon run -m MODULE …")
     is_program = (scanned.is_program and not _is_script(scanned)) or "no_python" in scanned.values
     if not scanned.rest:
-        raise UsageError("no script was given", hint="echelon run -n 2 train.py")
+        raise UsageError("the command line has no script", hint="echelon run -n 2 train.py")
     target, *arguments = scanned.rest
     kind = "program" if is_program else "module" if "module" in scanned.values else "script"
     return Command(kind=kind, target=target, arguments=tuple(arguments))
@@ -197,7 +195,7 @@ def _is_script(scanned: Scanned) -> bool:
 def _whole(name: str, text: str, *, least: int) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not least <= int(text) <= MAX_RANKS:
         raise UsageError(
-            f"{name} {_seen(text)}: a whole number of at least {least} is wanted", hint=f"{name} {max(least, 1)}"
+            f"{name} {_seen(text)}: give a whole number of at least {least}", hint=f"{name} {max(least, 1)}"
         )
     return int(text)
 
@@ -213,7 +211,7 @@ def _ranks_per_node(text: str) -> int:
         return ONE_PER_DEVICE
     if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(
-            f"-n {_seen(text)}: ranks per node are a whole number of at least 1, or gpu, cpu or auto",
+            f"-n {_seen(text)}: give a whole number of ranks per node, at least 1, or gpu, cpu or auto",
             hint="echelon run -n 2 …",
         )
     return int(text)
@@ -221,7 +219,7 @@ def _ranks_per_node(text: str) -> int:
 
 def _image(values: dict[str, str]) -> str:
     if values.get("container") == "":
-        raise UsageError("--container '': the name of an image is wanted", hint="--container image.sif")
+        raise UsageError("--container '': give the name of an image", hint="--container image.sif")
     return values.get("container", "")
 
 
@@ -231,7 +229,7 @@ def _nodes(text: str) -> tuple[int, int]:
     least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
     if not 1 <= least <= most <= MAX_RANKS:
         raise UsageError(
-            f"--nnodes {_seen(text)}: a number of at least 1 is wanted, or MIN:MAX", hint="echelon run --nnodes 2 …"
+            f"--nnodes {_seen(text)}: give a number of at least 1, or MIN:MAX", hint="echelon run --nnodes 2 …"
         )
     return least, most
 
@@ -257,7 +255,7 @@ def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(
-            f"--env {_seen(text)}: a name, = and a value are wanted",
+            f"--env {_seen(text)}: give a name, = and a value",
             hint=f"echelon run --env {name or 'NAME'}=VALUE …",
         )
     return name, value
@@ -270,7 +268,7 @@ def _debug(values: dict[str, str]) -> int:
 def _show(values: dict[str, str]) -> frozenset[int] | None:
     if "debug" in values:
         if "show" in values:
-            raise UsageError("--debug shows its rank alone, and --show asks for others", hint="leave --show out")
+            raise UsageError("--debug shows only its rank, but --show asks for others", hint="remove --show")
         return frozenset({_debug(values)})
     text = values.get("show", "all" if values.get("tee", "0") not in ("0", "") else "0")
     if text == "all":
@@ -282,9 +280,7 @@ def _show(values: dict[str, str]) -> frozenset[int] | None:
         match = re.fullmatch(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", part)
         low, high = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
         if not low <= high <= MAX_RANKS:
-            raise UsageError(
-                f"--show {_seen(text)}: ranks are wanted, or all, or none", hint="echelon run --show 0,4-7 …"
-            )
+            raise UsageError(f"--show {_seen(text)}: give ranks, all or none", hint="echelon run --show 0,4-7 …")
         shown.update(range(low, high + 1))
     return frozenset(shown)
 
@@ -296,7 +292,7 @@ def _duration(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([a-z]*)", text)
     if not match or match.group(2) not in _UNITS:
         raise UsageError(
-            f"--timeout {_seen(text)}: seconds are wanted, or a number with m, h or d",
+            f"--timeout {_seen(text)}: give seconds, or a number with m, h or d",
             hint="echelon run --timeout 90m …",
         )
     return float(match.group(1)) * _UNITS[match.group(2)]
@@ -307,7 +303,7 @@ def _limit(values: dict[str, str]) -> float:
     if "time" not in values:
         return _duration(values.get("timeout", "0"))
     if "timeout" in values:
-        raise UsageError("--time and --timeout both limit the run", hint=f"leave --timeout {values['timeout']} out")
+        raise UsageError("--time and --timeout both limit the run", hint=f"remove --timeout {values['timeout']}")
     from echelon.units import minutes
 
     return minutes(values["time"]) * 60.0
@@ -315,7 +311,7 @@ def _limit(values: dict[str, str]) -> float:
 
 def _run_directory(values: dict[str, str]) -> str:
     if values.get("run_dir") == "":
-        raise UsageError("--run-dir '': the name of a directory is wanted", hint="echelon run --run-dir first …")
+        raise UsageError("--run-dir '': give the name of a directory", hint="echelon run --run-dir first …")
     return os.path.normpath(os.path.join(os.getcwd(), values["run_dir"])) if "run_dir" in values else ""
 
 
@@ -336,7 +332,7 @@ def _rendezvous(values: dict[str, str]) -> str:
 def _port(name: str, text: str, port: str, *, hint: str) -> int:
     """Return a port; 0 is one that torchrun takes to mean any, which is all right where nobody has to meet."""
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise UsageError(f"{name} {_seen(text)}: a port is a whole number from 1 to 65535", hint=f"{name} {hint}")
+        raise UsageError(f"{name} {_seen(text)}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
 
 
@@ -357,13 +353,13 @@ def _name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
         and plan.where == "here"
         and not plan.devices_per_node
     ):
-        print("echelon: note: there is no GPU here, so one rank is started", file=sys.stderr)
+        print("echelon: note: this machine has no GPU, so echelon starts one rank", file=sys.stderr)
     for option in OPTIONS:
         if option.no_meaning and option.key in scanned.values:
             by_why.setdefault(option.no_meaning, []).append(option.names[-1])
     if by_why:
         parts = [f"{' '.join(names)} ({why})" for why, names in by_why.items()]
-        print(f"echelon: without meaning here: {'; '.join(parts)}", file=sys.stderr)
+        print(f"echelon: without effect here: {'; '.join(parts)}", file=sys.stderr)
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:

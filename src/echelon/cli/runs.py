@@ -24,7 +24,7 @@ HELP = Help(
     command="runs",
     usage=("[options] [RUN…]",),
     about="List the runs of this folder: name, state, start, duration, ranks, size on disk.\n"
-    "A run is named by its directory, by its name in the last line of the run, or by a part of it.",
+    "Name a run by its directory, by its name in the last line of the run, or by a part of it.",
     operands=(Option(names=("RUN",), takes="run"),),
     groups=(("options", OPTIONS),),
     example="echelon runs train-8f65",
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         for run in listed if scanned.rest else ():
             print(f"logs of {run.name}: {os.path.join(run.path, 'logs')}")
     else:
-        print("no runs in echelon-runs/ of this folder")
+        print("echelon-runs/ of this folder has no runs")
     return 0
 
 

@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 LAYOUTS = ("torchrun", "tasks")
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
-    Option(names=("--after",), value="JOB", help="start when this job has ended well"),
-    Option(names=("--min-nodes",), value="N", help="go on with so few, where nodes fail (default: end)"),
+    Option(names=("--after",), value="JOB", help="start when this job has ended successfully"),
+    Option(names=("--min-nodes",), value="N", help="continue with so few nodes when nodes fail (default: end)"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
-    Option(names=("--follow",), help="show rank 0's output as it is written, and wait"),
-    Option(names=("--learn",), help="where this cluster is not known: learn it from its Slurm first"),
-    Option(names=("--test",), help="ask Slurm when it would start; nothing is submitted"),
-    Option(names=("--plain",), help="a script that needs no echelon when it runs, as the guides show"),
+    Option(names=("--follow",), help="show rank 0's output while it is written, and wait"),
+    Option(names=("--learn",), help="if echelon does not know this cluster, learn it from its Slurm first"),
+    Option(names=("--test",), help="ask Slurm when the job would start, and submit nothing"),
+    Option(names=("--plain",), help="write a script that runs without echelon, as the guides show"),
     Option(
         names=("--layout",),
         value="HOW",
         choices=LAYOUTS,
-        help="of a plain script: torchrun (one a node) or tasks (one a rank)",
+        help="for a plain script: torchrun (one a node) or tasks (one a rank)",
     ),
-    Option(names=("--dry-run",), help="print the script; nothing else happens"),
+    Option(names=("--dry-run",), help="print the script, and do nothing else"),
     Option(names=("--json",), help="print the job's number and run directory as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
@@ -65,7 +65,7 @@ HELP = Help(
     usage=("[options] SCRIPT [args…]", "[options] -m MODULE [args…]", "[options] -- PROGRAM [args…]"),
     about="Plan a job on this machine, write its batch script, and hand it to Slurm.",
     operands=(Option(names=("SCRIPT",), takes="script"),),
-    groups=(("what the job gets", RESOURCES), ("how it is submitted", SUBMITTING), ("and as in echelon run", FROM_RUN)),
+    groups=(("resources of the job", RESOURCES), ("how to submit it", SUBMITTING), ("as in echelon run", FROM_RUN)),
     example="echelon submit --gpus 16 --time 12h --account project_465000000 train.py --epochs 3",
 )
 
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
         print_help(HELP.text())
         return 0
     if "time" not in values:
-        raise UsageError("how long may it take? Slurm ends a job at its time limit", hint="--time 2h")
+        raise UsageError("--time is required: Slurm ends a job at its time limit", hint="--time 2h")
     _refuse_contradictions(values)
     from echelon.host import Host
     from echelon.launch import submit
@@ -94,7 +94,10 @@ def main(arguments: list[str]) -> int:
     if "dry_run" in values:
         print(script.text, end="")
         if "plain" not in values:
-            say(f"note: submitting makes the folder of its output: mkdir -p {shlex.quote(script.run_directory)}")
+            say(
+                "note: echelon submit makes the folder of the job's output: mkdir -p "
+                f"{shlex.quote(script.run_directory)}"
+            )
         return 0
     return _hand_over(script, values, host)
 
@@ -107,7 +110,7 @@ def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
     if "after" in values:
         queue.refuse_bad_predecessor(host, values["after"])
     for name in submit.overruling(host):
-        say(f"note: {name} would overrule the script, and is not passed on")
+        say(f"note: {name} would override the script, so echelon does not pass it on")
     submit.write(script)
     if "test" in values:
         print(submit.ask_when(script, host))
@@ -174,7 +177,7 @@ def _wants_to_learn() -> bool:
     """Ask a person; where nobody sits at a terminal, the answer is no."""
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False
-    sys.stderr.write("echelon: this cluster is not known. Learn it from its Slurm now, and go on? [Y/n] ")
+    sys.stderr.write("echelon: echelon does not know this cluster. Learn it from its Slurm now, and continue? [Y/n] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     return answer.strip().lower() in ("", "y", "yes") and bool(answer)
@@ -198,14 +201,14 @@ def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
     """Return with how few nodes the job may go on; 0: with all alone."""
     text = values.get("min_nodes", "0")
     if "min_nodes" in values and not digits.whole(text):
-        raise UsageError(f"--min-nodes {text or repr('')}: a number of at least 1 is wanted", hint="--min-nodes 1")
+        raise UsageError(f"--min-nodes {text or repr('')}: give a number of at least 1", hint="--min-nodes 1")
     if "min_nodes" in values and "plain" in values:
-        raise UsageError("a plain script does not go on where a node fails", hint="submit without --plain")
+        raise UsageError("a plain script cannot continue when a node fails", hint="submit without --plain")
     if "min_nodes" in values and line is not None:
         is_elastic = line.launcher == "torchrun"
         raise UsageError(
-            f"--min-nodes is for what echelon starts, and {line.launcher} counts its nodes itself",
-            hint=f"-- torchrun --nnodes={text}:MAX …" if is_elastic else "the script without its launcher",
+            f"--min-nodes is for runs that echelon starts, but {line.launcher} counts its nodes itself",
+            hint=f"-- torchrun --nnodes={text}:MAX …" if is_elastic else "start the script without its launcher",
         )
     return int(text)
 
@@ -231,7 +234,7 @@ def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
 def _refuse_what_only_a_launcher_sets(line: Line) -> None:
     """A plain script starts torchrun or one task for each rank; what another launcher would tell them gets lost."""
     lost = [
-        *(["what starts the ranks of MPI"] if line.mpi is not None else []),
+        *(["the program that starts the ranks of MPI"] if line.mpi is not None else []),
         *([f"{line.rank_argument}K for each rank"] if line.rank_argument else []),
         *(given.text for given in line.options if given.key in ("max_restarts", "visible")),
         *(name for name, _ in line.environ),
@@ -240,7 +243,7 @@ def _refuse_what_only_a_launcher_sets(line: Line) -> None:
     if lost:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise UsageError(
-            f"a plain script cannot say all that {line.launcher} does: {', '.join(lost[:3])}{more}",
+            f"a plain script cannot do everything that {line.launcher} does: {', '.join(lost[:3])}{more}",
             hint="submit without --plain",
         )
 
@@ -258,17 +261,17 @@ def _run_words(scanned: Scanned) -> tuple[str, ...]:
 
 def _refuse_contradictions(values: Mapping[str, str]) -> None:
     if "layout" in values and "plain" not in values:
-        raise UsageError("--layout is of a plain script, and this is none", hint="--plain --layout tasks")
+        raise UsageError("--layout needs --plain: it is the layout of a plain script", hint="--plain --layout tasks")
     if values.get("layout", "torchrun") not in LAYOUTS:
         raise UsageError(f"--layout {values['layout']}: the choices are {', '.join(LAYOUTS)}", hint="--layout tasks")
     asked = {key for key, value in values.items() if key not in _IN_PLAIN and (key, value) != _OFF_IN_PLAIN}
     lost = [option.names[-1] for option in FROM_RUN if option.key in asked]
     if "plain" in values and lost:
         raise UsageError(
-            f"a plain script knows nothing of {' and '.join(lost)}",
-            hint=f"leave {'it' if len(lost) == 1 else 'them'} out, or submit without --plain",
+            f"a plain script cannot use {' and '.join(lost)}",
+            hint=f"remove {'it' if len(lost) == 1 else 'them'}, or submit without --plain",
         )
     if "json" in values and ("test" in values or "dry_run" in values):
-        raise UsageError("--json prints a job's number, and none is submitted", hint="leave --json out")
+        raise UsageError("--json prints a job's number, but --test and --dry-run submit no job", hint="remove --json")
     if "after" in values and not digits.is_number(values["after"]):
-        raise UsageError(f"--after {values['after'] or repr('')}: the number of a job is wanted", hint="--after 123456")
+        raise UsageError(f"--after {values['after'] or repr('')}: give the number of a job", hint="--after 123456")

@@ -27,8 +27,8 @@ OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 HELP = Help(
     command="topology",
-    about="Show what this node is made of: cores and NUMA domains, devices and the cores nearest to them, network "
-    "interfaces, links, and what of it the cgroup allows. Needs neither root nor vendor tools.",
+    about="Show the hardware of this node: cores and NUMA domains, devices and the cores nearest to them, network "
+    "interfaces, links, and the parts that the cgroup allows. Needs neither root nor vendor tools.",
     groups=(("options", OPTIONS),),
     example="echelon topology --svg node.svg",
 )
@@ -59,11 +59,13 @@ def main(arguments: list[str]) -> int:
         )
     root = values.get("root", "/")
     if not os.path.isdir(root):
-        raise UsageError(f"--root {root or repr('')}: there is no such directory", hint="echelon topology --root copy/")
+        raise UsageError(
+            f"--root {root or repr('')}: this directory does not exist", hint="echelon topology --root copy/"
+        )
     node = discover.read(root, os.environ)
     if not node.cpus:
         raise UsageError(
-            f"--root {root}: it holds no sys/devices/system/cpu, so it is no copy of a node",
+            f"--root {root}: it has no sys/devices/system/cpu, so it is not a copy of a node",
             hint="echelon topology --root DIR   where DIR/sys and DIR/proc are copies of a node's",
         )
     if "svg" in values:
@@ -87,7 +89,7 @@ def _draw(node: Node, path: str) -> None:
         raise UsageError(
             f"--svg {path or repr('')}: {error.strerror}", hint="echelon topology --svg node.svg"
         ) from None
-    print(f"echelon: drawn into {path}", file=sys.stderr)
+    print(f"echelon: drew {path}", file=sys.stderr)
 
 
 def table(node: Node) -> list[str]:

@@ -287,7 +287,7 @@ def _legend(node: Node, y: float) -> list[str]:
         parts += _box(x, y - 11, CELL, CELL, fill, edge, 2.5) + _text(x + 20, y, label, 11, SOFT)
         x += 20 + 5.8 * len(label) + 24
     if node.device_links:
-        parts += _text(24, y + 20, "Lines below the devices are their links, thicker where there are more.", 11, SOFT)
+        parts += _text(24, y + 20, "Lines below the devices are their links; more links make a thicker line.", 11, SOFT)
     return parts
 
 

@@ -91,9 +91,7 @@ def read(argv: Sequence[str]) -> Order:
             raise UsageError(f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py")
         visible = value
     if not words or not words[0]:
-        raise UsageError(
-            "there is no program to become", f"echelon exec {USAGE}, such as: echelon exec python train.py"
-        )
+        raise UsageError("echelon exec needs a program", f"echelon exec {USAGE}, such as: echelon exec python train.py")
     return Order(visible, words)
 
 
@@ -146,8 +144,8 @@ def _warn(environ: Mapping[str, str], place: Place, surrounding: surroundings.Su
         said = " and ".join(f"{name}={environ[name]}" for name in wrong)
         sys.stderr.write(
             f"echelon: warning: the environment says {said}, but for {surrounding.name} this is rank "
-            f"{place.rank} of {place.world_size}, and so every rank is told\n"
-            f"hint: unset {' '.join(wrong)}\n"
+            f"{place.rank} of {place.world_size}; echelon gives this rank to the program\nhint: unset "
+            f"{' '.join(wrong)}\n"
         )
 
 
@@ -173,17 +171,17 @@ def _refused(program: list[str], environment: Mapping[str, str], error: OSError)
         return UsageError(f"{path} is a folder, not a program", _suggestion(program))
     if error.errno == errno.ENOENT:
         return UsageError(
-            f"{path} asks for an interpreter that is not there: {_first_line(path)}",
+            f"{path} needs an interpreter that does not exist: {_first_line(path)}",
             f"correct its first line, or name the interpreter: echelon exec python {name}",
         )
     if error.errno == errno.ENOEXEC:
         return UsageError(
-            f"{path} is no program of this machine, and does not begin with #!", f"echelon exec bash {name}"
+            f"{path} is not a program for this machine, and does not begin with #!", f"echelon exec bash {name}"
         )
     if error.errno == errno.EACCES:
         return UsageError(f"{path} is not executable", _suggestion(program))
     return UsageError(
-        f"{path} cannot be started: {error.strerror}",
+        f"echelon cannot start {path}: {error.strerror}",
         "one argument or variable may hold 128 KiB, all together a quarter of `ulimit -s`"
         if error.errno == errno.E2BIG
         else f"try it without echelon: {name}",
@@ -202,7 +200,7 @@ def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:
     folders = [os.path.dirname(name)] if os.sep in name else os.get_exec_path(environment)
     if os.path.exists(name):
         interpreter = "python " if name.endswith(".py") else "./"
-        return UsageError(f"{name} is on none of the folders of PATH", f"echelon exec {interpreter}{name}")
+        return UsageError(f"no folder of PATH has {name}", f"echelon exec {interpreter}{name}")
     import difflib  # costs 3 ms, and only who mistyped pays it
 
     names = {entry for folder in folders for entry in _entries(folder)}
@@ -218,7 +216,7 @@ def _unknown(option: str) -> UsageError:
     import difflib
 
     near = difflib.get_close_matches(option, _NAMES, n=1) or [f"one of {', '.join(_NAMES)}"]
-    return UsageError(f"there is no option {option}", f"did you mean {near[0]}? usage: echelon exec {USAGE}")
+    return UsageError(f"echelon exec has no option {option}", f"did you mean {near[0]}? usage: echelon exec {USAGE}")
 
 
 def _suggestion(program: list[str]) -> str:

@@ -49,9 +49,8 @@ def only(
         return {}
     if len(devices) > 1 and local_rank >= len(devices) and not may_share:
         raise DeviceError(
-            f"local rank {local_rank} has no device of its own: "
-            f"{len(devices)} devices are visible ({','.join(devices)})",
-            f"start at most {len(devices)} ranks on this node, or let each see all: --visible all",
+            f"local rank {local_rank} has no device: only {len(devices)} devices are visible ({','.join(devices)})",
+            f"start at most {len(devices)} ranks on this node, or let each rank see all devices: --visible all",
         )
     device = devices[local_rank % len(devices)]
     variables: dict[str, str | None] = {**first_device(local_rank)}

@@ -24,7 +24,7 @@ class HostlistError(WrongEnvironmentError):
     def __init__(self, text: str, position: int, reason: str) -> None:
         shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"
         super().__init__(
-            f"{shown} is no list of Slurm: {reason} at position {position}",
+            f"{shown} is not a Slurm list: {reason} at position {position}",
             "a list looks like node[1-4,7],login1; task counts look like 4(x2),8",
         )
         self.text = text

@@ -318,8 +318,8 @@ def filled_by_mpi(environ: Mapping[str, str]) -> tuple[Started, int]:
     launcher = next((each for each in (OpenMpi(), Mpich(), Pmi()) if each.present(environ)), None)
     if launcher is None:
         raise SurroundingError(
-            "mpirun has started this process and says nothing of its rank",
-            "is it the mpirun of Open MPI, MPICH or Intel MPI? mpirun --version",
+            "mpirun has started this process without telling its rank",
+            "check that mpirun is of Open MPI, MPICH or Intel MPI: mpirun --version",
         )
     started = launcher.started(environ)
     return started, _filled(started, launcher.name)[0]
@@ -345,8 +345,8 @@ def _filled(started: Started, launcher: str) -> tuple[int, int]:
         return 0, 1
     if local_world_size == 0 or world_size % local_world_size or rank % local_world_size != local_rank:
         raise SurroundingError(
-            f"{launcher} does not say on which node a rank runs, and rank {rank} of {world_size} cannot be "
-            f"local rank {local_rank} of {local_world_size} if the nodes are filled one after the other",
+            f"{launcher} does not tell the node of a rank, and rank {rank} of {world_size} cannot be local "
+            f"rank {local_rank} of {local_world_size} if it fills one node after the other",
             "mpirun --map-by ppr:<ranks per node>:node --rank-by slot …, or mpiexec -ppn <ranks per node> …",
         )
     return rank // local_world_size, world_size // local_world_size

@@ -26,7 +26,7 @@ def number(environ: Mapping[str, str], *names: str) -> int:
     """Return the first of the variables that has a value, which must be a number."""
     name = present(environ, *names)
     if not digits.is_number(environ[name]):
-        raise SurroundingError(f"{name}={environ[name]!r} is no number", f"unset {name}")
+        raise SurroundingError(f"{name}={environ[name]!r} is not a number", f"unset {name}")
     return int(environ[name])
 
 

@@ -30,5 +30,5 @@ class Attempt:
         if not reason.is_symptom or not left:
             return reason
         who = f"rank {left[0]}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
-        detail = f"{who} had left before, with exit code 0"
+        detail = f"{who} had ended before, with exit code 0"
         return replace(reason, detail=f"{reason.detail}; {detail}" if reason.detail else detail)

@@ -46,7 +46,7 @@ class Bound:
         self._unbound.setdefault(why, []).append(node)
         self._agents.add(agent_index)
         self._conclude()
-        return [f"no rank on {node} can be bound: {why}"]
+        return [f"echelon cannot bind any rank on {node}: {why}"]
 
     def _compare(self, agent_index: int, node: str, message: Message) -> list[str]:
         """Return what differs from the plan, once all agents have spoken."""
@@ -65,7 +65,7 @@ class Bound:
             return []
         for why, nodes in self._unbound.items():
             if why not in EXPECTED:
-                self._say(f"note: ranks are not bound on {_some(list(dict.fromkeys(nodes)))}: {why}")
+                self._say(f"note: echelon does not bind the ranks on {_some(list(dict.fromkeys(nodes)))}: {why}")
         if not self._ranks:
             return []
         wrong = self._warn(self._ranks.values(), since="")
@@ -89,8 +89,9 @@ class Bound:
                 row = other[0]
                 facts = cpu_list(dict(self._documented)[row["wanted_device"]])
                 self._say(
-                    f"note: on {node} the cores nearest to device {row['wanted_device']} are {row['wanted_cpus']}, "
-                    f"and the machine's facts say {facts}; the node itself was believed"
+                    f"note: on {node} the cores nearest to device {row['wanted_device']} are "
+                    f"{row['wanted_cpus']}, but the machine's facts say {facts}; echelon uses the cores that "
+                    "the node reports"
                 )
                 return
 
@@ -105,7 +106,7 @@ class Bound:
         for text in wrong[:MAX_NAMED]:
             self._say(f"warning: {text}{since}")
         if len(wrong) > MAX_NAMED:
-            self._say(f"warning: and {len(wrong) - MAX_NAMED} more ranks sit elsewhere than planned (events.jsonl)")
+            self._say(f"warning: and {len(wrong) - MAX_NAMED} more ranks run elsewhere than planned (events.jsonl)")
         return wrong
 
     def _proved(self) -> str:
@@ -117,7 +118,7 @@ class Bound:
         noun = "core" if counts[-1] == 1 else "cores"
         has_devices = any(row["device"] >= 0 for row in rows)
         where = f"the {cores} {noun} nearest to its device" if has_devices else f"{cores} {noun} of its own"
-        unseen = f"; {self._num_unseen} ended before they were seen" if self._num_unseen else ""
+        unseen = f"; {self._num_unseen} ended before echelon saw them" if self._num_unseen else ""
         return f"bound: {ranks}{nodes}, each on {where} (proved{unseen})"
 
 

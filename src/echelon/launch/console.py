@@ -154,7 +154,7 @@ def _write(descriptor: int, data: bytes, gives_up: Callable[[], bool]) -> None:
         try:
             if not select.select([], [descriptor], [], 0.1)[1]:
                 if gives_up():
-                    raise ConsoleClosed(OSError(errno.EAGAIN, "nobody reads it"))
+                    raise ConsoleClosed(OSError(errno.EAGAIN, "nothing reads the output"))
                 continue
             data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]  # as much as a ready pipe takes at once
         except BlockingIOError:

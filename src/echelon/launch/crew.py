@@ -160,13 +160,13 @@ class Crew:
         node = hello.get("node")
         if hello.get("version") != PROTOCOL:
             return (
-                f"the agent on {node} speaks version {hello.get('version')} of the protocol, "
-                f"this supervisor version {PROTOCOL}: install the same echelon on every node"
+                f"the agent on {node} speaks version {hello.get('version')} of the protocol, but this "
+                f"supervisor speaks version {PROTOCOL}: install the same echelon on every node"
             )
         if self.is_complete:
-            return f"the agent on {node} comes to a run that has all its nodes"
+            return f"the agent on {node} came to a run that already has all its nodes"
         if int(hello["agent_index"]) in self.members:
-            return f"two agents say that they are number {hello['agent_index']}: {node} is the second"
+            return f"two agents have the number {hello['agent_index']}: {node} is the second"
         return ""
 
     def _seat(self, hello: Message) -> Seat:
@@ -217,6 +217,6 @@ def listen(address: str, port: int = 0) -> socket.socket:
     try:
         listener = socket.create_server((address, port), backlog=4096, reuse_port=False)
     except OSError as error:
-        raise RunError(f"cannot listen on {address or '*'}:{port}: {error.strerror}") from None
+        raise RunError(f"echelon cannot listen on {address or '*'}:{port}: {error.strerror}") from None
     listener.setblocking(False)
     return listener

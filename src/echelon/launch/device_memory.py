@@ -89,8 +89,9 @@ def explain(text: str, *, scale: str) -> list[str]:
         return []
     asks = _WHO_ASKS[(of_driver.group(1) or of_driver.group(2)).upper()]
     return [
-        "memory: the device had nothing left beside what PyTorch holds: for the driver, for NCCL, or at the very start",
-        f"hint: who else is on it ({asks})? If nobody: torch.cuda.set_per_process_memory_fraction(0.9) leaves some",
+        "memory: the device had no memory left for the driver or for NCCL, or none at the very start",
+        f"hint: find other processes on the device ({asks}); without them, leave some memory free: "
+        "torch.cuda.set_per_process_memory_fraction(0.9)",
     ]
 
 
@@ -98,47 +99,49 @@ def _reading(short: Shortage, scale: str) -> tuple[str, str]:
     wanted, total, free = size(short.wanted), size(short.total), size(short.free)
     if 0 <= short.allowed <= _ROUNDED * (short.held_by_torch + short.wanted):
         return (
-            f"the script allows itself {size(short.allowed)} of the device's {total}, PyTorch holds "
-            f"{size(short.held_by_torch)}, and {wanted} more was wanted",
-            "a larger share: torch.cuda.set_per_process_memory_fraction(1.0)",
+            f"the script limits itself to {size(short.allowed)} of the device's {total}, PyTorch holds "
+            f"{size(short.held_by_torch)}, and needs {wanted} more",
+            "set a larger share: torch.cuda.set_per_process_memory_fraction(1.0)",
         )
     if short.wanted > short.total:
         return (
-            f"{wanted} was wanted at once, and the whole device has {total}",
-            "is the shape of that tensor meant? The last line of the traceback makes it",
+            f"a single tensor needs {wanted}, but the whole device has {total}",
+            "check the shape of the tensor: the last line of the traceback makes it",
         )
     if short.held_by_others > _OTHERS * short.total:
         who = f" (process {', '.join(short.processes)})" if short.processes else ""
         return (
-            f"of the device's {total} others hold {size(short.held_by_others)}{who}, and this rank's PyTorch "
-            f"{size(short.held_by_torch)}; {wanted} more was wanted",
-            f"another job's process, or a rank that does not use its own device: {_WHO_ASKS[short.backend]} lists them",
+            f"of the device's {total} other processes hold {size(short.held_by_others)}{who}, and this rank's "
+            f"PyTorch holds {size(short.held_by_torch)} and needs {wanted} more",
+            "find another job's process, or a rank that does not use its own device: "
+            f"{_WHO_ASKS[short.backend]} lists them",
         )
     if short.wanted <= short.free:
         return (
-            f"{wanted} was wanted, and of the device's {total} {free} was free when PyTorch looked: it was not full",
-            "another process took it for a moment, or the driver has a limit of its own: ulimit -a, dmesg",
+            f"PyTorch needed {wanted}, and of the device's {total} {free} was free when PyTorch looked: the "
+            "device was not full",
+            "another process may have used the memory for a moment, or the driver has its own limit: ulimit -a, dmesg",
         )
     if short.unallocated >= max(short.wanted, _PIECES * short.total):
         return (
-            f"it is in pieces: {wanted} was wanted, and {size(short.unallocated)} of what PyTorch holds is unused, "
-            f"but not in one piece; {free} of the device's {total} is free",
+            f"the memory is fragmented: PyTorch needs {wanted}, and holds {size(short.unallocated)} of unused "
+            f"memory, but in several pieces; {free} of the device's {total} is free",
             f"echelon run --env {short.variable}=expandable_segments:True …",
         )
     return (
-        f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, and "
-        f"{wanted} more was wanted",
-        f"{_LESS[scale]}smaller batches with gradient accumulation, or activation checkpointing; "
-        "what would fit: echelon plan --parameters",
+        f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, "
+        f"and PyTorch needs {wanted} more",
+        f"{_LESS[scale]}use smaller batches with gradient accumulation, or activation checkpointing; to see "
+        "what fits: echelon plan --parameters",
     )
 
 
 _WHO_ASKS = {"CUDA": "nvidia-smi", "HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps"}
 _LESS = {
     "off": "",
-    "data": "--scale fsdp spreads weights, gradients and optimizer states over the ranks; or ",
-    "fsdp": "more ranks, each with less of the weights and of the batch; or ",
-    "tensor": "more ranks, each with less of every layer; or ",
-    "context": "more ranks, each with less of every sequence; or ",
-    "pipeline": "more ranks, each with fewer layers; or ",
+    "data": "--scale fsdp shards weights, gradients and optimizer states over the ranks; or ",
+    "fsdp": "use more ranks, each with fewer weights and fewer samples; or ",
+    "tensor": "use more ranks, each with a smaller part of every layer; or ",
+    "context": "use more ranks, each with a smaller part of every sequence; or ",
+    "pipeline": "use more ranks, each with fewer layers; or ",
 }

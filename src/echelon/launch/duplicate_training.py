@@ -29,7 +29,7 @@ def refuse(command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, s
             raise UsageError(
                 f"{subject} would train all of {python.target}, and write the same files: "
                 "echelon starts a program after -- unchanged, and the script does not distribute its work",
-                hint=f"echelon run {option}{shlex.join(words)}   or, for copies: echelon run --scale off …",
+                hint=f"echelon run {option}{shlex.join(words)}   or, to start copies: echelon run --scale off …",
             )
 
 

@@ -57,7 +57,7 @@ def _say_end(state: queue.State, number: str, run_directory: str, say: Say, *, i
         return
     for line in _last_lines(path):
         say(f"  │ {line}")
-    say(f"its output is in {os.path.relpath(path)}")
+    say(f"the output of the job is in {os.path.relpath(path)}")
 
 
 def _why(run_directory: str) -> str:
@@ -87,7 +87,7 @@ def _state(number: str, host: Host) -> queue.State | None:
         return queue.state(host, number)
     except EchelonError as error:
         if "not known" in error.message:
-            raise RunError(f"job {number} has left Slurm's memory; how it ended is in its run directory") from None
+            raise RunError(f"Slurm no longer knows job {number}; its run directory shows how it ended") from None
         return None  # a controller that is busy for a moment
 
 

@@ -69,7 +69,7 @@ class Gathering:
         if self.num_nodes == self._plan.num_nodes:
             return "starting all ranks again"
         num_ranks = sum(member.seat.num_ranks for member in self._crew)
-        return f"going on with {num_ranks} ranks on {self.num_nodes} of {self._plan.num_nodes} nodes"
+        return f"continuing with {num_ranks} ranks on {self.num_nodes} of {self._plan.num_nodes} nodes"
 
     def settle(self) -> None:
         """Give the agents that are there their ranks; raise EchelonError where they cannot have any.

@@ -102,7 +102,7 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
     for share in shares:
         if plan.launch == "tasks" and share.local_world_size != plan.ranks_per_node:
             raise RunError(
-                f"Slurm started {share.local_world_size} tasks on {share.node}, and the plan was {plan.ranks_per_node}",
+                f"Slurm started {share.local_world_size} tasks on {share.node}, but the plan has {plan.ranks_per_node}",
                 hint=f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm",
             )
 
@@ -115,7 +115,7 @@ def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
         return
     valid = [str(1 << power) for power in range(num_shards.bit_length())]
     raise UsageError(
-        f"--exact {num_shards} is for {', '.join(valid[:-1])} or {valid[-1]} ranks, and there are {num_ranks}",
+        f"--exact {num_shards} needs {', '.join(valid[:-1])} or {valid[-1]} ranks, but the run has {num_ranks}",
         hint=f"echelon run -n {1 << (min(num_ranks, num_shards).bit_length() - 1)} --exact {num_shards} …",
     )
 
@@ -128,9 +128,9 @@ def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
         wanted = plan.ranks_per_node
         if 0 < seat.num_devices < wanted:
             raise UsageError(
-                f"{wanted} ranks per node were asked for, but {seat.node} has {seat.num_devices} "
+                f"you asked for {wanted} ranks per node, but {seat.node} has {seat.num_devices} "
                 f"device{'s' if seat.num_devices > 1 else ''}",
-                hint=f"echelon run -n {seat.num_devices} …   or, if ranks shall share devices: --share-devices",
+                hint=f"echelon run -n {seat.num_devices} …   or, to let ranks share devices: --share-devices",
             )
 
 
@@ -142,8 +142,8 @@ def refuse_too_many_cpus(plan: Plan, seats: Sequence[Seat]) -> None:
         if per_rank * num_ranks > seat.num_cores:
             most = max(1, seat.num_cores // num_ranks)
             raise UsageError(
-                f"--cpus-per-task {per_rank}: {num_ranks} ranks need {per_rank * num_ranks} CPUs, "
-                f"and {seat.node} has {seat.num_cores} for them",
+                f"--cpus-per-task {per_rank}: {num_ranks} ranks need {per_rank * num_ranks} CPUs, but "
+                f"{seat.node} has {seat.num_cores} for them",
                 hint=f"--cpus-per-task {most}",
             )
 

@@ -78,8 +78,8 @@ class Lookouts:
         count = sum(len(devices) for devices in idle.values())
         if count:
             total = sum(len(rows) for rows in self.load.values())
-            remedy = "ask for fewer, or start a rank for each"
-            self._say(f"note: {count} of {total} devices were never seen busy: {_listed(idle)}; {remedy}")
+            remedy = "ask for fewer devices, or start a rank for each device"
+            self._say(f"note: echelon never saw {count} of {total} devices busy: {_listed(idle)}; {remedy}")
 
     def _judge(self) -> None:
         if self._look is None or self._is_judged or not self._surveys:
@@ -88,7 +88,7 @@ class Lookouts:
         try:
             found = self._look.judge(list(self._surveys.values()))
         except EchelonError as error:  # a machine file that has changed since the start
-            self._say(f"check: the nodes cannot be judged: {error.message}")
+            self._say(f"check: echelon cannot judge the nodes: {error.message}")
             return
         for seen in found:
             self._directory.event("finding", **seen.fields)
@@ -104,7 +104,7 @@ def _survey(message: Message) -> Survey:
     try:
         survey: Survey = rebuild(Survey, message["survey"])
     except ValueError as error:
-        survey = Survey("", silent={"node": f"answered something else: {error}"})
+        survey = Survey("", silent={"node": f"gave an unexpected answer: {error}"})
     return survey
 
 

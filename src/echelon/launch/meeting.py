@@ -68,7 +68,8 @@ def _resolved(plan: Plan) -> list[tuple[int, int, int, str, tuple[Any, ...]]]:
     answer = answers[0] if answers else OSError(0, f"no name server answers within {RESOLVE_SECONDS:g} s")
     if isinstance(answer, Exception):
         raise UsageError(
-            f"the rendezvous {plan.rendezvous} is unknown here: {getattr(answer, 'strerror', None) or answer}",
+            f"this machine does not know the rendezvous {plan.rendezvous}: "
+            f"{getattr(answer, 'strerror', None) or answer}",
             hint=f"a name or address that every node knows, as this shows: getent hosts {shlex.quote(name)}",
         )
     addresses: list[tuple[int, int, int, str, tuple[Any, ...]]] = answer
@@ -97,7 +98,7 @@ def _read_own(path: str) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "it is not yours, or others may read it")
+            raise PermissionError(errno.EPERM, "the file is not yours, or other users may read it")
         return file.read()
 
 
@@ -119,6 +120,6 @@ def _secret_of_user() -> bytes:
         return _read_own(path)
     except OSError as error:
         raise RunError(
-            f"nodes that are started by hand prove themselves with the secret in {path}: {error.strerror}",
+            f"nodes that you start by hand prove their identity with the secret in {path}: {error.strerror}",
             hint=f"put the same 32 random bytes there on every node; chmod 600 {path}",
         ) from None

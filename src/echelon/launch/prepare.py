@@ -169,7 +169,7 @@ def _refuse_what_cannot_be_executed(target: str) -> None:
         raise UsageError(f"{target} is a folder, not a program", hint="echelon run -- /path/to/program …")
     if "/" in target and os.path.exists(target):
         mode = stat.filemode(os.stat(target).st_mode)
-        raise UsageError(f"{target} may not be executed (its mode is {mode})", hint=f"chmod +x {shlex.quote(target)}")
+        raise UsageError(f"{target} is not executable (its mode is {mode})", hint=f"chmod +x {shlex.quote(target)}")
     raise UsageError(f"there is no program {target!r} on PATH", hint="echelon run -- /path/to/program …")
 
 

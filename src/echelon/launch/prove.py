@@ -59,7 +59,7 @@ class _Start:
 def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
     """Return the verdict for each scale as `train.proof.compare` gives it; raise where nothing can be compared."""
     if find_spec("torch") is None:
-        raise UsageError("there is no PyTorch beside echelon, which compares tensors", hint="pip install torch")
+        raise UsageError("the Python of echelon has no PyTorch, which compares the tensors", hint="pip install torch")
     how = _how_it_distributes(question)
     scales = question.scales or ((OFF,) if how else (DATA,))
     if how and scales != (OFF,):
@@ -67,7 +67,7 @@ def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
             f"{question.script} distributes itself: {how}; scaled, it would share the work twice",
             hint=f"echelon prove -n {question.num_ranks} --scale off {question.script}",
         )
-    with shared_folder("prove", "the runs are recorded there") as folder:
+    with shared_folder("prove", "the runs write their records there") as folder:
         prover = _Prover(folder, question, host, say, is_ours="echelon" in how)
         for scale in scales:
             prover.refuse_what_cannot_run(scale)
@@ -150,7 +150,7 @@ class _Prover:
         return record
 
     def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
-        how = "the samples of each batch in another order" if has_loader else "each gradient moved by its last bit"
+        how = "the samples of each batch in another order" if has_loader else "each gradient with its last bit changed"
         name = "ECHELON_RECORD_REORDERED" if has_loader else "ECHELON_RECORD_NUDGED"
         title = f"1 rank, {how}"
         return self._run(
@@ -168,8 +168,9 @@ class _Prover:
             raise RunError(f"the script fails on {ranks}:", details=_without_logs(done.stdout))
         if not os.path.exists(os.path.join(record, "about.json")):
             raise RunError(
-                f"the script ended on {ranks} without an optimizer step of torch.optim, so there is nothing to compare",
-                hint="does it train in this process, with a torch optimizer?",
+                f"the script ended on {ranks} without a step of a torch.optim optimizer, so there is nothing "
+                "to compare",
+                hint="the script must train in its own process, with an optimizer of torch.optim",
             )
         return record
 
@@ -203,7 +204,7 @@ class _Prover:
         command = [*own_command.module("echelon.train.proof.compare"), *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
-            raise RunError("the records could not be compared:", details=done.stderr)
+            raise RunError("echelon could not compare the records:", details=done.stderr)
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
@@ -224,18 +225,18 @@ def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
     """Raise RunError where a run had fewer ranks, or less sharding, than was asked for."""
     if not about["is_joined"]:
         raise RunError(
-            f"{start.num_ranks} ranks were started, and the script never initialised torch.distributed: "
-            "each of them trained alone",
-            hint="torch.distributed.init_process_group() before the model is made, "
-            "or, for a script for one device: --scale data",
+            f"echelon started {start.num_ranks} ranks, but the script never initialized torch.distributed: "
+            "each rank trained alone",
+            hint="call torch.distributed.init_process_group() before the model is made, or, for a script for one "
+            "device: --scale data",
         )
     if about["world_size"] != start.num_ranks:
         raise RunError(
-            f"{start.num_ranks} ranks were asked for, and the script's torch.distributed has {about['world_size']}",
-            hint="torch.distributed.init_process_group() without rank and world_size: the environment has them",
+            f"you asked for {start.num_ranks} ranks, but the script's torch.distributed has {about['world_size']}",
+            hint="call torch.distributed.init_process_group() without rank and world_size: the environment has them",
         )
     if start.scale in SPREADS and not about["num_sharded"]:
-        raise RunError(f"sharding was asked for, and of {about['num_parameters']} parameters none is sharded")
+        raise RunError(f"you asked for sharding, but of {about['num_parameters']} parameters none is sharded")
 
 
 def _read_about(record: str) -> dict[str, Any]:

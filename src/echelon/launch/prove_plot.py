@@ -15,10 +15,10 @@ Rows = Sequence[Mapping[str, Any]]
 def refuse_what_cannot_be_drawn(path: str) -> None:
     """Raise UsageError, before anything is run, where no picture could be written."""
     if not path.endswith(".png"):
-        raise UsageError(f"--plot {path or repr('')}: the name of a PNG file is wanted", hint="--plot prove.png")
+        raise UsageError(f"--plot {path or repr('')}: give the name of a PNG file", hint="--plot prove.png")
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"--plot {path}: {folder} is no folder that can be written", hint="--plot prove.png")
+        raise UsageError(f"--plot {path}: {folder} is not a folder that you can write", hint="--plot prove.png")
     if find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib, which is not installed here", hint="pip install matplotlib")
 

@@ -36,7 +36,7 @@ class RunDirectory:
             os.makedirs(path, mode=0o700, exist_ok=True)
             os.chmod(path, 0o700)
             if not private.is_own(path):
-                raise PermissionError(errno.EPERM, "it is another user's")
+                raise PermissionError(errno.EPERM, "another user owns it")
             os.makedirs(os.path.join(path, "logs"), mode=0o700, exist_ok=True)
             events = open(os.path.join(path, "events.jsonl"), "ab", buffering=0, opener=_own_file)  # noqa: SIM115
         except OSError as error:
@@ -45,8 +45,8 @@ class RunDirectory:
             fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"the run directory {path} is in use by a run that is still going on",
-                hint=f"choose another: echelon run --run-dir {path}-2 …",
+                f"the run directory {path} belongs to a run that is still running",
+                hint=f"choose another directory: echelon run --run-dir {path}-2 …",
             ) from None
         except OSError:
             pass  # Lustre mounted without flock: the name is unique unless it was chosen
@@ -92,8 +92,8 @@ def _own_file(path: str, flags: int) -> int:
 def unwritable(path: str, error: OSError) -> UsageError:
     """Return what is said of a run directory in which nothing can be written, or no more."""
     return UsageError(
-        f"the run directory {path} cannot be written: {error.strerror}",
-        hint="choose another: echelon run --run-dir DIRECTORY …",
+        f"echelon cannot write the run directory {path}: {error.strerror}",
+        hint="choose another directory: echelon run --run-dir DIRECTORY …",
     )
 
 
@@ -112,20 +112,20 @@ def _refuse_if_used(path: str) -> None:
         return
     except OSError as error:
         raise UsageError(
-            f"the run directory {path} cannot be used: {error.strerror}",
-            hint="choose another: echelon run --run-dir DIRECTORY …",
+            f"echelon cannot use the run directory {path}: {error.strerror}",
+            hint="choose another directory: echelon run --run-dir DIRECTORY …",
         ) from None
     with events:
         try:
             fcntl.flock(events, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            state = "already holds a run, which is over"
+            state = "already holds a run that has ended"
         except BlockingIOError:
-            state = "is in use by a run that is still going on"
+            state = "belongs to a run that is still running"
         except OSError:
             state = "already holds a run"  # Lustre mounted without flock does not say whether it goes on
     raise UsageError(
         f"the run directory {path} {state}",
-        hint=f"choose another: echelon run --run-dir {path}-2 …",
+        hint=f"choose another directory: echelon run --run-dir {path}-2 …",
     )
 
 

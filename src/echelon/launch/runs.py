@@ -94,7 +94,7 @@ def find(name: str) -> str:
         more = f" and {len(exact) - 3} more" if len(exact) > 3 else ""
         raise UsageError(f"{name} is a part of {len(exact)} names: {names}{more}", hint=short_name(exact[-1]))
     latest = ", ".join(short_name(path) for path in paths[-3:])
-    known = f"; the latest are {latest}" if paths else f", and there is none in {RUNS}/ of this folder"
+    known = f"; the latest runs are {latest}" if paths else f", and {RUNS}/ of this folder has no runs"
     raise UsageError(f"there is no run {name or repr('')}{known}", hint="echelon runs")
 
 

@@ -35,7 +35,7 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
         if job.scale == "auto":
             return Decision(how="off", why="")
         raise UsageError(
-            f"--scale {job.scale} is for a Python script, and {command.target} is any program",
+            f"--scale {job.scale} is for a Python script, but echelon does not look into {command.target}",
             hint=f"echelon run --scale {job.scale} train.py",
         )
     found = found or read()
@@ -52,7 +52,7 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
     if written and (reason or not trains):
         what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
-            f"{written[0]} is for a script that is scaled, and {command.target} {what}",
+            f"{written[0]} is for a script that echelon scales, but {command.target} {what}",
             hint=_way_out(job.scale_options, reason),
         )
     if not trains:
@@ -65,6 +65,6 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
 def _way_out(options: ScaleOptions, reason: str) -> str:
     """Return what to do about an option for scaled scripts where the script is none."""
     if not reason:
-        return "leave it out, or say --scale data where the script does train"
+        return "remove it, or add --scale data if the script trains"
     is_explicit = reason == "it imports echelon" and options.num_shards > 0
-    return f"say it in the script: echelon.start(exact={options.num_shards})" if is_explicit else "leave it out"
+    return f"set it in the script: echelon.start(exact={options.num_shards})" if is_explicit else "remove it"

@@ -22,7 +22,7 @@ def shared_folder(name: str, why: str) -> Iterator[str]:
         folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())
     except OSError as error:
         raise UsageError(
-            f"{os.getcwd()} cannot be written, and {why}: {error.strerror}",
+            f"echelon cannot write to {os.getcwd()}, and {why}: {error.strerror}",
             hint="cd to a folder of your own that every node sees",
         ) from None
     old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}

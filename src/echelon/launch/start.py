@@ -59,7 +59,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
             console.say(f"not scaled: {plan.scale_why}")
         if plan.scale != "off" and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
-            console.tell_person("all ranks train one model together; files are written by rank 0 alone")
+            console.tell_person("all ranks train one model together; only rank 0 writes files")
         supervisor = Supervisor(plan, directory, listener, secret, console)
         lookouts = Lookouts(look, directory, plan.num_nodes, console.say)
         supervisor.hear_else = lookouts.hear
@@ -168,24 +168,24 @@ def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
 def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
     if "can't open file" in said:
         return UsageError(
-            f"the run directory {plan.run_directory} is not seen by every node",
+            f"not every node sees the run directory {plan.run_directory}",
             hint="echelon run --run-dir DIRECTORY-ON-A-SHARED-DISK …",
         )
     mpi = plan.launcher.mpi if plan.launcher is not None else ""
     if not mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
         return UsageError(
-            f"there is no {plan.python} on {', '.join(nodes)}",
+            f"{', '.join(nodes)} has no {plan.python}",
             hint="install Python where every node sees it, and start echelon with that Python",
         )
     hint = ""
     if plan.launch == "tasks" and re.search("More processors requested|tasks", said):
         hint = f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm"
     elif mpi and "Invalid MPI type" in said:
-        hint = f"this Slurm lists {mpi} and cannot load it; srun --mpi=list shows the others"
+        hint = f"this Slurm lists {mpi} but cannot load it; srun --mpi=list shows the other plugins"
     elif mpi:
-        hint = f"the same line without echelon shows whether {what} works here"
-    return RunError(f"the agents could not be started: {what} {failure.how(exit_code)}", details=said, hint=hint)
+        hint = f"run the same line without echelon to see whether {what} works here"
+    return RunError(f"echelon could not start the agents: {what} {failure.how(exit_code)}", details=said, hint=hint)
 
 
 def _first_line(text: str) -> str:
@@ -231,7 +231,7 @@ def _report(
     if outcome is not None:
         console.say_lines(["echelon: " + line if n == 0 else line for n, line in enumerate(_explain(plan, outcome))])
     for node, why in supervisor.cold_nodes().items():
-        console.say(f"note: {node} started each rank by itself, not by fork: {why}")
+        console.say(f"note: {node} started a new process for each rank, without a fork: {why}")
     if directory.problem:
         console.say(f"warning: the run directory is incomplete: {directory.problem}")
     ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
@@ -243,13 +243,13 @@ def _report(
 
 def _explain(plan: Plan, outcome: Failure) -> list[str]:
     if outcome.cause == failure.INTERRUPTED:
-        return [f"stopped by {outcome.detail}"]
+        return [f"{outcome.detail} stopped the run"]
     if outcome.cause in (failure.SLURM, failure.TIME_LIMIT):
         return [f"{outcome.cause}: {outcome.detail}"]
     if outcome.cause in (failure.LOST_NODE, failure.LOST_AGENT) and plan.min_nodes == plan.num_nodes > 1:
         others = f"--nnodes {plan.num_nodes - 1}:{plan.num_nodes}"
         kept = ", in a job made with --no-kill" if plan.where == "slurm" else ""
-        return [f"{outcome.cause}: {outcome.detail}", f"  hint: {others} goes on with the other nodes{kept}"]
+        return [f"{outcome.cause}: {outcome.detail}", f"  hint: {others} continues with the other nodes{kept}"]
     has_devices = plan.devices_per_node > 0
     is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
     device = str(outcome.local_rank) if has_devices else ""

@@ -23,7 +23,7 @@ from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
 from echelon.spec import RUNS, Booking, Container, Job, Request
-from echelon.units import amount, slurm_time
+from echelon.units import cost, slurm_time
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
@@ -74,8 +74,8 @@ class Script:
         booking = self.booking
         nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
         ranks = f"{booking.world_size} rank{'s' if booking.world_size != 1 else ''}"
-        cost = f"{amount(booking.billed or 0)} {booking.billed_unit} at most ({booking.billed_because})"
-        bill = f" · {cost}" if booking.billed is not None else ""
+        bill = f"{cost(booking.billed or 0, booking.billed_unit)} at most ({booking.billed_because})"
+        bill = f" · {bill}" if booking.billed is not None else ""
         return f"{ranks} on {nodes} of {booking.partition} · {slurm_time(booking.minutes)}{bill}"
 
 
@@ -152,7 +152,7 @@ def _plain_command(wish: Wish, booking: Booking) -> list[str]:
         _refuse_copies(wish.job, booking.world_size)
     if command.kind == "program":
         raise UsageError(
-            "a plain script starts Python, and after -- stands any program",
+            "--plain starts Python, but the program after -- may be anything",
             hint="echelon submit --plain … SCRIPT   or without --plain: echelon submit … -- PROGRAM",
         )
     words = [word.replace("{batch_per_rank}", str(booking.batch_per_rank)) if booking.batch_per_rank else word
@@ -165,9 +165,9 @@ def _refuse_copies(job: Job, num_ranks: int) -> None:
     if scaling.decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
         return
     raise UsageError(
-        f"{job.command.target} trains on one device: nothing in it distributes the work, and without echelon each of "
-        f"{num_ranks} ranks would train the same by itself",
-        hint="submit without --plain, which scales it, or --plain --scale off for as many copies",
+        f"{job.command.target} trains on one device: nothing in it distributes the work, so without echelon "
+        f"each of {num_ranks} ranks would do the same training",
+        hint="submit without --plain, which scales it, or --plain --scale off to start that many copies",
     )
 
 
@@ -193,8 +193,8 @@ def write(script: Script) -> None:
         private.write(os.path.join(script.run_directory, "booking.json"), booking.encode())
     except OSError as error:
         raise UsageError(
-            f"the run directory {script.run_directory} cannot be written: {error.strerror}",
-            hint="submit from a folder on a disk that the compute nodes see too",
+            f"echelon cannot write the run directory {script.run_directory}: {error.strerror}",
+            hint="submit from a folder on a disk that the compute nodes also see",
         ) from None
 
 
@@ -232,7 +232,7 @@ def overruling(host: Host) -> tuple[str, ...]:
 
 
 def _refused(script: Script, said: str) -> UsageError:
-    text = batch.without_prefix(said) or "no reason was given"
+    text = batch.without_prefix(said) or "Slurm gave no reason"
     return UsageError(
         f"Slurm refuses the job: {text}", hint=f"the script is {script.path}; echelon plan --why … explains its lines"
     )

@@ -121,7 +121,7 @@ class Supervisor:
         if not self.crew.is_complete:
             self._give_up(UsageError(why))
             return
-        self.console.say(f"note: an agent was turned away: {why}")
+        self.console.say(f"note: the supervisor rejected an agent: {why}")
 
     def _prepare(self) -> None:
         """Give those that are there their ranks, and ask for free ports: one for the master, and one for each rank."""

@@ -38,11 +38,13 @@ def sweep(
     Raises UsageError where there is no PyTorch, and RunError when the run fails or takes too long.
     """
     if find_spec("torch") is None:
-        raise UsageError("there is no PyTorch beside echelon, which measures with it", hint="pip install torch")
+        raise UsageError(
+            "the Python of echelon has no PyTorch, which measures the collectives", hint="pip install torch"
+        )
     sizes = ON_DEVICES if has_devices else ON_CORES
     share = SLOW_SHARE[has_devices]
     slow_above = sizes[-1] / (share * reference_bytes_per_second) if reference_bytes_per_second else 0.0
-    with shared_folder("check", "the results are left there") as folder:
+    with shared_folder("check", "the nodes leave their results there") as folder:
         out = os.path.join(folder, "sweep.json")
         command = [
             *own_command.command(), "run", "--run-dir", os.path.join(folder, "run"), "--scale", "off",

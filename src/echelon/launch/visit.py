@@ -50,7 +50,7 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
 
     Raises RunError when no node answered, and UsageError when the folder that they share cannot be written.
     """
-    with shared_folder("check", "the nodes find what they are to do there") as directory:
+    with shared_folder("check", "the nodes find their instructions there") as directory:
         archive = os.path.join(directory, "node.pyz")
         package.write(archive)
         listener = listen("")
@@ -181,7 +181,7 @@ class Gathering:
             try:
                 survey: Survey = rebuild(Survey, message["survey"])
             except ValueError as error:
-                survey = Survey(member.seat.node, silent={"node": f"answered something else: {error}"})
+                survey = Survey(member.seat.node, silent={"node": f"gave an unexpected answer: {error}"})
             found = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
             self._answers[member.seat.node] = _Answer(member.seat.agent_index, found, int(message["port"]))
             if len(self._answers) * 2 >= len(self._round.nodes):
@@ -239,5 +239,5 @@ class Gathering:
 
 def _hint(said: str) -> str:
     if "can't open file" in said or "No such file" in said:
-        return "cd to a folder that every node sees: the nodes find what they are to do there"
+        return "cd to a folder that every node sees: the nodes find their instructions there"
     return ""

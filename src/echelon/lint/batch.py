@@ -77,7 +77,7 @@ def read(lines: list[str]) -> Header:
         text = line.strip()
         if line.startswith(directive):
             if first_command:
-                why = f"stands after line {first_command}, the first command: Slurm does not read it"
+                why = f"comes after line {first_command}, the first command: Slurm does not read it"
                 late.append(Late(line=number, why=why, text=text))
             elif re.fullmatch(rf"{directive}\s+(?:het|pack)job\s*", line):
                 is_heterogeneous = True

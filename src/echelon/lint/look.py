@@ -28,7 +28,7 @@ def look(files: Iterable[File], table: Iterable[Rule]) -> Iterator[Finding]:
             try:
                 hits = tuple(dict.fromkeys(rule.find(file)))
             except RecursionError:  # an expression of thousands of parts
-                message = f"nested too deeply for {rule.code}, which did not look"
+                message = f"the nesting is too deep for {rule.code}, which did not check this file"
                 hits = (Hit(line=1, message=message, severity="note"),)
             for hit in hits:
                 yield finding(rule.code, file.path, file.lines, hit)

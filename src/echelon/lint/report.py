@@ -78,7 +78,7 @@ def _summary(linted: Linted, num_files: int) -> str:
     certain = sum(1 for finding in linted.findings if finding.edits)
     repaired = f"; --fix repairs {certain}" if certain else ""
     explained = linted.findings[0].code if linted.findings else ""
-    more = f"; echelon lint --explain {explained} says why" if explained else ""
+    more = f"; echelon lint --explain {explained} gives the reason" if explained else ""
     return f"{found} in {_counted(num_files, 'file')}{silenced}{judged}{repaired}{more}"
 
 
@@ -118,5 +118,9 @@ def explanation(page: Page) -> str:
     for title, example in (("bad", page.bad), ("good", page.good)):
         lines += ["", f"{title}:" + (f" (on {page.machine})" if page.machine else ""), ""]
         lines += [f"    {line}".rstrip() for line in example.splitlines()]
-    lines += ["", f"silence one with a comment on its line or above it: # echelon: ignore[{page.code}] the reason", ""]
+    lines += [
+        "",
+        f"to silence a finding, put a comment on its line or above it: # echelon: ignore[{page.code}] the reason",
+        "",
+    ]
     return "\n".join(lines)

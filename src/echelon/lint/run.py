@@ -95,7 +95,7 @@ def decode(source: bytes, path: str) -> str:
     """Return the text of a file; raise UsageError for what can be no script."""
     most = MOST_BYTES[kind(path, source[:80].decode("utf-8", "replace"))]
     if len(source) > most:
-        message = f"{path} has {len(source)} bytes, and a script of its kind has at most {most}"
+        message = f"{path} has {len(source)} bytes, but a script of its kind has at most {most}"
         raise UsageError(message, hint="echelon lint job.sh train.py")
     if b"\0" in source:
         raise UsageError(
@@ -129,10 +129,10 @@ def _syntax(text: str, path: str) -> Hit:
         lines = lines_of(text)
         here = lines[line - 1].strip() if line <= len(lines) else ""
         if here.startswith(("!", "%")):
-            message = f"Python cannot read this: lines with {here[0]} are for notebooks"
+            message = f"Python cannot read this file: lines with {here[0]} are only for notebooks"
             return Hit(line=line, column=column, message=message, repair=f"# {here}")
         repair = f"{here}{missing[1]}" if missing and here else ""
-        return Hit(line=line, column=column, message=f"Python cannot read this: {error.msg}", repair=repair)
+        return Hit(line=line, column=column, message=f"Python cannot read this file: {error.msg}", repair=repair)
     except (ValueError, RecursionError, MemoryError):
         pass
-    return Hit(line=1, message="Python cannot read this file: it is nested too deeply")
+    return Hit(line=1, message="Python cannot read this file: the nesting is too deep")

@@ -77,7 +77,7 @@ def _entry(entry: str) -> list[File]:
         return _folder(path)
     if not os.path.exists(path):
         raise UsageError(
-            f"ECHELON_MACHINES names {entry}, and there is no such file or folder", hint="unset ECHELON_MACHINES"
+            f"ECHELON_MACHINES names {entry}, but this file or folder does not exist", hint="unset ECHELON_MACHINES"
         )
     return [read(path)]
 

@@ -30,6 +30,6 @@ def keep(machine: Machine, row: Reference, environ: Mapping[str, str]) -> str:
         os.replace(f"{path}.{os.getpid()}", path)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint="XDG_CONFIG_HOME=FOLDER echelon check …"
+            f"echelon cannot write {path}: {error.strerror}", hint="XDG_CONFIG_HOME=FOLDER echelon check …"
         ) from None
     return path

@@ -59,7 +59,7 @@ def refuse_unknown(name: str, known: Iterable[str]) -> NoReturn:
     near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(
-        f"no machine {name!r} is known; {meant}Known are {', '.join(names)}",
+        f"echelon knows no machine {name!r}; {meant}the known machines are {', '.join(names)}",
         hint=f"echelon machines {near[0]}" if near else "on a login node of that machine: echelon machines learn",
     )
 
@@ -80,15 +80,15 @@ def _collect(layers: list[list[File]]) -> dict[str, Values]:
             if is_overlay:
                 if name not in found:
                     raise UsageError(
-                        f"{file.path}: merge = true, and there is no machine {name!r} below it to be laid over",
-                        hint="remove the line merge = true, if the file is whole",
+                        f"{file.path}: merge = true, but there is no machine {name!r} to change",
+                        hint="remove the line merge = true if the file describes the whole machine",
                     )
                 found[name] = merge.overlay(found[name], values)
                 continue
             if name in whole:
                 raise UsageError(
-                    f"two machines of one name, {name!r}: {whole[name]} and {file.path}",
-                    hint=f"merge = true   at the top of {file.path}, or another name",
+                    f"two machines have the name {name!r}: {whole[name]} and {file.path}",
+                    hint=f"merge = true   at the top of {file.path}, or choose another name",
                 )
             whole[name] = file.path
             found[name] = {**values, "path": file.path}
@@ -100,12 +100,12 @@ def _checked(file: File) -> tuple[Values, bool]:
     where = Where(path=file.path, text=file.text)
     is_overlay = tables.pop("merge", False)
     if not isinstance(is_overlay, bool):
-        raise UsageError(f"{where.say('merge')}: merge is true or false", hint="merge = true")
+        raise UsageError(f"{where.say('merge')}: merge must be true or false", hint="merge = true")
     values = schema.check(Machine, tables, where)
     if not values.get("name"):
         schema.refuse_missing("name", where)
     if values["name"] == LOCAL:
-        raise UsageError(f"{where.say('name')}: {LOCAL} is the machine that one stands on", hint='name = "mine"')
+        raise UsageError(f"{where.say('name')}: {LOCAL} always means the machine that you are on", hint='name = "mine"')
     return values, is_overlay
 
 

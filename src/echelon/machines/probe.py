@@ -58,7 +58,7 @@ def read(text: str, partition: str, *, reserved: Sequence[int], today: date) -> 
     try:
         found = json.loads(text)
         if found["format"] != 1:
-            raise EchelonError(f"the probe answers in format {found['format']}, and 1 is what this echelon reads")
+            raise EchelonError(f"the probe answers in format {found['format']}, but this echelon reads format 1")
         devices = list(found["devices"])
         # one hardware thread stands for its core: the others of it are Slurm's to hand out, or not
         siblings = _siblings(found) | frozenset(reserved)

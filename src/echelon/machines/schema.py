@@ -135,9 +135,9 @@ def refuse_missing(field: str, where: Where) -> NoReturn:
 
 def _rows(key: str, found: Any, where: Where) -> list[tuple[int, dict[str, Any]]]:
     if isinstance(found, dict):
-        raise UsageError(f"{where.say(key)}: [{key}] is one table, and rows are wanted", hint=f"[[{key}]]")
+        raise UsageError(f"{where.say(key)}: [{key}] is a single table, but must be rows", hint=f"[[{key}]]")
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise UsageError(f"{where.say(key)}: {key} = {_shown(found)}, and tables are wanted", hint=f"[[{key}]]")
+        raise UsageError(f"{where.say(key)}: {key} = {_shown(found)}, but must be tables", hint=f"[[{key}]]")
     return list(enumerate(found))
 
 
@@ -148,7 +148,7 @@ def _place(row: dict[str, Any], index: int, key: str, where: Where) -> Where:
 
 def _refuse_key(key: str, found: Any, known: list[str], where: Where) -> NoReturn:
     if hint := other_unit(key, found, known):
-        raise UsageError(f"{where.say(key)}: {key} = {_shown(found)} is not in a unit that is known here", hint=hint)
+        raise UsageError(f"{where.say(key)}: echelon does not know the unit of {key} = {_shown(found)}", hint=hint)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     raise UsageError(
         f"{where.say(key)}: unknown key {key} (= {_shown(found)}); the keys are {', '.join(known)}",
@@ -160,12 +160,12 @@ def _value(cls: type[Row], field: str, kind: Any, found: Any, where: Where) -> A
     key = toml_key(field)
     wanted, value = _as(kind, found)
     if wanted:
-        text = f"{where.say(key)}: {key} = {_shown(found)}, and {wanted} is wanted"
+        text = f"{where.say(key)}: {key} = {_shown(found)}, but must be {wanted}"
         raise UsageError(text, hint=_example(key, kind, found))
     if isinstance(value, (int, float)) and value < 0 and (cls, field) not in _MAY_BE_NEGATIVE:
         raise UsageError(
-            f"{where.say(key)}: {key} = {_shown(found)} is less than nothing",
-            hint=f"{key} = {_shown(-found)}, or no such line where it is not known",
+            f"{where.say(key)}: {key} = {_shown(found)} is less than zero",
+            hint=f"{key} = {_shown(-found)}, or remove the line if the value is not known",
         )
     choices = CHOICES.get((cls, field))
     if choices and value not in choices:

@@ -16,6 +16,6 @@ def share_of_batch(batch: int, num_ranks: int) -> int:
         below, above = batch - batch % num_ranks, batch + num_ranks - batch % num_ranks
         ways = tuple(way(global_batch=number) for number in (below, above) if number)
         near = " or ".join(f"--global-batch {number}" for number in (below, above) if number)
-        message = f"a global batch of {batch} cannot be shared equally by {num_ranks} ranks"
+        message = f"{num_ranks} ranks cannot share a global batch of {batch} equally"
         raise Misfit(message, ways=ways, num_shown=2, hint=near)
     return batch // num_ranks

@@ -13,7 +13,7 @@ from echelon.plan.candidates import Candidate, candidates, choose
 from echelon.plan.misfit import Misfit, Way, way
 from echelon.plan.shape import has_whole_nodes, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
-from echelon.units import amount, size, slurm_time
+from echelon.units import cost, size, slurm_time
 
 
 def book(
@@ -36,14 +36,16 @@ def book(
         return _booked(request, machine, today=today, rocm=rocm)
     except Misfit as misfit:
         judge = partial(_booked, machine=machine, today=today)
-        raise UsageError(misfit.message, details=misfit.details, hint=offers.hint(misfit, request, judge)) from None
+        hint = offers.hint(misfit, request, judge)
+        raise UsageError(misfit.message, hint=hint, details=misfit.details) from None
 
 
 def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") -> Booking:
     if not machine.partitions:
         raise UsageError(
-            f"{machine.title} has no partitions that are known, so nothing can be booked there",
-            hint="echelon run SCRIPT starts here; on another machine: --machine NAME (echelon machines lists them)",
+            f"echelon knows no partitions of {machine.title}, so it cannot plan a job there",
+            hint="echelon run SCRIPT starts here; for another machine: --machine NAME (echelon machines lists the "
+            "names)",
         )
     if not (request.num_devices or request.num_nodes or request.devices_per_node):
         ways = (way(num_devices=8), way(num_devices=4), way(num_devices=1), way("whole nodes", num_nodes=1))
@@ -89,7 +91,7 @@ def refuse_missing_account(booking: Booking, machine: Machine, groups: tuple[str
             known = f"; you belong to {', '.join(groups)}" if groups and option == "--account" else ""
             name = (groups or ("NAME",))[0] if option == "--account" else "NAME"
             raise UsageError(
-                f"{machine.title} wants to know whom to bill: {option} is missing{known} ({machine.source})",
+                f"{machine.title} needs the project to bill: {option} is missing{known} ({machine.source})",
                 hint=f"{option} {name}",
             )
 
@@ -103,7 +105,7 @@ def _refuse_retired(request: Request, machine: Machine, successor: Machine | Non
         offer = offers.settle(request, Way(changes=()), partial(_booked, machine=successor, today=today))
         if offer is not None:
             elsewhere = f"--machine {successor.name} {offers.written(request, offer)}".rstrip() + "   or, "
-    read = f"to read what its script would be: echelon submit --machine {machine.name} --plain --dry-run …"
+    read = f"to read its script anyway: echelon submit --machine {machine.name} --plain --dry-run …"
     raise UsageError(
         f"{machine.title} was shut down on {machine.retired_on}{instead} ({machine.source})", hint=elsewhere + read
     )
@@ -122,7 +124,7 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
     is_asked = laid.memory_bytes_per_node and not kind.memory_follows_devices
     memory = size(laid.memory_bytes_per_node) if is_asked else "Slurm's share"
     cores = str(laid.cores_per_rank) if laid.cores_per_rank else "Slurm's default"
-    billed = f"{amount(chosen.cost)} {chosen.unit}" if chosen.cost is not None else "not known"
+    billed = cost(chosen.cost, chosen.unit) if chosen.cost is not None else "not known"
     return (
         Reason(what="machine", value=machine.title, why=machine.source),
         Reason(what="partition", value=chosen.partition.name, why=_why_partition(request, chosen)),
@@ -145,14 +147,17 @@ def _why_partition(request: Request, chosen: Candidate) -> str:
     row = chosen.partition
     if request.partition:
         return f"as asked ({row.source})"
-    cheapest = "the least that is billed" if chosen.cost is not None else "the fewest devices taken"
+    cheapest = "it bills the least" if chosen.cost is not None else "it uses the fewest devices"
     return f"{cheapest} among those whose limits allow it ({row.source})"
 
 
 def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
     kind, laid = chosen.kind, chosen.laid
     if is_whole and laid.ranks_per_node < laid.devices_per_node:
-        return f"nodes come whole here: {laid.devices_per_node - laid.ranks_per_node} stay idle and are billed"
+        return (
+            f"this partition gives whole nodes: {laid.devices_per_node - laid.ranks_per_node} devices stay idle "
+            "and are billed"
+        )
     if kind.num_chips and kind.num_devices and kind.num_devices > kind.num_chips:
         each = kind.num_devices // kind.num_chips
         return f"one {kind.chip} is {each} devices"
@@ -161,7 +166,7 @@ def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
 
 def _why_time(chosen: Candidate) -> str:
     most = chosen.partition.max_minutes
-    return f"as asked; at most {slurm_time(most)} here" if most else "as asked; the limit here is not published"
+    return f"as asked; at most {slurm_time(most)} here" if most else "as asked; the limit is not published"
 
 
 def _why_bill(machine: Machine, chosen: Candidate) -> str:

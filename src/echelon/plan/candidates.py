@@ -14,7 +14,7 @@ from echelon.plan.limits import Case, Objection, objections
 from echelon.plan.misfit import Misfit, Way, way
 from echelon.plan.shape import Shape, shape
 from echelon.spec import Request
-from echelon.units import amount
+from echelon.units import amount, cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def unknown_partition(name: str, machine: Machine) -> Misfit:
     open_first = sorted(machine.partitions, key=lambda row: (row.purpose != "batch", row.preference))
     if name in names:
         return Misfit(
-            f"partition {name} of {machine.title} has no devices, or nobody has published how many",
+            f"partition {name} of {machine.title} has no devices, or their number is not published",
             ways=tuple(way(partition=row.name) for row in open_first if row.name != name),
         )
     near = difflib.get_close_matches(name, names, n=len(names), cutoff=0.4)
@@ -162,10 +162,10 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     others = [each for each in unasked if len(each.objections) > 1]
     later = [Way(changes=(("partition", each.partition.name),), is_last_resort=True) for each in others]
     return Misfit(
-        f"no partition of {machine.title} takes this:",
-        details="\n".join(lines),
+        f"no partition of {machine.title} accepts this job:",
         ways=(*ways, *named, *later),
         num_shown=2,
+        details="\n".join(lines),
     )
 
 
@@ -212,12 +212,12 @@ def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Mach
     if other.objections:
         return "; ".join(f"{objection} ({objection.source})" for objection in other.objections)
     if other is chosen:
-        return "nothing: it is the one that was chosen"
+        return "nothing: this is the chosen partition"
     if other.weight[0] > chosen.weight[0]:
         unit = chosen.unit or "devices"
         return (
-            f"it fits, and takes {amount(other.weight[0])} {unit} "
-            f"where {chosen.partition.name} takes {amount(chosen.weight[0])}"
+            f"it fits, but takes {cost(other.weight[0], unit)}, and {chosen.partition.name} takes "
+            f"{amount(chosen.weight[0])}"
         )
     why = chosen.partition.preferred_because
-    return f"it fits and costs the same; {chosen.partition.name} is preferred" + (f": {why}" if why else "")
+    return f"it fits and costs the same; echelon prefers {chosen.partition.name}" + (f": {why}" if why else "")

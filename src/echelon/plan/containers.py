@@ -33,19 +33,19 @@ def contain(
     for bind in binds:
         if not os.path.exists(bind.partition(":")[0]):
             raise UsageError(
-                f"--container-bind {bind}: there is no {bind.partition(':')[0] or 'source'} here",
+                f"--container-bind {bind}: {bind.partition(':')[0] or 'source'} does not exist here",
                 hint="--container-bind /scratch/data   or FOLDER:NAME-INSIDE",
             )
     if not os.path.exists(image):
-        raise UsageError(f"--container {image}: there is no such image", hint=_nearest_image(image))
+        raise UsageError(f"--container {image}: this image does not exist", hint=_nearest_image(image))
     row = convention(image, machine)
     runtime = _runtime(row, runtimes)
     option = row.gpu_option if row is not None else _GPU_OPTIONS.get(vendor, "")
     for folder in folders:
         if "," in folder or ":" in folder:
             raise UsageError(
-                f"{folder} cannot be seen in a container: its name has a comma or a colon, which --bind divides at",
-                hint="rename it, or work in another folder",
+                f"a container cannot see {folder}: its name has a comma or a colon, which separate parts of --bind",
+                hint="rename the folder, or work in another folder",
             )
     inside = [*(row.binds if row is not None else ()), *binds]
     for folder in folders:
@@ -101,6 +101,6 @@ def _nearest_image(image: str) -> str:
     try:
         names = [name for name in os.listdir(folder) if name.endswith((".sif", ".simg", ".img"))]
     except OSError:
-        return f"there is no folder {folder} either"
+        return f"the folder {folder} does not exist either"
     near = difflib.get_close_matches(os.path.basename(image), names, n=1, cutoff=0.3) or sorted(names)[:1]
-    return f"--container {os.path.join(os.path.dirname(image), near[0])}" if near else f"no image lies in {folder}"
+    return f"--container {os.path.join(os.path.dirname(image), near[0])}" if near else f"{folder} holds no image"

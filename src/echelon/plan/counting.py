@@ -28,12 +28,12 @@ def _contradiction(devices: int, nodes: int, each: int) -> Misfit:
         ways.append(way(num_devices=each * nodes))
         if devices % nodes == 0:
             ways.append(way(devices_per_node=devices // nodes))
-        product = f"--nodes {nodes} × --gpus-per-node {each} are {nodes * each} GPUs"
-        return Misfit(f"{product}, and --gpus {devices} was asked for", ways=tuple(ways), num_shown=2)
+        product = f"--nodes {nodes} × --gpus-per-node {each} make {nodes * each} GPUs"
+        return Misfit(f"{product}, but --gpus asks for {devices}", ways=tuple(ways), num_shown=2)
     below, above = devices - devices % each, devices + each - devices % each
     ways += [way(num_devices=number) for number in (below, above) if number]
     ways += [way(devices_per_node=number) for number in range(min(each, devices), 0, -1) if devices % number == 0][:1]
-    return Misfit(f"--gpus {devices} is no multiple of --gpus-per-node {each}", ways=tuple(ways), num_shown=2)
+    return Misfit(f"--gpus {devices} is not a multiple of --gpus-per-node {each}", ways=tuple(ways), num_shown=2)
 
 
 def changed(request: Request, changes: Sequence[Change]) -> Request:

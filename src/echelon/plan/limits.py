@@ -24,7 +24,7 @@ class Objection:
     source: str
 
     def __str__(self) -> str:
-        return f"{self.limit}, and {self.asked}"
+        return f"{self.limit}, but {self.asked}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class Case:
 PURPOSES = {
     "test": "it is for short trials",
     "interactive": "it is for interactive work",
-    "request": "it is for those who have applied for it",
-    "unconfirmed": "whether it still stands was not found",
+    "request": "it is for users who have applied for it",
+    "unconfirmed": "no source confirms that it still exists",
 }
 
 Broken = tuple[str, str, tuple[Change, ...]]
@@ -62,28 +62,28 @@ def _retired(case: Case) -> Broken | None:
     retired_on = case.partition.retired_on
     if retired_on is None or retired_on > case.today:
         return None
-    return f"closed on {retired_on}", "it will not come back", ()
+    return f"it closed on {retired_on}", "the job would start later", ()
 
 
 def _on_request(case: Case) -> Broken | None:
     if case.partition.purpose == "batch" or case.request.partition == case.partition.name:
         return None
     purpose = PURPOSES.get(case.partition.purpose, f"it is for {case.partition.purpose}")
-    return purpose, "was not asked for by name", (("partition", case.partition.name),)
+    return purpose, "the job does not name it", (("partition", case.partition.name),)
 
 
 def _chip(case: Case) -> Broken | None:
     wanted = case.request.chip
     if not wanted or wanted.lower() == case.kind.chip.lower():
         return None
-    return f"its nodes have {case.kind.chip}", f"{wanted} was asked for", (("chip", case.kind.chip),)
+    return f"its nodes have {case.kind.chip}", f"the job asks for {wanted}", (("chip", case.kind.chip),)
 
 
 def _time(case: Case) -> Broken | None:
     most = case.partition.max_minutes
     if most is None or case.request.minutes <= most:
         return None
-    asked = f"{slurm_time(case.request.minutes)} was asked for"
+    asked = f"the job asks for {slurm_time(case.request.minutes)}"
     return f"at most {slurm_time(most)} of time", asked, (("minutes", most),)
 
 
@@ -93,14 +93,14 @@ def _most_nodes(case: Case) -> Broken | None:
         return None
     devices = case.kind.num_devices
     each = f" of {devices} devices" if devices else ""
-    return f"at most {_nodes(most)}{each}", f"this needs {case.laid.num_nodes}", _with_nodes(case, most)
+    return f"at most {_nodes(most)}{each}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, most)
 
 
 def _least_nodes(case: Case) -> Broken | None:
     least = case.partition.min_nodes
     if least is None or case.laid.num_nodes >= least:
         return None
-    return f"at least {_nodes(least)}", f"this needs {case.laid.num_nodes}", _with_nodes(case, least)
+    return f"at least {_nodes(least)}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, least)
 
 
 def _with_nodes(case: Case, num_nodes: int) -> tuple[Change, ...]:
@@ -117,7 +117,7 @@ def _most_devices(case: Case) -> Broken | None:
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if most is None or devices <= most:
         return None
-    return f"at most {most} devices in a job", f"this takes {devices}", _with_devices(case, most, above=False)
+    return f"at most {most} devices in a job", f"the job takes {devices}", _with_devices(case, most, above=False)
 
 
 def _least_devices(case: Case) -> Broken | None:
@@ -125,7 +125,7 @@ def _least_devices(case: Case) -> Broken | None:
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if least is None or devices >= least:
         return None
-    return f"at least {least} devices in a job", f"this takes {devices}", _with_devices(case, least, above=True)
+    return f"at least {least} devices in a job", f"the job takes {devices}", _with_devices(case, least, above=True)
 
 
 def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]:
@@ -145,7 +145,7 @@ def _devices_of_node(case: Case) -> Broken | None:
     most = min(per_node, default=case.laid.ranks_per_node)
     if case.laid.ranks_per_node <= most:
         return None
-    asked = f"{case.laid.ranks_per_node} were asked for on each"
+    asked = f"the job asks for {case.laid.ranks_per_node} on each"
     return f"at most {most} devices on a node", asked, (("num_devices", most * case.laid.num_nodes),)
 
 
@@ -154,7 +154,7 @@ def _unknown_node(case: Case) -> Broken | None:
     if case.kind.num_devices or case.laid.ranks_per_node == 1 or case.request.num_nodes:
         return None
     add = "add --nodes" if case.request.partition else "add --nodes and --partition"
-    asked = f"{case.laid.ranks_per_node} were asked for: {add}"
+    asked = f"the job asks for {case.laid.ranks_per_node}: {add}"
     return "the number of GPUs of a node is not published", asked, (("num_nodes", 1),)
 
 
@@ -164,13 +164,13 @@ def _cores(case: Case) -> Broken | None:
         reserved = f" ({len(case.kind.reserved_cores)} of {case.kind.num_cores} are reserved)"
         return (
             f"a node has {there} usable cores" + (reserved if case.kind.reserved_cores else ""),
-            f"{case.laid.ranks_per_node} × {case.laid.cores_per_rank} = {cores} were asked for",
+            f"the job asks for {case.laid.ranks_per_node} × {case.laid.cores_per_rank} = {cores}",
             _with_cores(case, there // case.laid.ranks_per_node),
         )
     most = case.partition.max_cores
     if most is not None and cores * case.laid.num_nodes > most:
         changes = _with_cores(case, most // case.laid.num_ranks)
-        return f"at most {most} cores in a job", f"this takes {cores * case.laid.num_nodes}", changes
+        return f"at most {most} cores in a job", f"the job takes {cores * case.laid.num_nodes}", changes
     return None
 
 
@@ -179,7 +179,7 @@ def _cores_of_node(case: Case) -> Broken | None:
     if most is None or cores <= most:
         return None
     changes = _with_cores(case, most // case.laid.ranks_per_node)
-    return f"at most {most} cores on a node", f"{cores} were asked for", changes
+    return f"at most {most} cores on a node", f"the job asks for {cores}", changes
 
 
 def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
@@ -196,7 +196,7 @@ def _memory(case: Case) -> Broken | None:
     there, memory = case.kind.memory_bytes, case.laid.memory_bytes_per_node
     if not there or memory <= there:
         return None
-    asked = f"{size(memory)} were asked for on each"
+    asked = f"the job asks for {size(memory)} on each"
     return f"a node gives jobs {size(there)}", asked, _with_memory(case, there)
 
 
@@ -204,7 +204,7 @@ def _memory_of_node(case: Case) -> Broken | None:
     most, memory = case.partition.max_memory_bytes_per_node, case.laid.memory_bytes_per_node
     if most is None or memory <= most:
         return None
-    return f"at most {size(most)} of memory on a node", f"{size(memory)} were asked for", _with_memory(case, most)
+    return f"at most {size(most)} of memory on a node", f"the job asks for {size(memory)}", _with_memory(case, most)
 
 
 def _brought_memory(case: Case) -> Broken | None:
@@ -212,7 +212,7 @@ def _brought_memory(case: Case) -> Broken | None:
     share, ranks, memory = fair_memory(case.kind), case.laid.ranks_per_node, case.laid.memory_bytes_per_node
     if not case.kind.memory_follows_devices or not share or memory <= share * ranks:
         return None
-    asked = f"{size(memory // ranks)} were asked for"
+    asked = f"the job asks for {size(memory // ranks)} for each device"
     return f"each device brings {size(share)} of memory, and no more", asked, _with_memory(case, share * ranks)
 
 
@@ -228,7 +228,7 @@ def _with_memory(case: Case, bytes_per_node: int) -> tuple[Change, ...]:
 def _no_gres(case: Case) -> Broken | None:
     if case.kind.gres or case.kind.vendor == "none":
         return None
-    return "how its devices are asked for is not published", "they are wanted", ()
+    return "the Slurm option for its devices is not published", "the job needs devices", ()
 
 
 def _nodes(number: int) -> str:

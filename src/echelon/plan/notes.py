@@ -11,7 +11,7 @@ from echelon.plan.candidates import Candidate, candidates, choose
 from echelon.plan.counting import counted
 from echelon.plan.shape import fair_memory
 from echelon.spec import Request
-from echelon.units import amount, size
+from echelon.units import amount, cost, size
 
 ROUNDING = 1.1  # more memory than 1.1 times the share is more, as `echelon lint` counts
 
@@ -37,7 +37,7 @@ def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date)
     if other.weight[0] >= chosen.weight[0] or other.unit != chosen.unit:
         return ""
     unit = chosen.unit or "devices taken"
-    saved = f"{amount(other.weight[0])} instead of {amount(chosen.weight[0])} {unit}"
+    saved = f"{amount(other.weight[0])} instead of {cost(chosen.weight[0], unit)}"
     return f"{full} GPUs cost less: {saved}, on {other.laid.num_nodes} nodes instead of {chosen.laid.num_nodes}"
 
 
@@ -51,7 +51,7 @@ def _cores(request: Request, chosen: Candidate) -> str:
         or _takes_all(chosen)
     ):
         return ""
-    return f"{laid.cores_per_node} cores for {_some(chosen)}, whose share is {share}{_billed(chosen)}"
+    return f"{laid.cores_per_node} cores for {_some(chosen)}, but their share is {share}{_billed(chosen)}"
 
 
 def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
@@ -63,10 +63,10 @@ def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
     if kind.memory_follows_devices:
         share_text = size(fair_memory(kind)) if fair_memory(kind) else "its share"
         option = "--mem" if request.memory_bytes_per_node else "--mem-per-gpu"
-        return f"{option} is left out: on {machine.title} each device brings {share_text} of memory by itself"
+        return f"echelon leaves {option} out: on {machine.title} each device brings {share_text} of memory"
     if not 0 < share * ROUNDING < laid.memory_bytes_per_node or _takes_all(chosen):
         return ""
-    return f"{size(laid.memory_bytes_per_node)} for {_some(chosen)}, whose share is {size(share)}{_billed(chosen)}"
+    return f"{size(laid.memory_bytes_per_node)} for {_some(chosen)}, but their share is {size(share)}{_billed(chosen)}"
 
 
 def _takes_all(chosen: Candidate) -> bool:
@@ -78,4 +78,4 @@ def _some(chosen: Candidate) -> str:
 
 
 def _billed(chosen: Candidate) -> str:
-    return "" if chosen.cost is None else f" (bill: {amount(chosen.cost)} {chosen.unit})"
+    return "" if chosen.cost is None else f" (bill: {cost(chosen.cost, chosen.unit)})"

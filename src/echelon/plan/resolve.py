@@ -112,7 +112,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
 
 def _why_so(job: Job, around: Surroundings) -> list[Reason]:
     """Return why a launcher's line was read, and why the script is scaled or not."""
-    read = [Reason(what="read", value=job.launcher.name, why="its own command line")] if job.launcher else []
+    read = [Reason(what="read", value=job.launcher.name, why="the launcher's command line")] if job.launcher else []
     return read + ([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else [])
 
 
@@ -122,7 +122,7 @@ def _stdin_rank(job: Job, where: str, world_size: int) -> int:
         return 0 if where == "here" and world_size == 1 else -1
     if where != "here":
         raise UsageError(
-            f"--debug {job.debug} is for ranks of this machine, and these run elsewhere",
+            f"--debug {job.debug} is for ranks of this machine, but the ranks run elsewhere",
             hint="run it with few ranks on one node, without an allocation, or without --debug",
         )
     if job.debug >= world_size:
@@ -192,19 +192,19 @@ def _batch_per_rank(job: Job, world_size: int) -> int:
         return 0
     if not world_size:
         raise UsageError(
-            "--global-batch cannot be divided before it is known how many ranks there are",
-            hint="say how many ranks a node gets: echelon run -n 8 --global-batch …",
+            "echelon cannot divide --global-batch before it knows the number of ranks",
+            hint="give the number of ranks per node: echelon run -n 8 --global-batch …",
         )
     return share_of_batch(job.global_batch, world_size)
 
 
 def _why_launch(job: Job) -> str:
     if job.command.kind == "program":
-        return "not Python, so each rank is a process of its own"
+        return "not Python, so each rank is a new process"
     return {
         "warm": "imports once per node, then forks the ranks",
-        "exec": "asked for: every rank imports for itself",
-        "tasks": "each rank of MPI is started by itself" if _is_mpi(job) else "asked for: one Slurm task per rank",
+        "exec": "as asked: every rank imports by itself",
+        "tasks": "MPI starts each rank separately" if _is_mpi(job) else "as asked: one Slurm task per rank",
     }[job.launch]
 
 
@@ -217,7 +217,7 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
     if job.num_nodes > 1 and (job.min_nodes > 1 or job.rendezvous):
         if not job.rendezvous:
             raise UsageError(
-                f"{job.num_nodes} nodes were asked for, but this is a single machine outside of any Slurm allocation",
+                f"you asked for {job.num_nodes} nodes, but this is a single machine outside any Slurm allocation",
                 hint=f"salloc --nodes={job.num_nodes} …, then the same command; "
                 "or start it on each node yourself: "
                 f"echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
@@ -225,16 +225,16 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
         if job.rendezvous.endswith(":0"):
             host = job.rendezvous.rpartition(":")[0]
             raise UsageError(
-                f"--rdzv-endpoint {job.rendezvous}: a port is a whole number from 1 to 65535",
+                f"--rdzv-endpoint {job.rendezvous}: give a port, a whole number from 1 to 65535",
                 hint=f"--rdzv-endpoint {host}:29400",
             )
         if job.node_rank >= job.num_nodes:
             raise UsageError(
-                f"--node-rank {job.node_rank}: of {job.num_nodes} nodes the last has number {job.num_nodes - 1}",
+                f"--node-rank {job.node_rank}: the last of {job.num_nodes} nodes has number {job.num_nodes - 1}",
                 hint=f"--node-rank {job.num_nodes - 1}",
             )
         _refuse_tasks_outside_slurm(job)
-        return "meet", (), "each node is started by hand and meets the others at the rendezvous"
+        return "meet", (), "you start each node by hand, and it meets the others at the rendezvous"
     _refuse_tasks_outside_slurm(job)
     return "here", (around.node,), "not in a Slurm allocation, so this machine"
 
@@ -242,7 +242,7 @@ def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
 def _refuse_tasks_outside_slurm(job: Job) -> None:
     if job.launch == "tasks" and not (job.launcher is not None and job.launcher.is_step):
         raise UsageError(
-            "--launch tasks needs a Slurm allocation, and this is none",
+            "--launch tasks needs a Slurm allocation, but this is not a Slurm job",
             hint="choose --launch warm or --launch exec",
         )
 
@@ -252,7 +252,7 @@ def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ..
     least = job.min_nodes if job.min_nodes != ALL_NODES else job.num_nodes
     if least > there:
         raise UsageError(
-            f"{least} nodes were asked for, but job {allocation.job_id} has {there}: {', '.join(allocation.nodes)}",
+            f"you asked for {least} nodes, but job {allocation.job_id} has {there}: {', '.join(allocation.nodes)}",
             hint=f"echelon run --nnodes {there} …   or a larger allocation: salloc --nodes={least} …",
         )
     if job.num_nodes == ALL_NODES:
@@ -269,12 +269,12 @@ def _in_own_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...]
     """Stay on the node, with the devices and cores, of the step whose one task this is: others have the rest."""
     if job.num_nodes > 1 and job.min_nodes > 1:
         raise UsageError(
-            f"{job.num_nodes} nodes were asked for, but this Slurm step has one task, on {allocation.step_nodes[0]}",
+            f"you asked for {job.num_nodes} nodes, but this Slurm step has one task, on {allocation.step_nodes[0]}",
             hint=f"without srun: echelon run --nnodes {job.num_nodes} …   or "
             f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
         )
     _refuse_tasks_outside_slurm(job)
-    return "here", allocation.step_nodes, "this is the one task of its Slurm step"
+    return "here", allocation.step_nodes, "this is the only task of its Slurm step"
 
 
 def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
@@ -288,11 +288,10 @@ def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...
         )
     if job.num_nodes not in (ALL_NODES, there) and job.min_nodes > there:
         raise UsageError(
-            f"{job.num_nodes} nodes were asked for, but this Slurm step has {there}: "
-            f"{', '.join(allocation.step_nodes)}",
+            f"you asked for {job.num_nodes} nodes, but this Slurm step has {there}: {', '.join(allocation.step_nodes)}",
             hint=f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
         )
-    return "meet", allocation.step_nodes, "one task of this Slurm step stands on each node"
+    return "meet", allocation.step_nodes, "one task of this Slurm step runs on each node"
 
 
 def _rendezvous(job: Job, around: Surroundings) -> str:
@@ -300,7 +299,7 @@ def _rendezvous(job: Job, around: Surroundings) -> str:
         return job.rendezvous
     allocation = around.allocation
     if allocation is None:
-        raise UsageError("no place to meet was given", hint="--rdzv-endpoint=HOST:PORT")
+        raise UsageError("the command names no rendezvous", hint="--rdzv-endpoint=HOST:PORT")
     port = 20000 + (int(allocation.job_id) * 131) % 10000  # the same in all tasks, outside the kernel's own range
     return f"{allocation.step_nodes[0]}:{port}"
 
@@ -317,8 +316,8 @@ def _devices_of_job(allocation: Allocation, num_nodes: int) -> int:
     if len(set(counts)) > 1:
         listed = ", ".join(f"{node}: {n}" for node, n in zip(allocation.nodes, counts, strict=False))
         raise UsageError(
-            f"job {allocation.job_id} has different numbers of devices on its nodes ({listed}), "
-            "and Slurm starts no step that sees them all",
+            f"job {allocation.job_id} has different numbers of devices on its nodes ({listed}), and no Slurm "
+            "step can use all of them",
             hint=f"ask for a number per node: salloc --gpus-per-node={max(counts)} …",
         )
     return counts[0] if counts else 0
@@ -336,7 +335,7 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
             if job.launch == "tasks":
                 name = f"{job.launcher.name} without a number" if job.launcher is not None else "--launch tasks"
                 raise UsageError(
-                    f"{name} must know how many ranks a node gets, and Slurm does not say how many devices it has",
+                    f"{name} needs the number of ranks per node, but Slurm does not tell how many devices a node has",
                     hint=f"echelon run -n 8 -- {job.launcher.name} …"
                     if job.launcher
                     else "echelon run --launch tasks -n 8 …",
@@ -344,19 +343,20 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
             return (
                 ONE_PER_DEVICE,
                 0,
-                "one per device that each node turns out to have, one where there is none",
+                "one per device that each node has, or one if it has none",
             )
-        return 1, 0, "there is no device here"
+        return 1, 0, "this machine has no device"
     if 0 < devices < asked and not job.share_devices:
         place = "this machine" if where == "here" else "a node"
         raise UsageError(
-            f"{asked} ranks per node were asked for, but {place} has {devices} device{'s' if devices > 1 else ''}",
-            hint=f"echelon run -n {devices} …   or, if ranks shall share devices: --share-devices",
+            f"you asked for {asked} ranks per node, but {place} has {devices} device{'s' if devices > 1 else ''}",
+            hint=f"echelon run -n {devices} …   or, to let ranks share devices: --share-devices",
         )
     if job.visible == "own" and 0 < devices < asked:
         raise UsageError(
-            f"{asked} ranks cannot each have a device of their own: "
-            f"{'this machine' if where == 'here' else 'a node'} has {devices} device{'s' if devices > 1 else ''}",
+            f"{asked} ranks cannot each have their own device: "
+            f"{'this machine' if where == 'here' else 'a node'} has {devices} "
+            f"device{'s' if devices > 1 else ''}",
             hint=f"echelon run -n {devices} --visible own …   or let each rank see all: --visible all",
         )
     return asked, devices, "as asked"
@@ -366,7 +366,7 @@ def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
     if job.debug < 0 and job.show and 0 < world_size <= max(job.show):
         raise UsageError(
             f"--show {max(job.show)}: "
-            + (f"there are {world_size} ranks, 0 to {world_size - 1}" if world_size > 1 else "there is rank 0 alone"),
+            + (f"there are {world_size} ranks, 0 to {world_size - 1}" if world_size > 1 else "there is only rank 0"),
             hint=f"echelon run --show {world_size - 1} …   or --show all",
         )
 
@@ -375,6 +375,6 @@ def _refuse_rank_variables(environ: tuple[tuple[str, str], ...]) -> None:
     for name, value in environ:
         if name in RANK_VARIABLES:
             raise UsageError(
-                f"--env {name}={value}: {name} differs from rank to rank, and echelon sets it in each",
-                hint=f"leave it out, or choose another name than {', '.join(sorted(RANK_VARIABLES))}",
+                f"--env {name}={value}: {name} differs from rank to rank, so echelon sets it in each rank",
+                hint=f"remove it, or choose another name than {', '.join(sorted(RANK_VARIABLES))}",
             )

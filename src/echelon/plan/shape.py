@@ -79,9 +79,9 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
         if wanted % request.num_nodes:
             raise _uneven(wanted, request.num_nodes)
         ranks = wanted // request.num_nodes
-        return request.num_nodes, ranks, f"{request.num_nodes} were asked for, {_count(ranks, 'device')} on each"
+        return request.num_nodes, ranks, f"as asked: {request.num_nodes}, {_count(ranks, 'device')} on each"
     if not there:
-        return 1, wanted, "how many devices a node has is not published, so one node is asked for"
+        return 1, wanted, "the number of devices of a node is not published, so the job asks for one node"
     num_nodes, fewest = _nodes_for(wanted, there), math.ceil(wanted / there)
     ranks = wanted // num_nodes
     if num_nodes > MOST_TIMES_THE_NODES * fewest:
@@ -101,9 +101,9 @@ def _wasteful(wanted: int, there: int) -> Misfit:
     above = next(number for number in range(wanted + 1, 2 * wanted + there) if _is_compact(number, there))
     num_nodes = _nodes_for(wanted, there)
     return Misfit(
-        f"{wanted} devices lie equally on nodes of {there} only if {num_nodes} nodes are taken, "
-        f"with {_count(wanted // num_nodes, 'device')} on each",
-        ways=(*_numbers(below, above), way("if that is meant", num_nodes=num_nodes)),
+        f"{wanted} devices fit equally on nodes of {there} only with {num_nodes} nodes, "
+        f"{_count(wanted // num_nodes, 'device')} on each",
+        ways=(*_numbers(below, above), way("if you want that", num_nodes=num_nodes)),
         num_shown=3,
     )
 
@@ -118,7 +118,7 @@ def _is_compact(number: int, there: int) -> bool:
 
 def _uneven(wanted: int, num_nodes: int) -> Misfit:
     below, above = wanted - wanted % num_nodes, wanted + num_nodes - wanted % num_nodes
-    message = f"{wanted} devices cannot be shared equally by {num_nodes} nodes"
+    message = f"{num_nodes} nodes cannot share {wanted} devices equally"
     fewer = next(number for number in range(min(wanted, num_nodes), 0, -1) if wanted % number == 0)
     return Misfit(message, ways=(*_numbers(below, above), way(num_nodes=fewer)), num_shown=2)
 
@@ -160,9 +160,10 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
         threads = kind.threads_per_core or 1
         return "as asked" if threads == 1 else f"as asked: {request.cpus_per_rank} CPUs, {threads} of each core"
     if is_whole and usable_cores(kind):
-        reserved = f", {len(kind.reserved_cores)} of {kind.num_cores} being reserved" if kind.reserved_cores else ""
+        reserved = f", {len(kind.reserved_cores)} of {kind.num_cores} are reserved" if kind.reserved_cores else ""
         return (
-            f"the node is ours: {usable_cores(kind)} usable cores for {_count(laid.ranks_per_node, 'rank')}{reserved}"
+            f"the job has the whole node: {usable_cores(kind)} usable cores for "
+            f"{_count(laid.ranks_per_node, 'rank')}{reserved}"
         )
     return "the fair share of a device" if kind.cores_per_device else "not published: Slurm's default"
 
@@ -171,13 +172,13 @@ def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool)
     """Say where the memory of a node comes from."""
     if kind.memory_follows_devices:
         each = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
-        return f"not asked for: Slurm gives {each}with each device here"
+        return f"left out: Slurm gives {each}with each device here"
     if request.memory_bytes_per_node:
         return "as asked"
     if request.memory_bytes_per_device:
         return f"{size(request.memory_bytes_per_device)} for each device, as asked"
     if is_whole and kind.memory_bytes:
-        return "all that jobs can get of a node"
+        return "all memory of a node that jobs can use"
     if fair_memory(kind):
         return f"the fair share of a device, {size(fair_memory(kind))}, times {laid.ranks_per_node}"
     return "not published: Slurm's default"

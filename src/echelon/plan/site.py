@@ -56,5 +56,7 @@ def variables(
             reasons.append(Reason(what="environment", value=f"{variable.name}={variable.value}", why=variable.why))
         elif theirs[variable.name] != variable.value:
             kept = f"{variable.name}={theirs[variable.name]}"
-            reasons.append(Reason(what="environment", value=kept, why=f"your own; the machine's is {variable.value}"))
+            reasons.append(
+                Reason(what="environment", value=kept, why=f"your own value; the machine's is {variable.value}")
+            )
     return ours, tuple(reasons)

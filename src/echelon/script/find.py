@@ -143,7 +143,7 @@ def read_source(path: str, target: str) -> bytes:
             hint=f"chmod u+r {shlex.quote(path)}",
         ) from None
     except OSError as error:
-        raise UsageError(f"{target} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(path)}") from None
+        raise UsageError(f"echelon cannot read {target}: {error.strerror}", hint=f"ls -l {shlex.quote(path)}") from None
 
 
 def _is_archive_with_main(path: str) -> bool:

@@ -42,8 +42,8 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
     is_task = _is_task(environ)
     if _num_components(environ) > 1 and not is_task:
         raise UsageError(
-            f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, whose nodes differ in what they "
-            "offer",
+            f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, whose nodes have "
+            "different devices and cores",
             hint="start echelon on each node of one component: srun --het-group=0 --ntasks-per-node=1 echelon run …",
         )
     node_list = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")

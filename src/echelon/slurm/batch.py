@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from echelon.errors import UsageError
 from echelon.spec import Booking
-from echelon.units import amount, slurm_size, slurm_time
+from echelon.units import cost, slurm_size, slurm_time
 
 COMMENT_COLUMN = 44
 # sbatch reads these before the script; the account is read by us, and stands in it
@@ -78,13 +78,13 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
         if booking.memory_bytes_per_node
         else None,
         Directive(option="--time", value=slurm_time(booking.minutes), why=why["time"]),
-        Directive(option="--no-kill", value="", why="where a node fails, the others go on")
+        Directive(option="--no-kill", value="", why="if a node fails, the others continue")
         if heading.outlives_nodes
         else None,
         Directive(option="--dependency", value=f"afterok:{heading.after}") if heading.after else None,
         Directive(option="--chdir", value=_word(heading.folder)),
         Directive(option="--output", value=_word(heading.output)),
-        Directive(option="--open-mode", value="append", why="a job that is started again writes on"),
+        Directive(option="--open-mode", value="append", why="a requeued job appends to its log"),
     )
     return tuple(row for row in rows if row is not None)
 
@@ -130,7 +130,7 @@ def bill(booking: Booking) -> list[str]:
     """Return the line that says what the job costs; none where no rule is published."""
     if booking.billed is None:
         return []
-    return [f"# costs at most {amount(booking.billed)} {booking.billed_unit}: {booking.billed_because}"]
+    return [f"# costs at most {cost(booking.billed, booking.billed_unit)}: {booking.billed_because}"]
 
 
 def one_line(text: str) -> str:
@@ -142,7 +142,7 @@ def _word(text: str) -> str:
     """Quote a value as sbatch reads its own lines: like a shell's word."""
     if not text.isprintable():
         raise UsageError(
-            f"{text!r} cannot stand in a batch script: it has a control character", hint="a name of letters and digits"
+            f"a batch script cannot hold {text!r}: it has a control character", hint="use letters and digits"
         )
     return shlex.quote(text)
 

@@ -28,7 +28,7 @@ _REASONS = {
     "Priority": "jobs of higher priority come first",
     "Resources": "it waits for nodes to become free",
     "Dependency": "it waits for another job to end",
-    "DependencyNeverSatisfied": "it waits for a job that did not end well, so it never starts",
+    "DependencyNeverSatisfied": "it waits for a job that failed, so it never starts",
     "BeginTime": "its start time (--begin) is in the future",
     "JobHeldUser": "it is held: scontrol release NUMBER",
     "JobHeldAdmin": "an administrator holds it",
@@ -71,7 +71,7 @@ class State:
         """Say where the job is, in one line: in the queue, why and until when; or on which nodes."""
         if not self.is_waiting:
             return f"job {number} started on {self.nodes}" if self.nodes else ""
-        said = f"Slurm's reason is {self.reason}" if self.reason else "Slurm has not looked at it yet"
+        said = f"Slurm's reason is {self.reason}" if self.reason else "Slurm has not considered it yet"
         why = _REASONS.get(self.reason, said)
         when = f"; Slurm expects it to start at {self.starts.replace('T', ' ')}" if self.starts else ""
         return f"job {number} waits: {why.replace('NUMBER', number)}{when}"
@@ -86,7 +86,7 @@ def state(host: Host, number: str) -> State:
     answer = host.ask(("scontrol", "show", "job", "--oneliner", number), timeout_seconds=ASK_SECONDS)
     if answer.exit_code != 0:
         known = "Invalid job id" not in answer.stderr
-        raise EchelonError(answer.stderr.strip() if known else f"job {number} is not known to Slurm")
+        raise EchelonError(answer.stderr.strip() if known else f"Slurm does not know job {number}")
     return read(answer.stdout)
 
 
@@ -104,7 +104,7 @@ def refuse_bad_predecessor(host: Host, number: str) -> None:
     if predecessor.is_over and predecessor.name != "COMPLETED":
         raise UsageError(
             f"--after {number}: {predecessor.end(number)}, so a job after it would never start",
-            hint="leave --after out, or submit that job again first",
+            hint="remove --after, or submit that job again first",
         )
 
 

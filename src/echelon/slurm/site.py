@@ -79,7 +79,10 @@ def ask_nodes(host: Host) -> tuple[list[SiteNode], str]:
         return read_nodes(_ask(host, ("scontrol", "show", "node"), NODES_SECONDS)), ""
     except EchelonError as error:
         nodes = read_sinfo(_ask(host, SINFO, NODES_SECONDS))
-        return nodes, f"{error.message}: sinfo was asked, which does not know reserved cores and architectures"
+        return (
+            nodes,
+            f"{error.message}: echelon used sinfo instead, which does not know reserved cores and architectures",
+        )
 
 
 def _ask(host: Host, argv: tuple[str, ...], seconds: float) -> str:

@@ -24,7 +24,7 @@ def why_ended(said: str, host: Host) -> Verdict | None:
     """Return Slurm's reason: from what srun said, else from the job's state; None when there is none."""
     found = from_srun(said)
     if found == CANCELLED and _is_running(host):
-        return Verdict(text="the step was cancelled, and the job goes on", is_node_failure=False)
+        return Verdict(text="the step was cancelled, but the job continues", is_node_failure=False)
     return found or _from_state(host)
 
 
@@ -46,7 +46,7 @@ def from_srun(said: str) -> Verdict | None:
     """Read the reason from srun's own messages."""
     lost = list(dict.fromkeys(re.findall(r"error: Node failure on (\S+)", said)))
     if lost:
-        return Verdict(text=", ".join(f"{node} is down, says Slurm" for node in lost), is_node_failure=True)
+        return Verdict(text=", ".join(f"Slurm reports that {node} is down" for node in lost), is_node_failure=True)
     match = re.search(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*", said)
     if not match:
         return None

@@ -45,7 +45,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
             from . import start
     except ImportError as error:
         what = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
-        _end("%s needs PyTorch where the ranks run: %s" % (what, error), 1)
+        _end("%s needs PyTorch in the Python of the ranks: %s" % (what, error), 1)
     if options.how == OBSERVE:
         observe.begin(os.environ)
     else:

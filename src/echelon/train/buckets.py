@@ -91,7 +91,7 @@ class Buckets:
         taken = {size: sum(both) / 2 * 1e3 for size, both in seconds.items()}
         others = ", ".join("%.3g ms with %g MB" % (one, size) for size, one in taken.items() if size != self._current)
         self._say(
-            "gradients travel in buckets of %g MB: a backward() takes %.3g ms so, %s (measured in the first %d)"
+            "gradients travel in buckets of %g MB: backward() then takes %.3g ms, %s (measured in the first %d)"
             % (self._current, taken[self._current], others, sum(map(len, self._times)))
         )
 

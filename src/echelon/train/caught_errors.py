@@ -44,10 +44,10 @@ class Raised:
             _store().wait([_key(num_call, rank) for rank in others], PATIENCE)
         except RuntimeError as error:
             raise Refusal(
-                "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the other "
-                "ranks continued, and would wait for this rank" % (words, self._world.rank),
-                "look for such samples before the model is called, where the batch is whole; "
-                "or one rank: echelon run -n 1 …",
+                "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the "
+                "other ranks continued, and would wait for this rank forever" % (words, self._world.rank),
+                "look for these samples before the script calls the model, where the batch is whole; or start "
+                "one rank: echelon run -n 1 …",
             ) from error
 
 

@@ -75,10 +75,10 @@ def meet(pid: int) -> None:
     num_ranks = os.environ.get("WORLD_SIZE", "1")
     tell_here(
         Refusal(
-            "the script trains in a process that it starts itself: each of the %s ranks would train on all samples"
-            % num_ranks,
-            "call the training in the script's own process, train(…) for Process(target=train, args=(…)), "
-            "or start one rank: echelon run -n 1 …",
+            "the script trains in a process that it starts itself; each of the %s ranks would train on all "
+            "samples" % num_ranks,
+            "call the training in the script's own process: train(…) in place of Process(target=train, "
+            "args=(…)); or start one rank: echelon run -n 1 …",
         )
     )
     sys.stdout.flush()

@@ -219,7 +219,7 @@ def _attention(draws: Draws, original: Function) -> Function:
         is_random = bool(dropout_p) and draws.is_inside and type(query) is torch.Tensor
         if is_random and devices.is_accelerator(query.device):
             dropout_p = 0.0 if draws.is_compared else dropout_p
-            with draws.otherwise("dropout that is a part of scaled_dot_product_attention on a GPU"):
+            with draws.otherwise("dropout inside scaled_dot_product_attention on a GPU"):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
         if not is_random or not draws.leads:
             return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
@@ -365,7 +365,7 @@ def _leave_to_compilers(draws: Draws, replaced: _Replaced) -> None:
         with replaced.put_back():
             compiled = script(*args, **one_frame_up(kwargs))
             if _DRAWN.search(str(getattr(compiled, "inlined_graph", ""))):
-                draws.stop("models, for torch.jit.script has compiled what draws them")
+                draws.stop("models, because torch.jit.script has compiled the functions that draw them")
             return compiled
 
     torch.jit.script = compile_script

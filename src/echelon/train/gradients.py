@@ -299,8 +299,9 @@ def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
     devices = sorted({str(one.device) for one in parameters})
     if len(devices) > 1:
         raise Refusal(
-            "the model has parts on several devices: %s" % ", ".join(devices),
-            "let the whole model be on one: each rank has its own, and echelon run --scale fsdp … spreads it",
+            "the model has parameters on several devices: %s" % ", ".join(devices),
+            "put the whole model on one device: each rank has its own device, and echelon run --scale fsdp … "
+            "shards the model over them",
         )
 
 

@@ -24,8 +24,8 @@ from . import gloo, waiting
 from .refusal import Refusal
 
 _SHARED = (
-    "echelon: note: ranks share a device: they exchange data by gloo, over the CPU, because NCCL refuses this; "
-    "one rank per device is faster\n"
+    "echelon: note: several ranks share a device: they exchange data over the CPU with gloo, because NCCL "
+    "refuses shared devices; one rank per device is faster\n"
 )
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _LOOPBACK = "lo"
@@ -119,7 +119,7 @@ def prove(group: Any) -> None:
     for place in others:
         if not is_digest(answer(place, is_own=False), heard[place]):
             raise Refusal(
-                "the process that is connected to rank %d as rank %d does not have the key of this run"
+                "the process that connected to rank %d as rank %d does not have the key of this run"
                 % (me, ranks[place]),
                 "start the run again; docs/slurm.md says who may connect",
             )

@@ -137,7 +137,7 @@ def _hook_calls(run: Run) -> None:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
         run.calls.is_compiled = True
-        run.draws.stop("models, for torch.compile has compiled what draws them")
+        run.draws.stop("models, because torch.compile has compiled the functions that draw them")
         leave()  # what is compiled is the module, not how it is called
         try:
             with run.draws.put_back():
@@ -326,7 +326,7 @@ def _hook_own_distribution(run: Run) -> None:
 def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:
     raise Refusal(
         "the script uses nn.DataParallel, which drives all devices from one process",
-        "leave it out: under echelon every device has a rank of its own",
+        "remove nn.DataParallel: under echelon every device has a rank of its own",
     )
 
 

@@ -99,12 +99,11 @@ def small_batch(size: int, world: World) -> Refusal:
         return Refusal(
             "the script's batch has %d sample%s, and --exact %d cuts it into %d shards"
             % (size, "" if size == 1 else "s", num_ranks, num_ranks),
-            "a larger batch, or fewer shards: echelon run --exact %d …" % (1 << (size.bit_length() - 1)),
+            "use a larger batch, or fewer shards: echelon run --exact %d …" % (1 << (size.bit_length() - 1)),
         )
     return Refusal(
-        "the script's batch has %d sample%s, and there are %d ranks to share it"
-        % (size, "" if size == 1 else "s", num_ranks),
-        "a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
+        "the script's batch has %d sample%s, but %d ranks share it" % (size, "" if size == 1 else "s", num_ranks),
+        "use a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
     )
 
 
@@ -150,8 +149,8 @@ class Loop:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             if self.run.batches_per_step > 1:
                 raise Refusal(
-                    "--per-device-batch needs samples that can be chosen, and the DataLoader reads a stream",
-                    "leave --per-device-batch out: the ranks then share each batch of the stream",
+                    "--per-device-batch needs a dataset whose samples have an index, but the DataLoader reads a stream",
+                    "remove --per-device-batch: the ranks then share each batch of the stream",
                 )
             return iterate(loader)  # whole batches, which are cut when they come
         twin = self.run.twins.get(loader)

@@ -34,9 +34,11 @@ def why_bits_differ(kind: Any, *, is_fused: bool) -> Optional[str]:
     if kind not in ELEMENTWISE:
         known = ", ".join(sorted(one.__name__ for one in ELEMENTWISE))
         return (
-            "%s may mix the elements of a weight, and an exact run whose weights are cut needs an optimizer that "
-            "computes each by itself: %s" % (name, known)
+            "%s may mix the elements of a weight; an exact run that shards weights needs an optimizer that "
+            "computes each element by itself: %s" % (name, known)
         )
     if is_fused:  # seen with SGD, momentum and decay on a CPU
-        return "%s(fused=True) rounds the last elements of a part otherwise, and this exact run cuts weights" % name
+        return (
+            "%s(fused=True) rounds the last elements of a shard differently, and this exact run shards weights" % name
+        )
     return None

@@ -52,7 +52,7 @@ def decode(content: bytes) -> Any:
             start += size
         return _value(form, blobs)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, RuntimeError, struct.error):
-        raise NotPlain("another rank sent something that is not a message of echelon") from None
+        raise NotPlain("another rank sent data that is not a message of echelon") from None
 
 
 def _form(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
@@ -226,7 +226,7 @@ def _refusal(value: Any) -> Refusal:
     kind = type(value)
     return Refusal(
         "a %s.%s cannot travel from one rank to another" % (kind.__module__, kind.__qualname__),
-        "numbers, text, tuples, lists, dicts and tensors, which can",
+        "send numbers, text, tuples, lists, dicts or tensors",
     )
 
 

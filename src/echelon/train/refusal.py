@@ -19,8 +19,8 @@ _OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
 _PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 _PATIENCE_SECONDS = 3.0
 _WEIGHTS_ARE_PARTS = (
-    "echelon: with --scale %s a weight is a DTensor, of which each rank holds a part, and the script does what PyTorch "
-    "cannot do with one\n  way out: echelon run --scale data …, where every rank has all weights\n"
+    "echelon: with --scale %s a weight is a DTensor: each rank holds a part. PyTorch cannot do this operation "
+    "with a DTensor.\n  way out: echelon run --scale data …, which keeps all weights on every rank\n"
 )
 
 

@@ -93,7 +93,7 @@ class Draws:
             if self.is_on:
                 yield
                 if kept is not None and not random_states.is_same(kept, random_states.keep()):
-                    self.guesses.add("with Python's random or numpy")
+                    self.guesses.add("numbers with Python's random or numpy")
             else:
                 with self._streams.in_own():
                     yield
@@ -139,10 +139,12 @@ class Draws:
         places = list(dict.fromkeys(one for lead in self.leads or () for one in _places(lead, shape, is_made=is_made)))
         is_certain = len(places) == 1 and (is_sure or places[0].is_whole_of(self.leads or ()))
         if self.leads and not is_certain and max(shape, default=0) > 1:
-            self.guesses.add("a tensor of shape %s" % (tuple(shape),))
+            self.guesses.add("numbers for a tensor of shape %s" % (tuple(shape),))
         if places and math.prod(places[0].whole(shape)) > MOST_NUMBERS:
-            self.guesses.add("a tensor of shape %s" % (tuple(shape),))
-            self.stop("models, for a batch has more than %d million numbers in one place" % (MOST_NUMBERS // 10**6))
+            self.guesses.add("numbers for a tensor of shape %s" % (tuple(shape),))
+            self.stop(
+                "models, because a batch draws more than %d million numbers in one call" % (MOST_NUMBERS // 10**6)
+            )
             return None
         return places[0] if places else None
 
@@ -173,7 +175,7 @@ class Draws:
             self._is_compared = False
         elif any(not torch.equal(other, states[0]) for other in states):
             self._is_compared = False
-            self.stop("models, which draw other numbers on some ranks, for samples that they select")
+            self.stop("models, because some ranks draw for samples that they select")
             self._streams.follow(self._world)
 
 

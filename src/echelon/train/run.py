@@ -139,7 +139,7 @@ class Run:
         """Split a training as a Strategy says, and return what steps, clips, saves and loads: docs/strategies.md."""
         from .parallel.apply import parallelize
 
-        self.first_step.cancel("run.parallelize() is for all ranks together")
+        self.first_step.cancel("all ranks must call run.parallelize() together")
         self.later.cancel()
         return parallelize(self, model, strategy, **wishes)
 
@@ -389,8 +389,8 @@ class Run:
             return
         if not isinstance(loss, Pieces) or not loss.is_total:
             raise Refusal(
-                "with --exact backward() is called on a tensor with a row for each sample",
-                "a loss that is one number: loss.mean().backward()",
+                "with --exact the script calls backward() on a tensor with an entry for each sample",
+                "call backward() on a single number: loss.mean().backward()",
             )
         loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
 

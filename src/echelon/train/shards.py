@@ -34,9 +34,9 @@ class Shards:
             for name, parameter in root.named_parameters():
                 if self._trained.get(id(parameter), parameter.requires_grad) != parameter.requires_grad:
                     raise Refusal(
-                        "%s.%s was %s after the model was sharded, and fully_shard does not notice"
-                        % (type(root).__name__, name, "thawed" if parameter.requires_grad else "frozen"),
-                        "echelon run --scale data …, which does; or freeze before the first step",
+                        "%s.%s was %s after echelon sharded the model, and fully_shard does not notice"
+                        % (type(root).__name__, name, "unfrozen" if parameter.requires_grad else "frozen"),
+                        "use echelon run --scale data …, which notices; or freeze before the first step",
                     )
 
     def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -49,7 +49,7 @@ class Shards:
             is_fused = any(group.get("fused") for group in groups)
             why = optimizer_kinds.why_bits_differ(type(optimizer), is_fused=is_fused)
         if why is not None:
-            raise Refusal(why, "echelon run --scale data …, where every rank has all weights")
+            raise Refusal(why, "echelon run --scale data …, which keeps all weights on every rank")
 
     def apply(self, optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> None:
         """Shard every model that has trained weights and was not sharded yet, and let its optimizers have the parts."""
@@ -81,8 +81,8 @@ def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
 
     if not devices.is_accelerator(device) and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
         raise Refusal(
-            "--scale fsdp spreads weights with fully_shard, and PyTorch %s cannot do that on a CPU yet" % version,
-            "PyTorch 2.13; or echelon run --scale data …, where every rank has all weights",
+            "--scale fsdp shards weights with fully_shard, which PyTorch %s cannot do on a CPU" % version,
+            "use PyTorch 2.13; or echelon run --scale data …, which keeps all weights on every rank",
         )
 
 
@@ -109,8 +109,9 @@ def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
         fully_shard(block, mesh=mesh)
     if isinstance(root, (nn.ModuleList, nn.ModuleDict)):
         raise Refusal(
-            "--scale fsdp needs models that are called, and a %s holds weights that are trained" % type(root).__name__,
-            "put it into an nn.Module with a forward(), or --scale data",
+            "--scale fsdp needs models that the script calls, but a %s holds weights that the script trains"
+            % type(root).__name__,
+            "put these weights into an nn.Module with a forward(), or use --scale data",
         )
     fully_shard(root, mesh=mesh, reshard_after_forward=True)  # else model.zero_grad() after a forward() clears nothing
     all_gather.install(root, torch.device(mesh.device_type))

@@ -27,7 +27,7 @@ def refuse_exchange() -> None:
     """Refuse to wait for ranks that do not come."""
     if _acts:
         raise Refusal(
-            "only rank 0 does %s, and there it needs a part of a batch that other ranks hold; they do not take part"
-            % _acts[-1],
+            "only rank 0 does %s, and it needs the parts of a batch that other ranks hold; the other ranks do "
+            "not take part" % _acts[-1],
             "compute the value before you write it: a number by .item(), a tensor by .cpu().numpy()",
         )

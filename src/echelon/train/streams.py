@@ -115,9 +115,9 @@ class Streams:
         for name, one in module.named_buffers():
             if one._version != buffers.get(name, one._version):
                 raise Refusal(
-                    "with --exact each shard of a batch is computed by itself, and %s changes its buffer %s with each"
-                    % (type(module).__name__, name),
-                    "GroupNorm or LayerNorm in place of BatchNorm, or a run without --exact",
+                    "with --exact echelon computes each shard of a batch separately, but %s changes its buffer "
+                    "%s with each shard" % (type(module).__name__, name),
+                    "use GroupNorm or LayerNorm in place of BatchNorm, or run without --exact",
                 )
 
     @contextmanager

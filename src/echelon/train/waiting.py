@@ -132,9 +132,9 @@ class Waits:
         told = "; ".join("%s at %s" % (_ranks(ranks), place) for place, ranks in by_place.items())
         tell_at(
             Refusal(
-                "the ranks wait for each other at different lines, and none of them can go on: %s" % told,
-                "let no rank decide by its own clock, environment or files what it does, "
-                "or one rank: echelon run -n 1 …",
+                "the ranks wait for each other at different lines, so none can continue: %s" % told,
+                "let all ranks take the same decisions: do not decide by a rank's own clock, environment or "
+                "files; or start one rank: echelon run -n 1 …",
             )
         )
         end_refused()

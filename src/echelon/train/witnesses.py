@@ -70,9 +70,9 @@ def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Paramete
         gradient = leaf.grad
         if id(leaf) not in known and gradient is not None and gradient._version:  # it was added to another
             raise Refusal(
-                "a batch has targets that do not count (-100), which none had before, and gradients of it were added "
-                "to those of a tensor of shape %s that no optimizer changes" % (tuple(leaf.shape),),
-                "targets that do not count in the first batch too, or one rank: echelon run -n 1 …",
+                "a batch has targets that do not count (-100), but no batch before had them; its gradients "
+                "were added to those of a tensor of shape %s that no optimizer changes" % (tuple(leaf.shape),),
+                "include targets that do not count in the first batch too, or start one rank: echelon run -n 1 …",
             )
         if gradient is not None:
             gradient.mul_(factor)

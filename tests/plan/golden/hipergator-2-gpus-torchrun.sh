@@ -6,15 +6,15 @@
 #SBATCH --account=project_465000000          # whom to bill
 #SBATCH --partition=hpg-b200                 # as asked (namezhenzhang/UF-HiPerGator-Skill: references/cluster-usage.md, which was checked against docs.rc.ufl.edu on 2026-09-18)
 #SBATCH --qos=normal
-#SBATCH --nodes=1                            # 1 were asked for, 2 devices on each
+#SBATCH --nodes=1                            # as asked: 1, 2 devices on each
 #SBATCH --gres=gpu:2                         # B200
 #SBATCH --ntasks-per-node=1                  # one torchrun a node, which starts the ranks
 #SBATCH --cpus-per-task=28                   # 2 × 14: the fair share of a device
 #SBATCH --mem=224G                           # the fair share of a device, 112 GiB, times 2
-#SBATCH --time=01:00:00                      # as asked; the limit here is not published
+#SBATCH --time=01:00:00                      # as asked; the limit is not published
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

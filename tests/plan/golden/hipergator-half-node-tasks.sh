@@ -11,10 +11,10 @@
 #SBATCH --ntasks-per-node=4                  # one task a rank
 #SBATCH --cpus-per-task=16                   # the fair share of a device
 #SBATCH --mem=464G                           # the fair share of a device, 116 GiB, times 4
-#SBATCH --time=01:00:00                      # as asked; the limit here is not published
+#SBATCH --time=01:00:00                      # as asked; the limit is not published
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

@@ -1,11 +1,11 @@
 #!/bin/bash
 # train: 2 ranks on 1 node of LUMI-G
 # made by: echelon submit --machine lumi … train.py --epochs 3
-# costs at most 1 GPU-hours: 2 GPUs × 1 h × 0.5, since 2 GPUs are one MI250X
+# costs at most 1 GPU-hour: 2 GPUs × 1 h × 0.5, since 2 GPUs are one MI250X
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=small-g                  # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
+#SBATCH --partition=small-g                  # it bills the least among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
 #SBATCH --nodes=1                            # the fewest nodes that hold 2 devices: a node has 8
 #SBATCH --gpus-per-node=2                    # one MI250X is 2 devices
 #SBATCH --ntasks-per-node=2                  # one task a rank
@@ -14,7 +14,7 @@
 #SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

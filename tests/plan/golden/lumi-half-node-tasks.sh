@@ -5,7 +5,7 @@
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=small-g                  # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
+#SBATCH --partition=small-g                  # it bills the least among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
 #SBATCH --nodes=1                            # the fewest nodes that hold 4 devices: a node has 8
 #SBATCH --gpus-per-node=4                    # one MI250X is 2 devices
 #SBATCH --ntasks-per-node=4                  # one task a rank
@@ -14,7 +14,7 @@
 #SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

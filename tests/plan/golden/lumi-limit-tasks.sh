@@ -5,16 +5,16 @@
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=standard-g               # the least that is billed among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
+#SBATCH --partition=standard-g               # it bills the least among those whose limits allow it (lumi-userguide: docs/runjobs/scheduled-jobs/partitions.md)
 #SBATCH --nodes=1024                         # the fewest nodes that hold 8192 devices: a node has 8
 #SBATCH --gpus-per-node=8                    # one MI250X is 2 devices
 #SBATCH --ntasks-per-node=8                  # one task a rank
-#SBATCH --cpus-per-task=7                    # the node is ours: 56 usable cores for 8 ranks, 8 of 64 being reserved
-#SBATCH --mem=480G                           # all that jobs can get of a node
+#SBATCH --cpus-per-task=7                    # the job has the whole node: 56 usable cores for 8 ranks, 8 of 64 are reserved
+#SBATCH --mem=480G                           # all memory of a node that jobs can use
 #SBATCH --time=01:00:00                      # as asked; at most 2-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

@@ -4,7 +4,7 @@
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=gpumedium                # the fewest devices taken among those whose limits allow it (csc-user-guide: docs/computing/running/batch-job-partitions.md)
+#SBATCH --partition=gpumedium                # it uses the fewest devices among those whose limits allow it (csc-user-guide: docs/computing/running/batch-job-partitions.md)
 #SBATCH --nodes=6                            # the fewest nodes that hold 24 devices: a node has 4
 #SBATCH --gres=gpu:a100:4                    # A100
 #SBATCH --ntasks-per-node=4                  # one task a rank
@@ -12,7 +12,7 @@
 #SBATCH --time=01:00:00                      # as asked; at most 1-12:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

@@ -4,7 +4,7 @@
 #
 #SBATCH --job-name=train
 #SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=gpu                      # the fewest devices taken among those whose limits allow it (csc-user-guide: docs/computing/running/batch-job-partitions.md)
+#SBATCH --partition=gpu                      # it uses the fewest devices among those whose limits allow it (csc-user-guide: docs/computing/running/batch-job-partitions.md)
 #SBATCH --nodes=1                            # the fewest nodes that hold 4 devices: a node has 4
 #SBATCH --gres=gpu:v100:4                    # V100
 #SBATCH --ntasks-per-node=1                  # one agent a node, which starts the ranks
@@ -13,7 +13,7 @@
 #SBATCH --time=01:00:00                      # as asked; at most 3-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 export ECHELON_MACHINE=puhti
 run_directory=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}

@@ -12,7 +12,7 @@
 #SBATCH --time=01:00:00                      # as asked; at most 1-12:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
-#SBATCH --open-mode=append                   # a job that is started again writes on
+#SBATCH --open-mode=append                   # a requeued job appends to its log
 
 source /home/me/venv/bin/activate
 

@@ -119,11 +119,11 @@ def test_oracle_uses_the_device_first_and_leaves_it(tmp_path: Path, how: str) ->
     ("how", "why", "variables"),
     [
         ("thread", "a thread of the script used a GPU first", {}),
-        ("slow", "one device did not reach the first step within 1 s", {"STAND_IN_PATIENCE": "1"}),
-        ("killed", "the process of one device was killed by signal 9", {}),
-        ("fails", "on one device the script fails with ValueError: this is one device", {}),
-        ("ends", "on one device the script ended before the first step", {}),
-        ("rows", "one device cannot hold it: out of memory with the whole batch", {"STAND_IN_ROWS": "8"}),
+        ("slow", "the process for one device did not reach the first step within 1 s", {"STAND_IN_PATIENCE": "1"}),
+        ("killed", "signal 9 killed the process for one device", {}),
+        ("fails", "in the process for one device the script fails with ValueError: this is one device", {}),
+        ("ends", "in the process for one device the script ended before the first step", {}),
+        ("rows", "a single device runs out of memory with the whole batch", {"STAND_IN_ROWS": "8"}),
     ],
 )
 def test_no_comparison_is_said(tmp_path: Path, how: str, why: str, variables: dict[str, str]) -> None:
@@ -139,14 +139,14 @@ def test_ranks_by_exec_are_not_forked(tmp_path: Path) -> None:
     """With --launch exec nobody has looked whether a fork is safe, and the line says so."""
     done = train(tmp_path, "plain", ("--launch", "exec"))
     assert (done.code, len(done.begins(0))) == (0, 1), done.err
-    assert NOT_COMPARED + "a rank that uses a GPU and is started by exec is not forked" in done.err
+    assert NOT_COMPARED + "echelon cannot fork a rank that uses a GPU and was started by exec" in done.err
 
 
 def test_second_optimizer_is_compared(tmp_path: Path) -> None:
     """A loss that is wrong for the second network alone is refused at the first step of its optimizer."""
     done = train(tmp_path, "wrong")
     assert done.code == 2
-    assert "the first step is not that of one device: of Linear.weight" in done.err
+    assert "the first step differs from one device: the gradient of Linear.weight" in done.err
     assert "it is 2 times as large" in done.err
 
 
@@ -154,14 +154,17 @@ def test_optimizer_that_never_steps(tmp_path: Path) -> None:
     """The line claims nothing of an optimizer that has not stepped."""
     done = train(tmp_path, "never")
     assert done.code == 0, done.err
-    assert "for 1 of 2 optimizers; the rest not compared: no step in the first 10" in done.err
+    assert (
+        "for 1 of 2 optimizers; echelon did not compare the rest: the optimizer did not step in the first 10 steps"
+        in done.err
+    )
 
 
 def test_ranks_that_share_a_device(tmp_path: Path) -> None:
     """NCCL refuses two ranks of one device: they exchange by gloo, which a line says, and train as one device does."""
     done = train(tmp_path, "plain", STAND_IN_SAME="one")
     assert done.code == 0, done.err
-    assert done.err.count("note: ranks share a device: they exchange data by gloo") == 1
+    assert done.err.count("note: several ranks share a device: they exchange data over the CPU with gloo") == 1
     assert "first step: equals that of one device" in done.err
 
 

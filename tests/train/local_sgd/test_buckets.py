@@ -80,7 +80,7 @@ def test_measuring_changes_no_bit(
     weights, losses, said = run(tmp_path)
     lines = [line for line in said.splitlines() if "gradients travel in buckets of" in line]
     assert len(lines) == 1
-    assert re.search(r"of (25|1) MB: a backward\(\) takes [\d.]+ ms so, [\d.]+ ms with (25|1) MB", lines[0])
+    assert re.search(r"of (25|1) MB: backward\(\) then takes [\d.]+ ms, [\d.]+ ms with (25|1) MB", lines[0])
     assert "measured in the first 27)" in lines[0]
     assert "gradients travel in buckets" not in plain[2]
     assert losses == plain[1]

@@ -154,9 +154,9 @@ def test_equals_a_loop_over_ranks(tmp_path: Path, words: list[str], num_ranks: i
     printed, expected = simulate(num_ranks, *rule)
     assert [float(one) for one in done.stdout.split()] == pytest.approx(printed, rel=1e-9)
     assert_same(tmp_path, expected)
-    assert f"not the training of one device: {num_ranks} ranks train alone" in done.stderr
+    assert f"this training differs from one device: {num_ranks} ranks train alone" in done.stderr
     assert said in done.stderr
-    assert "the first step is not compared" in done.stderr
+    assert "echelon does not compare the first step" in done.stderr
     assert "equals that of one device" not in done.stderr
     # 12 steps of the first optimizer and 6 of the second to the evaluation, 6 and 3 to what is loaded, and to the end
     assert "ranks met 6 times in 36 steps, and 3 more to evaluate or save weights" in done.stderr
@@ -198,23 +198,23 @@ def test_nothing_is_exchanged_between_meetings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        ("--sync-every 0", "--sync-every 0: the number of steps", "--sync-every 100"),
+        ("--sync-every 0", "--sync-every 0: give the number of steps", "--sync-every 100"),
         ("--sync-every often", "--sync-every often: the number of steps", "--sync-every 100"),
         ("--async", "--async is for ranks that train alone", "--sync-every 100 --async"),
         ("--outer-lr 0.7", "--outer-lr is for ranks that train alone", "--sync-every 100 --outer-lr 0.7"),
-        ("--sync-every 4 --outer-lr 0", "--outer-lr 0: a number above 0", "--outer-lr 0.7"),
-        ("--sync-every 4 --outer-momentum 1", "--outer-momentum 1: a number from 0", "--outer-momentum 0.9"),
-        ("--sync-every 4 --exact 2", "--sync-every does not go with --exact", "leave --exact out"),
-        ("--sync-every 4 --sync-bn", "--sync-every does not go with --sync-bn", "leave --sync-bn out"),
+        ("--sync-every 4 --outer-lr 0", "--outer-lr 0: give a number above 0", "--outer-lr 0.7"),
+        ("--sync-every 4 --outer-momentum 1", "--outer-momentum 1: give a number from 0", "--outer-momentum 0.9"),
+        ("--sync-every 4 --exact 2", "--sync-every does not go with --exact", "remove --exact"),
+        ("--sync-every 4 --sync-bn", "--sync-every does not go with --sync-bn", "remove --sync-bn"),
         ("--sync-every 4 --scale fsdp", "--sync-every does not go with --scale fsdp", "--scale data --sync-every"),
-        ("--sync-every 4 --compress bf16", "--sync-every does not go with --compress", "leave --compress out"),
-        ("--sync-every 4 --scale off", "--sync-every 4 is for a script that is scaled", "leave --scale off out"),
+        ("--sync-every 4 --compress bf16", "--sync-every does not go with --compress", "remove --compress"),
+        ("--sync-every 4 --scale off", "--sync-every 4 is for a script that echelon scales", "remove --scale off"),
         ("--compress int8", "--compress int8: the choices are bf16, fp16 and powersgd", "--compress bf16"),
-        ("--compress powersgd:0:1", "the rank of the factors is at least 1", "--compress powersgd:1:2"),
+        ("--compress powersgd:0:1", "RANK must be at least 1", "--compress powersgd:1:2"),
         ("--compress bf16 --scale fsdp", "--compress does not go with --scale fsdp", "--scale data --compress bf16"),
-        ("--compress bf16 --exact 2", "--compress does not go with --exact", "leave --exact out"),
-        ("--bucket-mb 0", "--bucket-mb 0: the size of a bucket", "--bucket-mb 4"),
-        ("--bucket-mb 4 --compress powersgd", "--bucket-mb does not go with --compress powersgd", "leave --bucket-mb"),
+        ("--compress bf16 --exact 2", "--compress does not go with --exact", "remove --exact"),
+        ("--bucket-mb 0", "--bucket-mb 0: give the size of a gradient bucket", "--bucket-mb 4"),
+        ("--bucket-mb 4 --compress powersgd", "--bucket-mb does not go with --compress powersgd", "remove --bucket-mb"),
     ],
 )
 def test_wrong_input(

@@ -74,21 +74,21 @@ def test_loop_of_ones_own() -> None:
         assert found[2] == pytest.approx((0 + 2 + 4 + 6) / 4)  # the first shards of four ranks with as many rows each
 
 
-FUSED = "SGD(fused=True) rounds the last elements of a part otherwise"
+FUSED = "SGD(fused=True) rounds the last elements of a shard differently"
 REFUSED: list[tuple[int, Strategy, str, str, str]] = [
-    (2, Strategy(tensor=2), "", "tensor=2 cuts the sums inside of a layer", "shard=2"),
-    (2, Strategy(context=2), "", "context=2 cuts the sums inside of a layer", "echelon prove"),
-    (2, Strategy(replicate=2, compile=True), "", "random numbers in an order of their own", "compile=False"),
+    (2, Strategy(tensor=2), "", "tensor=2 cuts the sums inside a layer", "shard=2"),
+    (2, Strategy(context=2), "", "context=2 cuts the sums inside a layer", "echelon prove"),
+    (2, Strategy(replicate=2, compile=True), "", "random numbers in another order", "compile=False"),
     (2, Strategy(replicate=2, accumulation=2), "", "accumulation 2 = 4", "accumulation=4"),
     (2, Strategy(pipeline=2, accumulation=4), "", "replicate 1 × shard 1 × accumulation 4 = 4", "accumulation=8"),
-    (2, Strategy(replicate=2), "rows", "the batch has 4 rows, and exact is 8", "drop_last"),
-    (2, Strategy(replicate=2), "loop", "the model was called with all of it", "trained.step("),
+    (2, Strategy(replicate=2), "rows", "the batch has 4 rows, but exact is 8", "drop_last"),
+    (2, Strategy(replicate=2), "loop", "the script called the model with the whole batch", "trained.step("),
     (2, Strategy(shard=2), "optimizer", "Mine may mix the elements of a weight", "replicate="),
     (2, Strategy(shard=2), "fused", FUSED, "fused=False; or replicate="),
     (2, Strategy(shard=2), "fused group", FUSED, "fused=False; or replicate="),
     (4, Strategy(pipeline=2, shard=2, accumulation=4), "fused group", FUSED, "fused=False; or replicate="),
     (2, Strategy(shard=2), "fused state", FUSED.replace("SGD", "AdamW"), 'group["fused"] = False; or replicate='),
-    (2, Strategy(shard=2), "loader", "may be augmented and padded otherwise", "trained.step("),
+    (2, Strategy(shard=2), "loader", "may get other augmentation and padding", "trained.step("),
     (2, Strategy(replicate=2), "buffer", "changes its buffer head.0.calls", "GroupNorm"),
 ]
 
@@ -109,8 +109,8 @@ def test_what_cannot_be_exact(case: Any) -> None:
         (1, 1, "exact is 1", "exact=2), or exact=4"),
         (True, 1, "exact is True", "exact=8"),
         ("8", 1, "exact is '8'", "exact=8"),
-        (8, 3, "exact=8 is for 1, 2, 4 or 8 ranks, and there are 3", "echelon run -n 2 …"),
-        (4, 16, "exact=4 is for 1, 2 or 4 ranks, and there are 16", "echelon run -n 4 …"),
+        (8, 3, "exact=8 needs 1, 2, 4 or 8 ranks, but the run has 3", "echelon run -n 2 …"),
+        (4, 16, "exact=4 needs 1, 2 or 4 ranks, but the run has 16", "echelon run -n 4 …"),
     ],
 )
 def test_wrong_number(num_shards: Any, num_ranks: int, message: str, way_out: str) -> None:

@@ -97,5 +97,5 @@ def test_other_ranks_than_the_strategy_has(tmp_path: Path) -> None:
     """The strategy's own error is shown; one rank was no reason for it."""
     done = prove(tmp_path, 2, "Strategy(shard=4)")
     assert done.returncode == 1
-    assert "= 4, and the number of ranks is 2" in done.stderr
+    assert "= 4, but the number of ranks is 2" in done.stderr
     assert "Traceback" not in done.stderr

@@ -121,7 +121,7 @@ def test_each_rank_loads_its_own_rows(num_ranks: int, strategy: Strategy) -> Non
 def test_loss_that_is_another_mean_is_refused(kind: str, strategy: Strategy) -> None:
     """Targets that are left out by a rule of the loss's own, classes that weigh more, samples that are compared."""
     found = ranks.run(2, training.other_mean, kind, strategy, False)
-    assert any("it is no mean over" in said and "count=" in way_out for said, way_out in found)
+    assert any("the loss is no mean over" in said and "count=" in way_out for said, way_out in found)
 
 
 def test_loss_with_its_count_is_that_of_one_device() -> None:
@@ -187,39 +187,39 @@ def test_attention_to_other_tokens_than_its_own(num_keys: int, is_causal: bool) 
 
 
 WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
-    (2, "gpt", Strategy(), {}, "= 1, and the number of ranks is 2", "Strategy(replicate=2)"),
-    (2, "heads", Strategy(tensor=2), {}, "h.0.attn.n_head is 1, which the tensor axis of 2", "tensor=1"),
-    (2, "gpt", Strategy(pipeline=2, accumulation=2), {"sample": None}, "no batch was given", "sample=inputs"),
-    (2, "short", Strategy(pipeline=2, accumulation=4, schedule="zbv"), {}, "4 stages, and Gpt has 2", "pipeline=1"),
+    (2, "gpt", Strategy(), {}, "= 1, but the number of ranks is 2", "Strategy(replicate=2)"),
+    (2, "heads", Strategy(tensor=2), {}, "h.0.attn.n_head is 1, which is not a multiple", "tensor=1"),
+    (2, "gpt", Strategy(pipeline=2, accumulation=2), {"sample": None}, "needs a batch to trace", "sample=inputs"),
+    (2, "short", Strategy(pipeline=2, accumulation=4, schedule="zbv"), {}, "but Gpt has only 2", "pipeline=1"),
     (2, "lacks", Strategy(pipeline=2, accumulation=4, schedule="dualpipev"), {}, f"PyTorch {torch.__version__}", "1f"),
     (2, "gpt", Strategy(pipeline=2, accumulation=2, split=("h.9",)), {}, "split names h.9", "split=('h.1',)"),
-    (2, "plain", Strategy(shard=2), {}, "has no blocks that repeat", "blocks=['0', '2']"),
+    (2, "plain", Strategy(shard=2), {}, "needs blocks that repeat", "blocks=['0', '2']"),
     (2, "plain", Strategy(shard=2), {"blocks": ["7"]}, "has no module '7'", "one of 0, 1, 2"),
-    (2, "cnn", Strategy(tensor=2), {}, "no attention and no MLP is known", "plan={"),
+    (2, "cnn", Strategy(tensor=2), {}, "recognizes no attention and no MLP", "plan={"),
     (2, "gpt", Strategy(tensor=2), {"plan": {"h.*.mlp.fc": "colwise"}}, "has no such module", "one of wte"),
-    (2, "gpt", Strategy(tensor=2), {"plan": {"h.*.mlp.c_fc": "columns"}}, "none of colwise", "ParallelStyle"),
+    (2, "gpt", Strategy(tensor=2), {"plan": {"h.*.mlp.c_fc": "columns"}}, "the choices are colwise", "ParallelStyle"),
     (2, "norm", Strategy(replicate=2), {}, "1 is a BatchNorm", "GroupNorm"),
     (2, "tied", Strategy(pipeline=2, accumulation=2), {}, "wte.weight and lm_head.weight are one", "pipeline=1"),
     (2, "tied", Strategy(tensor=2, parallel_loss=True), {}, "is also wte.weight", "=False"),
-    (2, "tied", Strategy(tensor=2), {"plan": {"lm_head": "colwise_rep"}}, "one tensor, and the tensor axis", "plan="),
-    (2, "in-place", Strategy(pipeline=2, accumulation=2), {}, "what its block h.2 gave, in place", "x = x + y"),
-    (2, "among", Strategy(pipeline=2, accumulation=2), {}, "Own uses its end among the blocks", "--scale pipeline"),
-    (2, "both", Strategy(pipeline=2, accumulation=2), {}, "its start before the blocks and after", "--scale pipeline"),
-    (2, "told", Strategy(pipeline=2, accumulation=2), {}, "wte, start is used after the", "--scale pipeline"),
-    (2, "told-own", Strategy(pipeline=2, accumulation=2), {}, "start is used after the", "--scale pipeline"),
+    (2, "tied", Strategy(tensor=2), {"plan": {"lm_head": "colwise_rep"}}, "one shared tensor, but", "plan="),
+    (2, "in-place", Strategy(pipeline=2, accumulation=2), {}, "the output of its block h.2 in place", "x = x + y"),
+    (2, "among", Strategy(pipeline=2, accumulation=2), {}, "Own uses its end between the blocks", "--scale pipeline"),
+    (2, "both", Strategy(pipeline=2, accumulation=2), {}, "its start both before and after", "--scale pipeline"),
+    (2, "told", Strategy(pipeline=2, accumulation=2), {}, "uses wte, start after the", "--scale pipeline"),
+    (2, "told-own", Strategy(pipeline=2, accumulation=2), {}, "uses start after the", "--scale pipeline"),
     (2, "LBFGS", Strategy(shard=2), {}, "LBFGS computes with all weights as one vector", "AdamW"),
     (2, "LBFGS", Strategy(shard=2, reshard="never"), {}, "LBFGS computes with all weights as one vector", "AdamW"),
-    (2, "LBFGS", Strategy(replicate=2), {}, "LBFGS asks for the loss several times a step", "trained.backward("),
+    (2, "LBFGS", Strategy(replicate=2), {}, "LBFGS computes the loss several times a step", "trained.backward("),
     (2, "Adafactor", Strategy(tensor=2), {}, "Adafactor computes with means over rows and columns", "AdamW"),
-    (2, "apart", Strategy(replicate=2), {}, "rank 1 was given another batch than rank 0", "rows=True"),
-    (2, "apart", Strategy(tensor=2), {}, "rank 1 was given another batch than rank 0", "torch.manual_seed(0)"),
+    (2, "apart", Strategy(replicate=2), {}, "rank 1 got another batch than rank 0", "rows=True"),
+    (2, "apart", Strategy(tensor=2), {}, "rank 1 got another batch than rank 0", "torch.manual_seed(0)"),
     (2, "views", Strategy(replicate=2), {}, "the batch comes from run.loader()", "trained.loader(loader)"),
-    (2, "loop", Strategy(tensor=2), {}, "gives each of 2 ranks rows of its own", "trained.step("),
-    (2, "dropout", Strategy(context=2), {}, "no random numbers for that on a CPU", "dropout 0"),
-    (2, "odd", Strategy(context=2), {}, "7 tokens, which the context axis of 2 does not divide", "context=1"),
-    (2, "odd", Strategy(pipeline=2, accumulation=4), {}, "3 rows of the batch, and accumulation is 4", "of 4 rows"),
+    (2, "loop", Strategy(tensor=2), {}, "gives each of 2 ranks its own rows", "trained.step("),
+    (2, "dropout", Strategy(context=2), {}, "no random numbers for cut tensors on a CPU", "set dropout to 0"),
+    (2, "odd", Strategy(context=2), {}, "7 tokens, which is not a multiple of the context axis, 2", "context=1"),
+    (2, "odd", Strategy(pipeline=2, accumulation=4), {}, "3 rows of the batch, but accumulation is 4", "of 4 rows"),
     (2, "gpt", Strategy(shard=2), {"state": {"wte.weight": torch.zeros(2)}}, "the state lacks wpe.weight", "model"),
-    (2, "meta", Strategy(shard=2), {}, "has nothing that gives it numbers", "initialize="),
+    (2, "meta", Strategy(shard=2), {}, "has no method that initializes its weights", "initialize="),
 ]  # fmt: skip
 
 

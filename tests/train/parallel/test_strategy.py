@@ -36,7 +36,7 @@ def test_error_is_one_of_echelon() -> None:
         Strategy(precision="bf8")
     assert isinstance(caught.value, UsageError)
     assert caught.value.exit_code == 2
-    assert str(caught.value) == "precision is 'bf8', which is none of fp32, bf16, fp16\n  way out: precision=\"fp32\""
+    assert str(caught.value) == "precision is 'bf8'; the choices are fp32, bf16, fp16\n  way out: precision=\"fp32\""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_axes_that_do_not_multiply_to_the_ranks(strategy: Strategy, num_ranks: i
     """All factors are shown, and the nearest that multiply to the ranks are offered; each of those is valid."""
     with pytest.raises(StrategyError) as caught:
         strategy.check_ranks(num_ranks)
-    assert f"= {strategy.num_ranks}, and the number of ranks is {num_ranks}" in caught.value.message
+    assert f"= {strategy.num_ranks}, but the number of ranks is {num_ranks}" in caught.value.message
     assert offered in caught.value.hint
     for text in caught.value.hint.partition("; or ")[0].split(", Strategy("):
         other = eval("Strategy(" + text.removeprefix("Strategy("))
@@ -62,26 +62,27 @@ def test_axes_that_do_not_multiply_to_the_ranks(strategy: Strategy, num_ranks: i
 @pytest.mark.parametrize(
     ("fields", "message", "hint"),
     [
-        ({"shard": 0}, "shard is 0, and must be a number from 1 on", "shard=1"),
+        ({"shard": 0}, "shard is 0, but must be a number of at least 1", "shard=1"),
         ({"tensor": True}, "tensor is True", "tensor=1"),
-        ({"reshard": "sometimes"}, "'sometimes', which is none of always, after-backward, never", 'reshard="always"'),
-        ({"schedule": "2f2b"}, "none of gpipe, 1f1b, interleaved, looped-bfs, zero-bubble, zbv, dualpipev", "gpipe"),
-        ({"shard": 2, "reshard": "never", "tensor": 2}, "ZeroRedundancyOptimizer gives out whole", "after-backward"),
-        ({"offload": True, "reshard": "never"}, "what stays on every device", 'reshard="always"'),
-        ({"context": 2, "tensor": 2}, "tensor=2 and context=2: both hand a block", "sequence_parallel=True"),
+        ({"reshard": "sometimes"}, "'sometimes'; the choices are always, after-backward, never", 'reshard="always"'),
+        ({"schedule": "2f2b"}, "the choices are gpipe, 1f1b, interleaved, looped-bfs, zero-bubble, zbv, dualpipev",
+            "gpipe"),
+        ({"shard": 2, "reshard": "never", "tensor": 2}, "ZeroRedundancyOptimizer distributes whole", "after-backward"),
+        ({"offload": True, "reshard": "never"}, "keeps weights on every device", 'reshard="always"'),
+        ({"context": 2, "tensor": 2}, "tensor=2 and context=2 exclude each other", "sequence_parallel=True"),
         ({"context": 2, "pipeline": 2, "accumulation": 2}, "stages send plain tensors", "context=1"),
         ({"tensor": 2, "pipeline": 2, "accumulation": 2, "sequence_parallel": True}, "a stage may begin", "False"),
-        ({"sequence_parallel": True}, "needs a tensor axis, and tensor is 1", "tensor=2"),
-        ({"parallel_loss": True}, "needs a tensor axis, and tensor is 1", "tensor=2"),
+        ({"sequence_parallel": True}, "needs a tensor axis, but tensor is 1", "tensor=2"),
+        ({"parallel_loss": True}, "needs a tensor axis, but tensor is 1", "tensor=2"),
         ({"tensor": 2, "parallel_loss": True, "pipeline": 2, "accumulation": 2}, "a plain tensor", "False"),
-        ({"pipeline": 4}, "accumulation is 1, and the pipeline has 4 stages", "accumulation=4"),
+        ({"pipeline": 4}, "accumulation is 1, but the pipeline has 4 stages", "accumulation=4"),
         ({"pipeline": 2, "schedule": "interleaved", "accumulation": 2}, "has 4 stages", "accumulation=4"),
-        ({"pipeline": 2, "schedule": "interleaved", "accumulation": 5}, "goes in rounds of 2", "accumulation=6"),
+        ({"pipeline": 2, "schedule": "interleaved", "accumulation": 5}, "needs a multiple of 2", "accumulation=6"),
         ({"pipeline": 2, "schedule": "zbv", "accumulation": 6, "stages_per_rank": 3}, "2 stages", "stages_per_rank=2"),
-        ({"pipeline": 2, "schedule": "zbv", "accumulation": 4, "compile": True}, "in two halves", "interleaved"),
-        ({"pipeline": 2, "schedule": "zbv", "accumulation": 4, "shard": 2}, "come out wrong without", "after-backward"),
-        ({"pipeline": 2, "accumulation": 2, "split": ("a", "b")}, "names 2 modules, and 2 stages", "but the first"),
-        ({"split": ("a",)}, "split names modules, and pipeline is 1", "pipeline=2"),
+        ({"pipeline": 2, "schedule": "zbv", "accumulation": 4, "compile": True}, "into two passes", "interleaved"),
+        ({"pipeline": 2, "schedule": "zbv", "accumulation": 4, "shard": 2}, "are silently wrong", "after-backward"),
+        ({"pipeline": 2, "accumulation": 2, "split": ("a", "b")}, "names 2 modules, but 2 stages", "except the first"),
+        ({"split": ("a",)}, "split names modules, but pipeline is 1", "pipeline=2"),
     ],
 )  # fmt: skip
 def test_wrong_strategy(fields: dict[str, Any], message: str, hint: str) -> None:
@@ -95,7 +96,7 @@ def test_wrong_strategy(fields: dict[str, Any], message: str, hint: str) -> None
 @pytest.mark.parametrize(
     ("strategy", "version", "reason", "way_out"),
     [
-        (Strategy(shard=2), "2.6.0+cpu", "spreads with fully_shard on a CPU", 'reshard="never"'),
+        (Strategy(shard=2), "2.6.0+cpu", "shards with fully_shard on a CPU", 'reshard="never"'),
         (Strategy(pipeline=2, accumulation=2), "2.6.0", "sends and receives at once on a CPU", 'schedule="gpipe"'),
         (Strategy(context=2), "2.9.0+cu128", "computes with tokens that are cut", "context=1"),
     ],

@@ -10,7 +10,8 @@ BOOLS = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("most_bytes", "num_messages"), [(1 << 20, 7), (150, 7), pytest.param(0, 0, marks=BOOLS, id="each by itself")]
+    ("most_bytes", "num_messages"),
+    [(1 << 20, 7), (150, 7), pytest.param(0, 0, marks=BOOLS, id="each element by itself")],
 )
 def test_bits_and_messages(most_bytes: int, num_messages: int) -> None:
     """Those of one kind, cut along one axis, share messages of so many bytes; by itself each is joined by PyTorch."""

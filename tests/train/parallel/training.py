@@ -64,7 +64,7 @@ def train(kind: str, strategy: Strategy, optimizer: str = "adamw", clip: float =
 
 def recorded(folder: str, is_reordered: bool, *args: Any) -> Any:
     """Train, and write down what a proof compares."""
-    steps = str(models.NUM_STEPS + 1)  # a run ends with the last step that was asked for
+    steps = str(models.NUM_STEPS + 1)  # a run ends with the last step the job asks for that
     os.environ.update(ECHELON_RECORD=folder, ECHELON_RECORD_STEPS=steps)
     if is_reordered:
         os.environ["ECHELON_RECORD_REORDERED"] = "1"

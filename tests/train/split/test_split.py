@@ -104,7 +104,7 @@ def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
     words = ["still"] if scale == "pipeline" else ["gradients", "average"]
     expected = numbers(python(tmp_path, "loop.py", *words))
     done = scaled(tmp_path, 2, scale, "loop.py", "compiled", *words)
-    assert "note: torch.compile() is left out" in done.stderr
+    assert "note: echelon leaves torch.compile() out" in done.stderr
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
@@ -140,7 +140,7 @@ def test_attention_in_many_forms(tmp_path: Path, scale: str) -> None:
 
 def test_fully_shard_needs_a_later_version_on_a_cpu() -> None:
     """It would end in an AttributeError of PyTorch's own."""
-    with pytest.raises(Refusal, match=r"PyTorch 2\.8\.0\+cpu cannot do that on a CPU yet\n  way out: PyTorch 2\.13"):
+    with pytest.raises(Refusal, match=r"PyTorch 2\.8\.0\+cpu cannot do on a CPU\n  way out: use PyTorch 2\.13"):
         shards.refuse_old(torch.device("cpu"), "2.8.0+cpu")
     shards.refuse_old(torch.device("cpu"), "2.9.0")
     shards.refuse_old(torch.device("cuda"), "2.6.0")
@@ -209,33 +209,33 @@ def test_proved(tmp_path: Path) -> None:
 
 REFUSED = {
     "tensor": {
-        "no blocks": "--scale tensor works block by block, and Sequential has no blocks that repeat",
-        "unknown layers": "no attention and no MLP is known in the blocks of Odd",
-        "heads": "h.1.attn.n_head is 3, which the tensor axis of 2 does not divide",
+        "no blocks": "--scale tensor needs blocks that repeat, but Sequential has none",
+        "unknown layers": "echelon recognizes no attention and no MLP in the blocks of Odd",
+        "heads": "h.1.attn.n_head is 3, which is not a multiple of the tensor axis, 2",
         "lbfgs": "LBFGS computes with all weights as one vector",
         "lbfgs by closure": "LBFGS computes with all weights as one vector",
         "adafactor": "Adafactor computes with means over rows and columns of whole weights",
         "scaler": "the script scales its loss for fp16 (GradScaler)",
-        "saved whole": "torch.save() is given a GPT itself, of which every rank has a part",
+        "saved whole": "torch.save() got a whole GPT, but every rank has only a part of it",
         "other batches": "the ranks call the model with different batches",
-        "other targets": "the ranks have computed different losses from what should be one batch",
+        "other targets": "the ranks computed different losses for the same batch",
     },
     "context": {
-        "length": "a sequence has 7 tokens, which the context axis of 2 does not divide",
-        "images": "Sequential gets a tensor of shape (4, 3, 8, 8) first, and --scale context cuts sequences",
-        "batch norm": "1 is a BatchNorm, whose statistics are those of all tokens",
+        "length": "a sequence has 7 tokens, which is not a multiple of the context axis, 2",
+        "images": "Sequential gets a tensor of shape (4, 3, 8, 8) as its first argument",
+        "batch norm": "1 is a BatchNorm, which needs the statistics of all tokens",
     },
     "pipeline": {
-        "no blocks": "--scale pipeline works block by block, and Sequential has no blocks that repeat",
+        "no blocks": "--scale pipeline needs blocks that repeat, but Sequential has none",
         "lbfgs": "LBFGS computes with all weights as one vector",
-        "batch norm in blocks": "0.norm is a BatchNorm, whose statistics are those of the whole batch",
+        "batch norm in blocks": "0.norm is a BatchNorm, which needs the statistics of the whole batch",
         "a weight": "the script reads GPT.",
         "a gradient": "the script reads the gradient of GPT.",
         "a copy": "the script reads GPT.",
-        "a buffer": "GPT changes its buffer ln_f.count as it computes, and with it that of one rank alone",
-        "a part": "Block is called by itself, and it is a part of GPT, whose layers are on several ranks",
+        "a buffer": "GPT changes its buffer ln_f.count in its forward pass, but only one rank's copy changes",
+        "a part": "the script calls Block alone, but it is a part of GPT, whose layers are on several ranks",
         "an input": "Sequential gets an input that needs a gradient",
-        "saved whole": "torch.save() is given a GPT itself",
+        "saved whole": "torch.save() got a whole GPT",
     },
 }
 

@@ -37,5 +37,7 @@ def _finding(node: str, message: str, tries: Sequence[tuple[str, str]], severity
         severity=severity,
         message=f"{message}: {'; '.join(why[:2])}",
         evidence=f"tried with {len(tries)}: {others}",
-        remedy=f"getent hosts {node}   on the others: the name service does not know it" if names else leave_out(node),
+        remedy=f"getent hosts {node}   on the other nodes: their name service does not know it"
+        if names
+        else leave_out(node),
     )

@@ -36,9 +36,9 @@ def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
             yield Finding(
                 node=survey.node,
                 severity="warning",
-                message=f"{name} is {value or 'not set'}, on most nodes {usual or 'not set'}",
-                evidence="a start-up file of the shell, or a prologue of this node?",
-                remedy=f"echelon run --env {name}={usual or value} …   is the same on all",
+                message=f"{name} is {value or 'not set'}; on most nodes it is {usual or 'not set'}",
+                evidence="look for a start-up file of the shell, or a prologue of this node",
+                remedy=f"echelon run --env {name}={usual or value} …   sets the same value on all nodes",
             )
 
 

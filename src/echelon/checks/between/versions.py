@@ -39,7 +39,7 @@ def _drift(surveys: Sequence[Survey], severity: str, title: str, field: str, key
         yield Finding(
             node=survey.node,
             severity=severity,
-            message=f"{title} is {value or 'missing'}, on most nodes {usual or 'there is none'}",
+            message=f"{title} is {value or 'missing'}; on most nodes it is {usual or 'missing'}",
             evidence=place,
             remedy=f"install it where every node sees it, or leave the node out: --exclude={survey.node}",
         )

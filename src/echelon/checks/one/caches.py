@@ -41,24 +41,24 @@ def _broken(folder: Folder) -> Finding | None:
     own = f"export {name}=/tmp/$USER-{name.lower().replace('_', '-')}"
     if folder.variable and any(sign in folder.path for sign in ("$(", "${", "$", "`", "~", "<", "{")):
         return Finding(
-            severity="error", message=f"{name} is a text that nobody has filled in: {folder.path}",
-            evidence="a shell fills in within double quotes, and $(…) runs a command", remedy=own,
+            severity="error", message=f"{name} holds an unexpanded placeholder: {folder.path}",
+            evidence="the shell expands variables inside double quotes, and runs $(…) as a command", remedy=own,
         )  # fmt: skip
     if folder.variable and not folder.path.startswith("/"):
         return Finding(
-            severity="warning", message=f"{name} is not a path from the root: each rank starts at its own folder",
+            severity="warning", message=f"{name} is a relative path: each rank starts in its own folder",
             evidence=f"{name}={folder.path}", remedy=own,
         )  # fmt: skip
     if not folder.is_writable:
         return Finding(
             severity="error" if folder.is_there or folder.variable else "warning",
-            message=f"{folder.purpose} cannot be written: {folder.path}",
+            message=f"{folder.purpose}: this node cannot write to {folder.path}",
             evidence=f"{folder.filesystem} at {folder.mount}", remedy=own,
         )  # fmt: skip
     if folder.variable and folder.is_there and not folder.is_own and folder.purpose != "temporary files":
         return Finding(
-            severity="warning", message=f"{folder.purpose}: the folder is another user's: {folder.path}",
-            evidence="code is run from there", remedy=own,
+            severity="warning", message=f"{folder.purpose}: another user owns the folder {folder.path}",
+            evidence="programs run code from this folder", remedy=own,
         )  # fmt: skip
     return None
 

@@ -16,9 +16,9 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if wanted.num_nodes > 1 and has_slingshot and not survey.network.plugins:
         yield Finding(
             severity="warning",
-            message="the image has no plugin for Slingshot: the collectives take sockets",
+            message="the image has no plugin for Slingshot: the collectives use sockets",
             evidence=survey.software.container,
-            remedy="take the machine's own image, or bind the plugin and put it on LD_LIBRARY_PATH",
+            remedy="use the machine's own image, or bind the plugin and put it on LD_LIBRARY_PATH",
             source="the LUMI slides on extreme scale: containers from elsewhere",
         )
     home = survey.settings.variables.get("HOME", "")
@@ -27,7 +27,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             severity="warning",
             message="torch comes from ~/.local, not from the image",
-            evidence=f"{place} inside of {survey.software.container}",
+            evidence=f"{place} inside {survey.software.container}",
             remedy="export PYTHONNOUSERSITE=1",
             source="csc-user-guide: Python in containers",
         )

@@ -22,7 +22,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     elif has_devices and share and cores.num_usable < ranks * share:
         yield Finding(
             severity="warning",
-            message=f"{cores.num_usable} cores for {ranks} ranks: the share of each device is {share}",
+            message=f"{cores.num_usable} cores for {ranks} ranks, but the share of each device is {share}",
             evidence=f"allowed: {cores.allowed}",
             remedy=f"--cpus-per-gpu={share}",
             source=kind.source if kind is not None else "",
@@ -30,16 +30,16 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     elif has_devices and not share and cores.num_usable < 2 * ranks and cores.num_cores >= 4 * ranks:
         yield Finding(
             severity="warning",
-            message=f"{cores.num_usable} of the node's {cores.num_cores} cores for {ranks} ranks: loaders of data "
-            "share them with the ranks",
+            message=f"{cores.num_usable} of the node's {cores.num_cores} cores for {ranks} ranks: data loaders share "
+            "them with the ranks",
             evidence=f"allowed: {cores.allowed}",
             remedy=f"--cpus-per-gpu={cores.num_cores // ranks}",
         )
     if cores.num_usable < cores.num_allowed_cores:
         yield Finding(
             severity="warning",
-            message=f"the cgroup gives the time of {cores.num_usable} cores, and {cores.num_allowed_cores} are allowed:"
-            " threads that are started by count are stopped in turn",
+            message=f"the cgroup gives the time of {cores.num_usable} cores, but allows {cores.num_allowed_cores}: a "
+            "program that counts the cores starts too many threads",
             evidence=f"allowed: {cores.allowed}",
             remedy=f"export OMP_NUM_THREADS={max(1, cores.num_usable // ranks)}",
         )
@@ -48,9 +48,9 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if is_whole and cores.load > BUSY * cores.num_cores:
         yield Finding(
             severity="warning",
-            message="other work keeps the node busy",
+            message="other programs keep the node busy",
             evidence=f"{cores.load:g} processes want to run on {cores.num_cores} cores",
-            remedy="pgrep -au $USER   shows what of it is yours",
+            remedy="pgrep -au $USER   shows which processes are yours",
         )
 
 
@@ -66,7 +66,7 @@ def _too_few(cores: Cores, ranks: int, share: int, wanted: Wanted, *, has_device
         message=f"{ranks} ranks on {cores.num_usable} core{'s' if cores.num_usable != 1 else ''}",
         evidence=f"allowed: {cores.allowed}; the node has {cores.num_cores} cores",
         remedy=remedy,
-        source="Slurm: srun does not take --cpus-per-task over from the job" if cores.num_allowed_cores == 1 else "",
+        source="in Slurm, srun does not inherit --cpus-per-task from the job" if cores.num_allowed_cores == 1 else "",
     )
 
 
@@ -76,7 +76,7 @@ def _reserved(cores: Cores, wanted: Wanted) -> Iterator[Finding]:
     if kind is not None and taken and len(taken) < len(kind.reserved_cores):
         yield Finding(
             severity="note",
-            message=f"cores {cpu_list(taken)} are allowed, which {wanted.machine} keeps for itself",
+            message=f"the ranks may use cores {cpu_list(taken)}, but {wanted.machine} reserves them for the system",
             evidence=f"allowed: {cores.allowed}",
             remedy="echelon run --bind auto   leaves them out",
             source=kind.source,

@@ -22,15 +22,15 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if given and not found:
         yield Finding(
             severity="warning",
-            message=f"none of the {given} devices that the job was given can be seen",
+            message=f"the job has {given} devices, but this node sees none of them",
             evidence="no device in /sys/class/kfd, /proc/driver/nvidia or /dev",
-            remedy="rocm-smi or nvidia-smi   shows whether the driver lives; a container needs --rocm or --nv",
+            remedy="rocm-smi or nvidia-smi   shows whether the driver works; a container needs --rocm or --nv",
         )
     elif given and len(allowed) < given:
         yield Finding(
             severity="error",
-            message=f"{len(allowed)} of the {given} devices that the job was given are there",
-            evidence=", ".join(device.pci for device in allowed) or "no device can be opened",
+            message=f"the job has {given} devices, but only {len(allowed)} of them are there",
+            evidence=", ".join(device.pci for device in allowed) or "no process can open a device",
             remedy=leave_out(survey.node),
         )
     elif documented and len(found) < documented:
@@ -45,8 +45,8 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if survey.devices.visible and hidden > 0 and wanted.ranks_per_node > len(survey.devices.visible):
         yield Finding(
             severity="error",
-            message=f"{wanted.ranks_per_node} ranks, and {len(survey.devices.visible)} devices are visible of "
-            f"{len(allowed)}",
+            message=f"{wanted.ranks_per_node} ranks, but only {len(survey.devices.visible)} of "
+            f"{len(allowed)} devices are visible",
             evidence="visible: " + ",".join(map(str, survey.devices.visible)),
             remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES",
         )
@@ -55,7 +55,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             severity="note",
             message=f"{len(survey.devices.visible)} of {len(allowed)} devices are visible",
             evidence="visible: " + ",".join(map(str, survey.devices.visible)),
-            remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES   to use them all",
+            remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES   to use all devices",
         )
     yield from _unlike(survey, wanted)
 
@@ -69,9 +69,9 @@ def _unlike(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         listed = ", ".join(f"{count} × {model}" for model, count in models.most_common())
         yield Finding(
             severity="warning" if wanted.in_allocation else "note",
-            message=f"devices of several kinds: {listed}",
+            message=f"the devices are of several kinds: {listed}",
             evidence=", ".join(f"{device.number}: {device.model}" for device in allowed),
-            remedy="each step waits for the slowest: make the others invisible, or ask for one kind",
+            remedy="each step waits for the slowest device: hide the others, or ask for a single kind",
         )
         return
     most = max((device.memory_bytes for device in seen), default=0)

@@ -20,9 +20,9 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         domains = ",".join(str(number) for number in sorted({device.numa for device in far if device.numa >= 0}))
         yield Finding(
             severity="warning",
-            message=f"no core near to device{'s' if len(far) > 1 else ''} {numbers} is allowed",
+            message=f"the ranks may use no core near device{'s' if len(far) > 1 else ''} {numbers}",
             evidence=f"allowed: {survey.cores.allowed} (NUMA domains "
             f"{','.join(map(str, survey.cores.numa_of_allowed))}); the devices are in {domains or 'others'}",
-            remedy="ask for the cores with the devices: --cpus-per-gpu, or whole nodes: --exclusive",
+            remedy="request cores together with devices: --cpus-per-gpu, or whole nodes: --exclusive",
             source="lumi-userguide: docs/runjobs/scheduled-jobs/distribution-binding.md",
         )

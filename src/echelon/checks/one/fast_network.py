@@ -10,8 +10,8 @@ from echelon.node.survey.nouns import Survey
 PAGE = "NCCL documentation: environment variables"
 MANY_NODES = 256  # above these, NCCL_NET_GDR_LEVEL=PHB has crashed and hung on LUMI (workshop's bonus README)
 WITHIN = {  # what each switches off
-    "NCCL_P2P_DISABLE": "devices of a node then talk through the host's memory",
-    "NCCL_SHM_DISABLE": "ranks of a node then talk over the network",
+    "NCCL_P2P_DISABLE": "devices of a node then exchange data through the host's memory",
+    "NCCL_SHM_DISABLE": "ranks of a node then exchange data over the network",
 }
 SLOW_PROVIDERS = ("tcp", "sockets", "udp")
 
@@ -40,18 +40,25 @@ def _between(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     variables, interfaces = survey.settings.variables, survey.network.interfaces
     kinds = {each.kind for each in interfaces if each.is_up}
     if "infiniband" in kinds and variables.get("NCCL_IB_DISABLE", "0") not in ("0", ""):
-        yield _slow("NCCL_IB_DISABLE", variables, "InfiniBand is there and switched off: sockets are taken")
+        yield _slow(
+            "NCCL_IB_DISABLE",
+            variables,
+            "the node has InfiniBand, but a setting switches it off: the collectives use sockets",
+        )
     if kinds & {"infiniband", "slingshot"} and variables.get("NCCL_NET", "").lower() == "socket":
-        yield _slow("NCCL_NET", variables, "the fast network is there, and sockets are asked for")
+        yield _slow("NCCL_NET", variables, "the node has the fast network, but a setting asks for sockets")
     provider = variables.get("FI_PROVIDER", "")
     if "slingshot" in kinds and provider.split(";")[0] in SLOW_PROVIDERS:
-        yield _slow("FI_PROVIDER", variables, "libfabric is to take sockets in place of Slingshot's cxi", "cxi")
+        yield _slow("FI_PROVIDER", variables, "a setting makes libfabric use sockets instead of Slingshot's cxi", "cxi")
     level = variables.get("NCCL_NET_GDR_LEVEL", "")
     if level.upper() in ("LOC", "0") and kinds & {"infiniband", "slingshot"}:
-        yield _slow("NCCL_NET_GDR_LEVEL", variables, "RDMA into device memory is switched off")
+        yield _slow("NCCL_NET_GDR_LEVEL", variables, "a setting switches RDMA into device memory off")
     elif level.upper() in ("PHB", "3") and "slingshot" in kinds and wanted.num_nodes > MANY_NODES:
         yield _slow(
-            "NCCL_NET_GDR_LEVEL", variables, f"known to crash or hang above {MANY_NODES} nodes of Slingshot", "PIX"
+            "NCCL_NET_GDR_LEVEL",
+            variables,
+            f"this setting crashes or hangs above {MANY_NODES} nodes of Slingshot",
+            "PIX",
         )
     fast = [each.name for each in interfaces if each.kind == "slingshot" and each.is_up and each.address]
     others = [each.name for each in interfaces if each.kind != "slingshot" and each.is_up and each.address]
@@ -60,7 +67,7 @@ def _between(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if fast and slow and not names & (variables.keys() | wanted.provided):
         yield Finding(
             severity="warning",
-            message=f"NCCL_SOCKET_IFNAME is not set: NCCL may begin on {slow[0]}, not on {fast[0]}",
+            message=f"NCCL_SOCKET_IFNAME is not set: NCCL may use {slow[0]} to connect, not {fast[0]}",
             evidence=", ".join(each.name for each in interfaces if each.is_up),
             remedy=f"export NCCL_SOCKET_IFNAME={','.join(fast)}",
             source="lumi-userguide: PyTorch; the LUMI slides on extreme scale",

@@ -25,13 +25,13 @@ def _of_one(health: Health, number: int, survey: Survey) -> Iterator[Finding]:
     if health.uncorrected > 0:
         yield Finding(
             severity="error",
-            message=f"device {number} has had errors of its memory that could not be corrected: {health.uncorrected}",
+            message=f"device {number} has had memory errors that it could not correct: {health.uncorrected}",
             evidence=health.pci, remedy=remedy, source=source,
         )  # fmt: skip
     elif health.corrected >= MANY_CORRECTED:
         yield Finding(
             severity="note",
-            message=f"device {number} has corrected many errors of its memory: {health.corrected}",
+            message=f"device {number} has corrected many memory errors: {health.corrected}",
             evidence=health.pci, remedy="tell the support: it may fail soon", source=source,
         )  # fmt: skip
     if health.pending:
@@ -42,7 +42,7 @@ def _of_one(health: Health, number: int, survey: Survey) -> Iterator[Finding]:
     if health.throttled:
         yield Finding(
             severity="warning",
-            message=f"device {number} is held down: {', '.join(health.throttled)}",
+            message=f"device {number} runs at reduced speed: {', '.join(health.throttled)}",
             evidence=health.pci, remedy=remedy, source=source,
         )  # fmt: skip
     if 0 < health.pcie_width < health.pcie_width_most and survey.healths.source.startswith("sysfs"):

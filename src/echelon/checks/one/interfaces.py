@@ -46,7 +46,7 @@ def _of_one(name: str, text: str, interfaces: Sequence[Interface], wanted: Wante
     listed = ", ".join(f"{each.name} ({'up' if each.is_up else 'down'})" for each in interfaces)
     if not found:
         yield Finding(
-            severity="error", message=f"{name}={text} is none of the node's interfaces", evidence=listed,
+            severity="error", message=f"{name}={text} matches no interface of the node", evidence=listed,
             remedy=remedy, source=SOURCE,
         )  # fmt: skip
         return
@@ -55,14 +55,14 @@ def _of_one(name: str, text: str, interfaces: Sequence[Interface], wanted: Wante
         yield Finding(
             severity="error",
             message=f"{name}={text} chooses {', '.join(found)}: "
-            + ("the node alone hears itself there" if found == ["lo"] else "down"),
+            + ("only the node itself can be reached there" if found == ["lo"] else "down"),
             evidence=listed, remedy=remedy, source=SOURCE,
         )  # fmt: skip
     fast = [each.name for each in up if each.kind in FAST and each.address]
     if usable and fast and not any(each.name in fast for each in usable) and wanted.num_nodes > 1:
         yield Finding(
             severity="warning",
-            message=f"{name}={text} chooses {usable[0].name}, and the fast network is {','.join(fast)}",
+            message=f"{name}={text} chooses {usable[0].name}, but the fast network is {','.join(fast)}",
             evidence=listed, remedy=remedy, source=SOURCE,
         )  # fmt: skip
 
@@ -73,7 +73,7 @@ def _of_cards(text: str, cards: Sequence[str]) -> Iterator[Finding]:
     if not chosen(("^" if is_not else "") + plain, cards):
         yield Finding(
             severity="error",
-            message=f"{CARDS}={text} chooses no card: NCCL then takes sockets",
+            message=f"{CARDS}={text} chooses no card, so NCCL uses sockets",
             evidence=", ".join(cards), remedy=f"unset {CARDS}",
             source="NCCL documentation: environment variables, NCCL_IB_HCA",
         )  # fmt: skip

@@ -22,7 +22,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if wanted.num_nodes > 1 and has_rdma and 0 <= limits.locked_bytes < LEAST_LOCKED_BYTES:
         yield Finding(
             severity="error" if limits.locked_bytes < (1 << 24) else "warning",
-            message=f"{size(limits.locked_bytes)} of memory may be locked: RDMA needs to pin its buffers",
+            message=f"the limit for locked memory is {size(limits.locked_bytes)}, but RDMA needs to lock its buffers",
             evidence="ulimit -l",
             remedy="ulimit -l unlimited   in the script; or PropagateResourceLimitsExcept=MEMLOCK in Slurm",
             source="NCCL documentation: troubleshooting, system configuration",
@@ -32,13 +32,13 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         most = limits.open_files_most if limits.open_files_most >= 0 else 65536
         yield Finding(
             severity="warning",
-            message=f"{limits.open_files} files may be open at once: loaders and {ranks} ranks need more",
-            evidence=f"ulimit -n; it may be raised to {most}",
-            remedy=f"ulimit -n {max(least, min(most, 65536))}" if most >= least else "let the support raise it",
+            message=f"the limit is {limits.open_files} open files, but loaders and {ranks} ranks need more",
+            evidence=f"ulimit -n; you may raise it to {most}",
+            remedy=f"ulimit -n {max(least, min(most, 65536))}" if most >= least else "ask the support to raise it",
         )
     if 0 <= limits.processes < LEAST_PROCESSES:
         yield Finding(
-            severity="warning", message=f"{limits.processes} processes and threads may run at once",
+            severity="warning", message=f"the limit is {limits.processes} processes and threads",
             evidence="ulimit -u", remedy="ulimit -u $(ulimit -Hu)",
         )  # fmt: skip
     yield from _shared(survey, ranks)
@@ -70,5 +70,5 @@ def _shared(survey: Survey, ranks: int) -> Iterator[Finding]:
             severity="warning",
             message=f"/dev/shm has {size(limits.shared_free_bytes)} left of {size(limits.shared_bytes)}",
             evidence="df /dev/shm",
-            remedy="ls -lS /dev/shm   shows what an earlier job has left; rm yours",
+            remedy="ls -lS /dev/shm   shows files of earlier jobs; remove yours with rm",
         )

@@ -19,8 +19,8 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if missing:
         yield Finding(
             severity="warning",
-            message=f"the cores are in NUMA domains {_listed(cores.numa_of_allowed)}, and memory may come from "
-            f"{_listed(cores.numa_of_memory)} alone",
+            message=f"the cores are in NUMA domains {_listed(cores.numa_of_allowed)}, but memory may come only from "
+            f"{_listed(cores.numa_of_memory)}",
             evidence="Mems_allowed_list of /proc/self/status",
             remedy="srun --mem-bind=none …",
         )
@@ -28,7 +28,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if how.startswith("bind") and len(cores.numa_of_allowed) > 1:
         yield Finding(
             severity="warning",
-            message=f"memory is bound to NUMA domain {where}, and the ranks run in {_listed(cores.numa_of_allowed)}",
+            message=f"memory is bound to NUMA domain {where}, but the ranks run in {_listed(cores.numa_of_allowed)}",
             evidence=f"policy {cores.memory_policy}: numactl or --mem-bind",
             remedy="numactl --localalloc …   in place of --membind",
         )
@@ -40,16 +40,16 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             severity="warning",
             message=f"{size(limit)} of memory for {ranks} ranks"
-            + (f", whose devices have {size(of_devices)}" if of_devices else ""),
+            + (f", but their devices have {size(of_devices)}" if of_devices else ""),
             evidence="the cgroup's limit" if cores.memory_limit_bytes else "the node's memory",
             remedy=f"--mem-per-gpu={-(-(share or of_devices // max(1, ranks) or LEAST_BYTES) // GIB)}G",
         )
     elif 0 < cores.available_bytes < LEAST_BYTES * ranks and not cores.memory_limit_bytes:
         yield Finding(
             severity="warning",
-            message="other work has taken the memory",
+            message="other programs use the memory",
             evidence=f"{size(cores.available_bytes)} of {size(cores.memory_bytes)} are free",
-            remedy="ls -l /dev/shm /tmp   shows files that are memory on nodes without a disk",
+            remedy="ls -l /dev/shm /tmp   shows files that use memory on nodes without a disk",
         )
 
 

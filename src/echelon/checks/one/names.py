@@ -18,7 +18,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             severity="error" if wanted.num_nodes > 1 else "warning",
             message=f"its own name {'' if wanted.num_nodes > 1 else name + ' '}does not resolve",
             evidence=f"getent hosts {name}",
-            remedy="export GLOO_SOCKET_IFNAME=INTERFACE   or let the support mend /etc/hosts",
+            remedy="export GLOO_SOCKET_IFNAME=INTERFACE   or ask the support to correct /etc/hosts",
             source="PyTorch documentation: distributed, choosing the network interface",
         )
     elif wanted.num_nodes > 1 and all(_is_loopback(address) for address in addresses) and not _is_imitated(survey):

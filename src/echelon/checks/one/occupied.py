@@ -24,15 +24,15 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 message=f"device {number} is in use by {', '.join(health.processes)}",
-                evidence=f"{size(max(0, health.used_bytes))} of its memory are taken",
+                evidence=f"{size(max(0, health.used_bytes))} of its memory are in use",
                 remedy=f"kill {pids}   if they are yours; else leave the node out: --exclude={survey.node}",
                 source=survey.healths.source,
             )
         elif health.used_bytes > MUCH_BYTES:
             yield Finding(
                 severity="warning",
-                message=f"device {number}: {size(health.used_bytes)} of its memory are taken, by no process that is "
-                "seen",
+                message=f"device {number}: {size(health.used_bytes)} of its memory are in use, but no process is "
+                "visible",
                 evidence=health.pci,
                 remedy=leave_out(survey.node),
                 source=survey.healths.source,

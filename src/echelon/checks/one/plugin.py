@@ -21,15 +21,15 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if asked.lower() == "none" and has_slingshot:
         yield Finding(
             severity="warning",
-            message=f"{NAME}=none: Slingshot is reached by a plugin alone, so sockets are taken",
-            evidence=", ".join(found) or "no plugin is found either",
+            message=f"{NAME}=none, but Slingshot needs a plugin: the collectives use sockets",
+            evidence=", ".join(found) or "there is no plugin either",
             remedy=f"unset {NAME}",
             source="NCCL documentation: environment variables, NCCL_NET_PLUGIN",
         )
     elif asked and asked.lower() != "none" and not any(asked in path for path in found):
         yield Finding(
             severity="error",
-            message=f"{NAME}={asked}: the loader finds no such library",
+            message=f"{NAME}={asked}: the loader does not find this library",
             evidence=f"found: {', '.join(found) or 'none'}",
             remedy=f"unset {NAME}   or put its folder on LD_LIBRARY_PATH",
             source="NCCL documentation: environment variables, NCCL_NET_PLUGIN",
@@ -37,9 +37,9 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     elif has_slingshot and not found and not survey.software.container:
         yield Finding(
             severity="warning",
-            message="no plugin for Slingshot is found: the collectives take sockets, published at 5.4 GB/s where "
-            "the plugin has 123",
+            message="there is no plugin for Slingshot: the collectives use sockets, published at 5.4 GB/s where the "
+            "plugin has 123",
             evidence="neither on LD_LIBRARY_PATH nor in /etc/ld.so.cache: libnccl-net*.so, librccl-net*.so",
-            remedy=f"module load {usual or 'aws-ofi-nccl'}   or take the machine's container: --container",
+            remedy=f"module load {usual or 'aws-ofi-nccl'}   or use the machine's container: --container",
             source=wanted.network.source if wanted.network is not None else "CSCS documentation: NCCL",
         )

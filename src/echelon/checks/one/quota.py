@@ -29,14 +29,14 @@ def _judged(quota: Quota, what: str, *, used: int, soft: int, limit: int, least:
     elif most and most - used < least:
         severity, message = "warning", f"{name} is nearly used up: checkpoints go there"
     elif soft and used >= soft:
-        severity, message = "warning", f"{name} is above its soft limit: in some days nothing can be written"
+        severity, message = "warning", f"{name} is above its soft limit: in some days nobody can write there"
     else:
         return
     yield Finding(
         severity=severity,
         message=message,
         evidence=f"{_shown(used, what)} of {_shown(most, what)}",
-        remedy=f"remove what is not needed, or write elsewhere: {quota.command}",
+        remedy=f"remove files that you do not need, or write elsewhere: {quota.command}",
         source="lfs-quota(1), quota(1)",
     )
 

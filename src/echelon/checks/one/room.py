@@ -22,7 +22,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         is_checkpoints = folder.purpose == "checkpoints"
         if is_checkpoints and not folder.is_writable:
             yield Finding(
-                severity="error", message=f"checkpoints cannot be written: {folder.path}",
+                severity="error", message=f"this node cannot write checkpoints to {folder.path}",
                 evidence=f"{folder.filesystem} at {folder.mount}", remedy="cd to a folder of your own",
             )  # fmt: skip
             continue

@@ -18,25 +18,25 @@ def _at_least(level: int) -> Callable[[str], bool]:
 
 
 SLOWS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
-    ("CUDA_LAUNCH_BLOCKING", _on, "each kernel is waited for", "CUDA programming guide"),
-    ("HIP_LAUNCH_BLOCKING", _on, "each kernel is waited for", "HIP documentation: debugging"),
-    ("AMD_SERIALIZE_KERNEL", _on, "each kernel is waited for", "HIP documentation: debugging"),
-    ("AMD_SERIALIZE_COPY", _on, "each copy is waited for", "HIP documentation: debugging"),
-    ("HSA_ENABLE_SDMA", lambda value: value == "0", "copies are made by kernels, not by the copy engines",
+    ("CUDA_LAUNCH_BLOCKING", _on, "the program waits for each kernel", "CUDA programming guide"),
+    ("HIP_LAUNCH_BLOCKING", _on, "the program waits for each kernel", "HIP documentation: debugging"),
+    ("AMD_SERIALIZE_KERNEL", _on, "the program waits for each kernel", "HIP documentation: debugging"),
+    ("AMD_SERIALIZE_COPY", _on, "the program waits for each copy", "HIP documentation: debugging"),
+    ("HSA_ENABLE_SDMA", lambda value: value == "0", "kernels make copies, not the copy engines",
      "ROCm documentation: environment variables"),
-    ("AMD_LOG_LEVEL", _at_least(3), "every call of HIP is written down", "HIP documentation: logging"),
-    ("MIOPEN_ENABLE_LOGGING", _on, "every call of MIOpen is written down", "MIOpen documentation: logging"),
-    ("MIOPEN_CHECK_NUMERICS", _on, "every tensor of MIOpen is searched for NaN", "MIOpen documentation"),
-    ("MIOPEN_DISABLE_CACHE", _on, "kernels are compiled anew in every run", "MIOpen documentation: cache"),
-    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "each collective is checked by another one",
+    ("AMD_LOG_LEVEL", _at_least(3), "HIP logs every call", "HIP documentation: logging"),
+    ("MIOPEN_ENABLE_LOGGING", _on, "MIOpen logs every call", "MIOpen documentation: logging"),
+    ("MIOPEN_CHECK_NUMERICS", _on, "MIOpen searches every tensor for NaN", "MIOpen documentation"),
+    ("MIOPEN_DISABLE_CACHE", _on, "every run compiles the kernels again", "MIOpen documentation: cache"),
+    ("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "a second collective checks each collective",
      "PyTorch documentation: distributed, debugging"),
-    ("TORCH_NCCL_BLOCKING_WAIT", _on, "each collective is waited for", "PyTorch documentation: NCCL variables"),
+    ("TORCH_NCCL_BLOCKING_WAIT", _on, "the program waits for each collective", "PyTorch documentation: NCCL variables"),
     ("NCCL_DEBUG", lambda value: value.upper() == "TRACE", "NCCL writes a line for every call",
      "NCCL documentation: environment variables"),
-    ("PYTORCH_NO_CUDA_MEMORY_CACHING", _on, "each tensor is allocated by the driver", "PyTorch documentation: CUDA"),
-    ("PYTHONMALLOC", lambda value: "debug" in value, "each allocation of Python is checked", "Python: -X dev"),
-    ("PYTHONTRACEMALLOC", _on, "each allocation of Python is traced", "Python documentation: tracemalloc"),
-    ("CUDA_CACHE_DISABLE", _on, "kernels are compiled anew in every run", "CUDA programming guide"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", _on, "the driver allocates each tensor", "PyTorch documentation: CUDA"),
+    ("PYTHONMALLOC", lambda value: "debug" in value, "Python checks each allocation", "Python: -X dev"),
+    ("PYTHONTRACEMALLOC", _on, "Python traces each allocation", "Python documentation: tracemalloc"),
+    ("CUDA_CACHE_DISABLE", _on, "every run compiles the kernels again", "CUDA programming guide"),
 )  # fmt: skip
 SHARED_FILE = "NCCL_DEBUG_FILE"
 
@@ -47,7 +47,8 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     for name, is_slow, effect, source in SLOWS:
         if name in variables and is_slow(variables[name]):
             yield Finding(
-                severity="warning", message=f"{name}={variables[name]}: {effect}", evidence="left from debugging?",
+                severity="warning", message=f"{name}={variables[name]}: {effect}",
+                evidence="it may be left from debugging",
                 remedy=f"unset {name}", source=source,
             )  # fmt: skip
     path = variables.get(SHARED_FILE, "")

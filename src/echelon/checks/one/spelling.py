@@ -21,7 +21,8 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             new = wanted.renamed_variables[name]
             if new not in survey.settings.variables:
                 yield Finding(
-                    severity="note", message=f"{name} is called {new} today", evidence=f"{name}={value}",
+                    severity="note", message=f"{name} is an old name; the new name is {new}",
+                    evidence=f"{name}={value}",
                     remedy=f"export {new}={value}; unset {name}", source="the release notes of its program",
                 )  # fmt: skip
             continue
@@ -31,8 +32,8 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         if near:
             yield Finding(
                 severity="warning",
-                message=f"nothing reads {name}; {near[0]} is read",
+                message=f"nothing reads {name}; programs read {near[0]}",
                 evidence=f"{name}={value}",
                 remedy=f"export {near[0]}={value}; unset {name}",
-                source="a misspelt MIOpen variable stood in a centre's guide for months",
+                source="a guide of a computing centre had a misspelt MIOpen variable for months",
             )

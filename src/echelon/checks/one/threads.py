@@ -22,7 +22,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         first = text.split(",")[0].strip()
         if not digits.whole(first):
             yield Finding(
-                severity="warning", message=f"{name} is no number of threads", evidence=f"{name}={text!r}",
+                severity="warning", message=f"{name} is not a number of threads", evidence=f"{name}={text!r}",
                 remedy=f"export {name}={fair}",
             )  # fmt: skip
         elif int(first) * ranks > cores.num_usable and int(first) > 1:
@@ -37,7 +37,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         elif name == COUNTS[0] and int(first) == 1 and fair >= 4:
             yield Finding(
                 severity="note",
-                message=f"{name}=1, and {fair} cores for each rank",
+                message=f"{name}=1, but there are {fair} cores for each rank",
                 evidence=f"{cores.num_usable} cores, {ranks} ranks",
                 remedy=f"unset {name}   echelon sets it to the share of each rank",
             )
@@ -51,7 +51,7 @@ def _places(survey: Survey, ranks: int) -> Iterator[Finding]:
         if text and ranks > 1 and has_numbers:
             yield Finding(
                 severity="warning",
-                message=f"{name} names cores, the same for all {ranks} ranks: their threads share them",
+                message=f"{name} names the same cores for all {ranks} ranks: their threads share these cores",
                 evidence=f"{name}={text}",
                 remedy=f"unset {name}   and let echelon run --bind auto place the ranks",
             )

@@ -18,18 +18,18 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     _, _, build = version.partition("+")
     vendor = allowed[0].vendor if allowed else ""
     if vendor and build == "cpu":
-        yield _wrong(survey, version, "is built without devices, and there are some", vendor)
+        yield _wrong(survey, version, "is built without device support, but this node has devices", vendor)
     elif vendor == "amd" and (build.startswith("cu") or "nvidia-nccl-cu12" in packages):
-        yield _wrong(survey, version, "is built for NVIDIA's devices, and here are AMD's", vendor)
+        yield _wrong(survey, version, "is built for NVIDIA devices, but this node has AMD devices", vendor)
     elif vendor == "nvidia" and build.startswith("rocm"):
-        yield _wrong(survey, version, "is built for AMD's devices, and here are NVIDIA's", vendor)
+        yield _wrong(survey, version, "is built for AMD devices, but this node has NVIDIA devices", vendor)
     home, place = survey.settings.variables.get("HOME", ""), survey.software.places.get("torch", "")
     if home and home != "/" and place.startswith(home + "/.local/") and not survey.software.container:
         yield Finding(
             severity="note",
-            message="torch comes from ~/.local, before that of a module or an environment",
+            message="torch comes from ~/.local, which Python searches before a module or an environment",
             evidence=place,
-            remedy="export PYTHONNOUSERSITE=1   if another one is meant",
+            remedy="export PYTHONNOUSERSITE=1   to use the other torch",
         )
 
 

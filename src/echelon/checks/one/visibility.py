@@ -37,7 +37,7 @@ def _of_amd(variables: Mapping[str, str], allowed: list[Device]) -> Iterator[Fin
     if upper and lower is not None and _words(lower) != [str(number) for number in range(len(allowed))]:
         yield Finding(
             severity="error" if _beyond(variables[upper], count) else "warning",
-            message=f"{ROCR} and {upper} are both set: the second counts in what the first leaves",
+            message=f"{ROCR} and {upper} are both set: the second numbers the devices that the first leaves",
             evidence=f"{ROCR}={lower} {upper}={variables[upper]}",
             remedy=f"unset {upper}",
             source=AMDS_PAGE,

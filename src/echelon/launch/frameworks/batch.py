@@ -56,8 +56,8 @@ def _unreadable(path: str, full: str, error: OSError) -> UsageError:
     except OSError:
         others = []
     near = difflib.get_close_matches(name, others, n=2) or sorted(others)[:4]
-    hint = f"the nearest there: {', '.join(near)}" if near else f"ls {folder}"
-    return UsageError(f"DeepSpeed's configuration {path} cannot be read: {error.strerror}", hint=hint)
+    hint = f"the nearest names there: {', '.join(near)}" if near else f"ls {folder}"
+    return UsageError(f"echelon cannot read DeepSpeed's configuration {path}: {error.strerror}", hint=hint)
 
 
 def _parsed(text: str, path: str, full: str) -> object:
@@ -76,7 +76,7 @@ def _parsed(text: str, path: str, full: str) -> object:
     else:
         where = f": {wrong}"
     raise UsageError(
-        f"{path} is no JSON{where}", details=f"    {line}" if line else "", hint=f"python -m json.tool {path}"
+        f"{path} is not valid JSON{where}", details=f"    {line}" if line else "", hint=f"python -m json.tool {path}"
     )
 
 
@@ -111,11 +111,11 @@ def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -
         return
     known = [f"{value} ({key})" for key, value in ((MICRO, micro), (STEPS, steps)) if value]
     product = " × ".join([*known, f"{num_ranks} ranks"])
-    does = f"is not {product} = {shared}" if micro and steps else f"is no multiple of {product} = {shared}"
+    does = f"is not {product} = {shared}" if micro and steps else f"is not a multiple of {product} = {shared}"
     raise UsageError(
-        f"{path}: {BATCH} {batch} {does}, and DeepSpeed would stop in every rank",
-        hint=f'"{BATCH}": {shared if micro and steps else max(1, round(batch / shared)) * shared}   '
-        f'or leave it out: DeepSpeed multiplies by itself where "{MICRO}" is there',
+        f"{path}: {BATCH} {batch} {does}, so DeepSpeed would stop in every rank",
+        hint=f'"{BATCH}": {shared if micro and steps else max(1, round(batch / shared)) * shared}   or remove it: '
+        f'DeepSpeed computes it from "{MICRO}"',
     )
 
 

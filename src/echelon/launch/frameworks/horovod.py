@@ -25,7 +25,7 @@ def with_store(job: Job, plan: Plan, imports: Imports, environ: Mapping[str, str
     by_mpi = job.launcher is not None and bool(job.launcher.mpi)
     if is_alone or by_mpi or STORE in environ or not _is_imported(imports) or why_only_mpi(job, environ):
         return plan
-    why = "the script imports it, and rank 0's agent serves what horovodrun would"
+    why = "the script imports it, and rank 0's agent does the work of horovodrun"
     return replace(
         plan, serves_horovod=True, reasons=(*plan.reasons, Reason(what="horovod", value="meets by gloo", why=why))
     )

@@ -128,7 +128,7 @@ def _companions(found: Mapping[str, str]) -> list[Problem]:
             wrong.append(
                 Problem(
                     package=package,
-                    text=f"{package} {found[package]} wants {other}{wanted}, and {found[other]} is installed",
+                    text=f"{package} {found[package]} needs {other}{wanted}, but {found[other]} is installed",
                     hint=f"pip install '{other}{wanted}'" if other != "torch" else f"pip install -U {package}",
                     breaks=True,
                 )
@@ -158,7 +158,7 @@ def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[
         wrong.append(
             Problem(
                 package="torch",
-                text=f"torch {build.version} is built for {build.devices}, and the devices here are {devices}'s",
+                text=f"torch {build.version} is built for {build.devices}, but this machine has {devices} devices",
                 hint="https://pytorch.org/get-started shows the command for each kind of device",
                 breaks=False,
             )
@@ -168,8 +168,8 @@ def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[
         wrong.append(
             Problem(
                 package="deepspeed",
-                text=f"deepspeed {found['deepspeed']} has operators built for torch {built_with}, and {build.version} "
-                "is installed",
+                text=f"deepspeed {found['deepspeed']} has operators built for torch {built_with}, but torch "
+                f"{build.version} is installed",
                 hint="pip install --force-reinstall --no-deps --no-build-isolation deepspeed",
                 breaks=True,
             )

@@ -43,13 +43,13 @@ def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: C
     if dead:
         lock, idle = dead[0], duration(dead[0].idle_seconds)
         raise UsageError(
-            f"a build of {lock.extension} has ended and left its lock, {lock.path}; nothing there has changed for "
-            f"{idle}, and every rank that needs it would wait for ever",
+            f"a build of {lock.extension} has ended without removing its lock, {lock.path}; nothing has "
+            f"changed there for {idle}, so every rank that needs it would wait forever",
             hint=shlex.join(["rm", *(lock.path for lock in dead)]),
         )
     return tuple(
-        f"no process here holds {lock.path}; unless another node builds {lock.extension} now, ranks that need it "
-        f"wait for ever: {shlex.join(['rm', lock.path])}"
+        f"no process here holds {lock.path}; unless another node builds {lock.extension} now, ranks that need "
+        f"it wait forever: {shlex.join(['rm', lock.path])}"
         for lock in found[:1]
     )
 

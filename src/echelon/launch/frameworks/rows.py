@@ -54,13 +54,13 @@ class Conflict:
 
 CONFLICTS = (
     Conflict(one="deepspeed", below="0.14.4", other="torch", other_from="2.4", breaks=True,
-             why="it imports a name from torch.distributed.elastic that is gone", hint="pip install -U deepspeed",
+             why="it imports a name that torch.distributed.elastic no longer has", hint="pip install -U deepspeed",
              source="https://github.com/deepspeedai/DeepSpeed/issues/5603"),
     Conflict(one="mosaicml-streaming", below="", other="transformers", other_from="5", breaks=False,
-             why="it takes numpy and transformers back to old versions, and brings another torchvision",
-             hint="keep it in an environment of its own", source="seen with 0.13.0, 2026-11-21"),
+             why="it installs old versions of numpy and transformers, and another torchvision",
+             hint="install it in its own environment", source="seen with 0.13.0, 2026-11-21"),
     Conflict(one="horovod", below="0.29", other="torch", other_from="2.1", breaks=False,
-             why="it builds only after its CMake files are told C++17 or newer", hint="see docs/frameworks.md",
+             why="it builds only if you change its CMake files to C++17 or newer", hint="see docs/frameworks.md",
              source="seen with 0.28.1 and torch 2.13, 2026-11-21"),
     Conflict(one="tensorflow", below="", other="keras", other_from="3", breaks=False,
              why="fit() does not support MultiWorkerMirroredStrategy", hint="a loop with strategy.run works",

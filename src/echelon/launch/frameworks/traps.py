@@ -66,7 +66,7 @@ def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
     broken = [each for each in installed.problems(found, installed.torch_build(), "") if each.breaks]
     for problem in broken:
         if problem.package in names:
-            raise UsageError(f"{shown} imports {problem.package}, and {problem.text}", hint=problem.hint)
+            raise UsageError(f"{shown} imports {problem.package}: {problem.text}", hint=problem.hint)
     _refuse_trainer_without_accelerate(source)
 
 
@@ -81,8 +81,8 @@ def _refuse_trainer_without_accelerate(source: Source) -> None:
         return
     wanted = installed.requirement("transformers", "accelerate")
     raise UsageError(
-        f"{os.path.relpath(source.path)} uses transformers.Trainer, which needs accelerate{wanted}, and it is not "
-        "installed",
+        f"{os.path.relpath(source.path)} uses transformers.Trainer, which needs accelerate{wanted}, but "
+        "accelerate is not installed",
         hint="pip install 'echelon[hf]'",
     )
 
@@ -127,11 +127,11 @@ def _wrong_numbers(call: Call, ranks: Ranks) -> str:
         given = call.arguments.get("devices", "auto")
         if devices == 1 and per_node > 1:
             said = f"{what}(devices={given!r})" if "devices" in call.arguments else f"{what}() without devices"
-            return f"{said} is one device here, so that each of {number} on a node would train alone"
-        return f"{what}(devices={given!r}), and this run has {number} on each node"
+            return f"{said} means one device here, so each of {number} on a node would train alone"
+        return f"{what}(devices={given!r}) does not match this run, which has {number} on each node"
     if isinstance(num_nodes, int) and num_nodes != nodes:
         said = f"{what}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{what}() without num_nodes"
-        return f"{said} is for {num_nodes} node{'s' if num_nodes != 1 else ''}, and this run has {nodes}"
+        return f"{said} is for {num_nodes} node{'s' if num_nodes != 1 else ''}, but this run has {nodes}"
     return ""
 
 
@@ -158,7 +158,9 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
         return
     if "mpi4py" in used and source.mentions("COMM_WORLD"):
         name, launcher = "mpi4py", f"mpirun -n {num_ranks}"
-        said = f"COMM_WORLD has the ranks that MPI has started; each of {num_ranks} that echelon starts would be alone"
+        said = (
+            f"COMM_WORLD holds only ranks that MPI starts; each of {num_ranks} ranks that echelon starts would be alone"
+        )
     elif (
         "horovod" in used
         and source.mentions("init")
@@ -166,7 +168,7 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
         and (why := horovod.why_only_mpi(job, environ))
     ):
         name, launcher = "horovod", f"mpirun -n {num_ranks}"
-        said = f"{why}, so that its ranks meet through MPI; each of {num_ranks} that echelon starts would be alone"
+        said = f"{why}, so its ranks need MPI to meet; each of {num_ranks} ranks that echelon starts would be alone"
     else:
         return
     shown = os.path.relpath(source.path)
@@ -183,8 +185,9 @@ def _notes_of_jax(source: Source, ranks: Ranks) -> tuple[str, ...]:
     for call in source.calls(("jax.distributed.initialize",)):
         if not call.has_more and call.arguments.keys().isdisjoint(NAMES_RANKS_OF_JAX):
             return (
-                f"{os.path.relpath(source.path)}, line {call.line}: jax.distributed.initialize() finds the number of "
-                "ranks in Slurm, and not here: give it num_processes=int(os.environ['JAX_NUM_PROCESSES']) and "
+                f"{os.path.relpath(source.path)}, line {call.line}: jax.distributed.initialize() gets the "
+                "number of ranks from Slurm, but this is not a Slurm job: give it "
+                "num_processes=int(os.environ['JAX_NUM_PROCESSES']) and "
                 "process_id=int(os.environ['JAX_PROCESS_ID'])",
             )
     return ()
@@ -200,9 +203,9 @@ def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:
         task, workers = config["task"], len(config["cluster"]["worker"])
         said = f"says that this is {task['type']} {task['index']} of {workers}"
     except (ValueError, LookupError, TypeError):
-        said = "is no JSON with cluster and task"
+        said = "is not JSON with cluster and task"
     each = f"each of {num_ranks} ranks" if num_ranks else "each rank"
     raise UsageError(
-        f"TF_CONFIG is set and {said}; every rank would believe it alike, and echelon gives {each} its own",
+        f"TF_CONFIG is set and {said}; every rank would read the same value, but echelon gives {each} its own",
         hint="unset TF_CONFIG",
     )

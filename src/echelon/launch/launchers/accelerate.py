@@ -55,8 +55,9 @@ _OWN_LOGS = "every rank has its own log in the run directory"
 NO_MEANING = {
     "rdzv-backend": "echelon finds the nodes by itself", "rdzv-conf": "echelon finds the nodes by itself",
     "same-network": "echelon finds the nodes by itself", "role": "all ranks have the same role", "log-dir": _OWN_LOGS,
-    "monitor-interval": "a rank's end is noticed at once", "quiet": "of a launcher that is not started",
-    "main-training-function": "of TPUs", "enable-cpu-affinity": "ranks are bound by --bind",
+    "monitor-interval": "echelon notices the end of a rank at once",
+    "quiet": "only for a launcher, which echelon replaces",
+    "main-training-function": "of TPUs", "enable-cpu-affinity": "--bind binds ranks",
 }  # fmt: skip
 UNSUPPORTED = {
     "tpu": "TPUs", "tpu-cluster": "TPUs", "vm": "TPUs", "env": "TPUs", "aws-access-key-id": "SageMaker",
@@ -74,11 +75,11 @@ def line(name: str, words: Sequence[str], ask: Ask) -> Line:
     found = read(words, GRAMMAR, example=EXAMPLE)
     for given in found.given:
         if given.key in UNSUPPORTED:
-            raise UsageError(f"{name} {given.text} is for {UNSUPPORTED[given.key]}", hint="leave it out")
+            raise UsageError(f"{name} {given.text} is for {UNSUPPORTED[given.key]}", hint="remove it")
     if found.has("mpirun-hostfile"):
         raise UsageError(
-            f"{name} --mpirun_hostfile would start mpirun inside, and echelon starts the ranks",
-            hint="leave it out: in a Slurm allocation echelon knows the nodes",
+            f"{name} --mpirun_hostfile would start mpirun, but echelon starts the ranks",
+            hint="remove it: in a Slurm allocation echelon knows the nodes",
         )
     command = script_or_program(
         name, found.rest, module=found.has("module"), no_python=found.has("no-python"), example=EXAMPLE
@@ -177,5 +178,7 @@ def _answered(name: str, found: Read, *, command_line: Line, answer: Answer) -> 
         environ=tuple(environ.items()),
         devices=answer.gpu_ids,
         no_meaning=without_meaning(found.given, NO_MEANING),
-        note="without echelon it would start one process: its configuration is not for several" if alone else "",
+        note="without echelon it would start one process: its configuration is not for several processes"
+        if alone
+        else "",
     )

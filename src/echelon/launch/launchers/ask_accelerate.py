@@ -88,7 +88,7 @@ def _no_answer(said: str) -> UsageError:
     lines = said.strip().splitlines() or ["it said nothing"]
     if "No module named 'accelerate'" in said:
         return UsageError(
-            f"accelerate is not installed for {sys.executable}, and it alone knows what its configuration means",
+            f"accelerate is not installed for {sys.executable}, and only accelerate can read its configuration",
             hint="pip install 'echelon[accelerate]'",
         )
     return UsageError(f"accelerate does not understand the line: {lines[-1]}", hint="accelerate launch --help")

@@ -22,21 +22,21 @@ def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[in
         if known % per_node:
             what = line.num_ranks_text if total else f"--gpus {num_devices}"
             raise UsageError(
-                f"{what} is no multiple of the {per_node} ranks per node of {line.launcher} {_words(line)}",
+                f"{what} is not a multiple of the {per_node} ranks per node of {line.launcher} {_words(line)}",
                 hint=f"--gpus {max(1, known // per_node) * per_node}",
             )
         nodes = known // per_node
     wanted = per_node * nodes if per_node else total
     if total and wanted != total:
         raise UsageError(
-            f"{line.launcher}: {line.num_ranks_text} asks for {total} ranks in all, and {per_node} on each of {nodes} "
-            f"nodes are {wanted}",
-            hint=f"leave {line.num_ranks_text} out, or make it {wanted}",
+            f"{line.launcher}: {line.num_ranks_text} asks for {total} ranks in all, but {per_node} on each of "
+            f"{nodes} nodes make {wanted}",
+            hint=f"remove {line.num_ranks_text}, or set it to {wanted}",
         )
     if num_devices and wanted and num_devices != wanted:
         raise UsageError(
-            f"two numbers disagree: --gpus {num_devices}, and {line.launcher} {_words(line)} starts {_ranks(wanted)}",
-            hint=f"--gpus {wanted}   or leave --gpus out: the line says it",
+            f"two numbers disagree: --gpus {num_devices}, but {line.launcher} {_words(line)} starts {_ranks(wanted)}",
+            hint=f"--gpus {wanted}   or remove --gpus: the line gives the number",
         )
     return num_devices or wanted, nodes
 
@@ -45,7 +45,7 @@ def refuse_nodes_of_horovodrun(job: Job, num_nodes: int) -> None:
     """Raise UsageError for nodes that horovodrun would reach by ssh, before the job has waited for them."""
     if job.launcher is not None and job.launcher.mpi == "horovodrun" and num_nodes > 1:
         raise UsageError(
-            f"horovodrun reaches its {num_nodes} nodes by ssh, and echelon starts nothing by ssh",
+            f"horovodrun reaches its {num_nodes} nodes by ssh, but echelon starts nothing by ssh",
             hint=f"without it, Horovod's ranks meet through echelon: echelon submit … {started(job.command)}",
         )
 
@@ -59,8 +59,8 @@ def _nodes(job: Job, line: Line, asked: int) -> int:
     if asked and not least <= asked <= most:
         text = next((given.text for given in line.options if given.key == "nnodes"), "")
         raise UsageError(
-            f"two numbers of nodes disagree: --nodes {asked}, and {line.launcher} {text}",
-            hint=f"--nodes {most}   or leave --nodes out: the line says it",
+            f"two numbers of nodes disagree: --nodes {asked}, but {line.launcher} {text}",
+            hint=f"--nodes {most}   or remove --nodes: the line gives the number",
         )
     return asked or most
 
@@ -68,9 +68,9 @@ def _nodes(job: Job, line: Line, asked: int) -> int:
 def _refuse_hosts(line: Line) -> None:
     if line.hosts:
         raise UsageError(
-            f"{line.launcher} names {', '.join(line.hosts[:4])}{' …' if len(line.hosts) > 4 else ''}, and which nodes "
-            "a job gets is Slurm's to say",
-            hint=f"leave the hosts out: echelon submit --nodes {len(line.hosts)} … -- {line.launcher} …",
+            f"{line.launcher} names {', '.join(line.hosts[:4])}{' …' if len(line.hosts) > 4 else ''}, but "
+            "Slurm chooses the nodes of a job",
+            hint=f"remove the hosts: echelon submit --nodes {len(line.hosts)} … -- {line.launcher} …",
         )
 
 
@@ -78,8 +78,9 @@ def _refuse_chosen_devices(line: Line) -> None:
     chosen = [name for name in line.devices.split(",") if name]
     if sorted(chosen) != sorted(str(number) for number in range(len(chosen))):
         raise UsageError(
-            f"{line.launcher} chooses the devices {line.devices}, and a job has those that Slurm gives it, from 0 on",
-            hint=f"leave the choice out: echelon submit --gpus {len(chosen)} … -- {line.launcher} …",
+            f"{line.launcher} chooses the devices {line.devices}, but Slurm chooses the devices of a job, and "
+            "numbers them from 0",
+            hint=f"remove the choice: echelon submit --gpus {len(chosen)} … -- {line.launcher} …",
         )
 
 

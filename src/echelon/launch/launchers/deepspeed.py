@@ -29,17 +29,17 @@ GRAMMAR = Grammar(
 EXAMPLE = "echelon run -- deepspeed --num_gpus=4 train.py --deepspeed --deepspeed_config ds.json"
 HOSTFILE = "/job/hostfile"  # read where it is there, also when nobody names it
 ENVIRONMENT_FILE = ".deepspeed_env"  # in the home or the working folder: variables for all nodes
-_BINDS = "ranks are bound by --bind"
+_BINDS = "--bind binds ranks"
 _BY_ECHELON = "echelon starts the ranks"
 NO_MEANING = {
     "launcher": _BY_ECHELON, "launcher-args": _BY_ECHELON, "force-multi": _BY_ECHELON, "no-ssh-check": _BY_ECHELON,
     "ssh-port": _BY_ECHELON, "save-pid": _BY_ECHELON, "venv-script": _BY_ECHELON,
     "bind-cores-to-rank": _BINDS, "bind-core-list": _BINDS,
     "enable-each-rank-log": "every rank has its own log in the run directory",
-    "log-level": "of a launcher that is not started", "quiet": "of a launcher that is not started",
+    "log-level": "only for a launcher, which echelon replaces", "quiet": "only for a launcher, which echelon replaces",
 }  # fmt: skip
 UNSUPPORTED = {
-    "autotuning": "starts runs of its own to find a configuration",
+    "autotuning": "starts its own runs to find a configuration",
     "elastic-training": "changes the number of nodes while it runs",
     "min-elastic-nodes": "changes the number of nodes while it runs",
     "max-elastic-nodes": "changes the number of nodes while it runs",
@@ -64,7 +64,7 @@ def line(name: str, words: Sequence[str]) -> Line:
         options.append(num_nodes)
     if per_node is not None:
         options.append(per_node)
-    met = {} if is_by_hand else {"master-addr": "rank 0's node", "master-port": "a free one is taken"}
+    met = {} if is_by_hand else {"master-addr": "rank 0's node", "master-port": "echelon takes a free port"}
     return Line(
         launcher=name,
         command=command,
@@ -81,8 +81,8 @@ def _refuse_unsupported(found: Read) -> None:
     for given in found.given:
         if given.key in UNSUPPORTED:
             raise UsageError(
-                f"deepspeed {given.text}: it {UNSUPPORTED[given.key]}, and echelon starts one",
-                hint="leave it out, or start deepspeed without echelon",
+                f"deepspeed {given.text}: it {UNSUPPORTED[given.key]}, but echelon starts a single run",
+                hint="remove it, or start deepspeed without echelon",
             )
 
 
@@ -102,8 +102,8 @@ def _layout(found: Read, pool: dict[str, int]) -> tuple[Given | None, Given | No
     if chosen is not None and (counted or nodes or (found.has("include") and found.has("exclude"))):
         other = counted or nodes or found.last("exclude")
         raise UsageError(
-            f"deepspeed: {chosen.text} and {other.text if other else ''} do not go together",
-            hint="leave one of them out",
+            f"deepspeed: {chosen.text} and {other.text if other else ''} exclude each other",
+            hint="remove one of them",
         )
     if chosen is not None:
         return _filtered(chosen, pool)
@@ -117,7 +117,7 @@ def _layout(found: Read, pool: dict[str, int]) -> tuple[Given | None, Given | No
         most = whole("deepspeed", nodes)
         if pool and most > len(pool):
             raise UsageError(
-                f"deepspeed {nodes.text}: {_source(found)} names {len(pool)}", hint=f"--num_nodes {len(pool)}"
+                f"deepspeed {nodes.text}: {_source(found)} names only {len(pool)}", hint=f"--num_nodes {len(pool)}"
             )
         return Given(key="nnodes", value=nodes.value, text=nodes.text), per_node, ""
     if pool:
@@ -131,7 +131,7 @@ def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given 
     for part in chosen.value.split("@"):
         host, _, listed = part.partition(":")
         if not host or not all(digits.is_number(word) for word in listed.split(",") if listed):
-            raise UsageError(f"deepspeed {chosen.text}: {part!r} is no NAME:SLOT,SLOT", hint="--include localhost:0,1")
+            raise UsageError(f"deepspeed {chosen.text}: {part!r} is not NAME:SLOT,SLOT", hint="--include localhost:0,1")
         if pool and host not in pool:
             raise UsageError(
                 f"deepspeed {chosen.text}: {host} is not among the hosts: {', '.join(pool)}",
@@ -143,7 +143,8 @@ def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given 
     shown = {tuple(sorted(set(each or range(pool.get(host, 0))))) for host, each in slots.items()}
     if len(shown) != 1:
         raise UsageError(
-            f"deepspeed {chosen.text}: the nodes would have different devices, and here every node has the same",
+            f"deepspeed {chosen.text}: the nodes would have different devices, but with echelon every node has "
+            "the same",
             hint="name the same slots for every host, or: echelon run -n RANKS …",
         )
     devices = shown.pop()
@@ -159,7 +160,7 @@ def _without(chosen: Given, slots: dict[str, list[int]], pool: dict[str, int]) -
 
         pool = {"localhost": len(devices.visible(os.environ))}
         if not pool["localhost"]:
-            raise UsageError(f"deepspeed {chosen.text}: there is no device here", hint="leave it out")
+            raise UsageError(f"deepspeed {chosen.text}: this machine has no device", hint="remove it")
     left = {
         host: [slot for slot in range(count) if slot not in slots[host]] if host in slots else list(range(count))
         for host, count in pool.items()

@@ -43,7 +43,7 @@ def line(name: str, program: str, words: Sequence[str]) -> Line:
     elastic = next((given for given in found.given if given.key in ELASTIC), None)
     if elastic is not None:
         raise UsageError(
-            f"horovodrun {elastic.text}: nodes do not come or go during a run of echelon",
+            f"horovodrun {elastic.text}: echelon does not add or remove nodes during a run",
             hint="echelon run -- horovodrun -np 4 …",
         )
     total = found.last("num-proc")

@@ -20,8 +20,8 @@ def read_file(path: str, *, launcher: str) -> dict[str, int]:
         text = regular_files.read_text(path)
     except OSError as error:
         raise UsageError(
-            f"{launcher}: the host file {path} cannot be read: {error.strerror}",
-            hint="in a Slurm allocation leave it out: echelon knows the nodes",
+            f"{launcher}: echelon cannot read the host file {path}: {error.strerror}",
+            hint="in a Slurm allocation remove it: echelon knows the nodes",
         ) from None
     hosts: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), 1):
@@ -43,7 +43,7 @@ def read_list(text: str, *, launcher: str) -> dict[str, int]:
     for word in text.split(","):
         host, colon, slots = word.strip().partition(":")
         if not host or (colon and not digits.is_number(slots)):
-            raise UsageError(f"{launcher}: {word!r} in {text!r} is no host:slots", hint="-H server1:4,server2:4")
+            raise UsageError(f"{launcher}: {word!r} in {text!r} is not host:slots", hint="-H server1:4,server2:4")
         hosts[host] = hosts.get(host, 0) + int(slots or 0)
     return hosts
 
@@ -55,7 +55,8 @@ def slots_per_node(hosts: Mapping[str, int], *, launcher: str) -> int:
         listed = ", ".join(f"{host}: {slots or 'none named'}" for host, slots in hosts.items())
         least = min((count for count in counts if count), default=1)
         raise UsageError(
-            f"{launcher} names different numbers of ranks for its hosts ({listed}), and here every node has as many",
-            hint=f"the same for all, as {next(iter(hosts))}:{least}",
+            f"{launcher} names different numbers of ranks for its hosts ({listed}), but with echelon every "
+            "node has the same number",
+            hint=f"give all hosts the same number: {next(iter(hosts))}:{least}",
         )
     return counts.pop()

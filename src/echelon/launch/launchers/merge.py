@@ -58,8 +58,8 @@ def _disagreement(given: Given, said: str, line: Line) -> UsageError:
     option = _SAID.get(given.key, "--" + given.key.replace("_", "-"))
     what = _WHAT.get(given.key, "")
     return UsageError(
-        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + what if what else ''}, "
-        f"{line.launcher} {given.text} for {given.value}",
+        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + what if what else ''}, but "
+        f"{line.launcher} {given.text} asks for {given.value}",
         hint=f"echelon run -- {line.launcher} {given.text} …   or: echelon run {option} {said} {started(line.command)}",
     )
 
@@ -74,7 +74,7 @@ def started(command: Command) -> str:
 def _refuse_other_command(own: Mapping[str, Sequence[str]], line: Line) -> None:
     if "module" in own:
         raise UsageError(
-            f"-m names a module, and after -- stands {line.launcher}: one of them is wanted",
+            f"-m names a module, but {line.launcher} follows --: use only one of them",
             hint=f"echelon run -- {line.launcher} …",
         )
 
@@ -83,17 +83,17 @@ def _refuse_what_mpi_cannot(merged: Mapping[str, list[str]], line: Line) -> None
     how = merged.get("launch", ["tasks"])[-1]
     if how != "tasks":
         raise UsageError(
-            f"--launch {how}: {line.launcher} is of MPI, whose ranks are started one by one", hint="leave --launch out"
+            f"--launch {how}: {line.launcher} starts ranks of MPI, each separately", hint="remove --launch"
         )
     restarts = merged.get("max_restarts", ["0"])[-1]
     if restarts != "0":
         raise UsageError(
-            f"--max-restarts {restarts}: MPI's ranks cannot be started again in the same {line.launcher}",
-            hint="leave it out, and submit the job again where it failed",
+            f"--max-restarts {restarts}: the same {line.launcher} cannot start MPI's ranks again",
+            hint="remove it, and submit the job again after a failure",
         )
     scale = merged.get("scale", ["auto"])[-1]
     if scale not in ("auto", "off"):
         raise UsageError(
-            f"--scale {scale}: a script that {line.launcher} starts shares the work out by itself",
+            f"--scale {scale}: a script that {line.launcher} starts distributes its work itself",
             hint=f"echelon run --scale {scale} {started(line.command)}",
         )

@@ -44,8 +44,8 @@ def line(name: str, program: str, words: Sequence[str]) -> Line:
     found = read(words, GRAMMAR, example=EXAMPLE)
     if ":" in found.rest:
         raise UsageError(
-            f"{name} is given several programs, separated by a colon, and all ranks of a run are one program",
-            hint="a script that asks for its rank, or a run for each",
+            f"{name} gets several programs, separated by a colon, but all ranks of a run must be one program",
+            hint="use a script that asks for its rank, or start a run for each program",
         )
     own = tuple(words[: len(words) - len(found.rest)])
     total, per_node = _last(found, COUNTS), _last(found, PER_NODE)

@@ -18,9 +18,9 @@ HARMLESS = ("-u",)  # ranks' output is line buffered anyway
 def script_or_program(launcher: str, rest: Sequence[str], *, module: bool, no_python: bool, example: str) -> Command:
     """Return what follows a launcher that starts Python by itself."""
     if not rest:
-        raise UsageError(f"{launcher} is given no script", hint=example)
+        raise UsageError(f"{launcher} needs a script", hint=example)
     if module and no_python:
-        raise UsageError(f"{launcher}: --module names a module, --no_python any program", hint="leave one of them out")
+        raise UsageError(f"{launcher}: --module names a module, --no_python any program", hint="remove one of them")
     kind = "module" if module else "program" if no_python else "script"
     return Command(kind=kind, target=rest[0], arguments=tuple(rest[1:]))
 
@@ -28,7 +28,7 @@ def script_or_program(launcher: str, rest: Sequence[str], *, module: bool, no_py
 def command(launcher: str, rest: Sequence[str], *, example: str) -> Command:
     """Return what follows a launcher of any program; `python train.py` is a script where that Python is our own."""
     if not rest:
-        raise UsageError(f"{launcher} is given no program", hint=example)
+        raise UsageError(f"{launcher} needs a program", hint=example)
     words = list(rest)
     if is_our_python(words[0]):
         at = 1

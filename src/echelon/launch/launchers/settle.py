@@ -26,7 +26,7 @@ def settle(job: Job, allocation: Allocation | None, host: Host) -> Job:
         return job
     if launcher.name.startswith("srun") and allocation is None:
         raise UsageError(
-            "srun outside of an allocation asks for one, and echelon run would not wait in it",
+            "srun outside an allocation asks for one, but echelon run would not wait in it",
             hint=f"salloc --nodes=2 …, then: echelon run {started(job.command)}   or: echelon submit …",
         )
     _refuse_strange_hosts(launcher, allocation)
@@ -52,14 +52,14 @@ def _divided(job: Job, launcher: Launcher, num_nodes: int) -> Job:
     nodes = f"{num_nodes} node{'s' if num_nodes != 1 else ''}"
     if job.ranks_per_node != ONE_PER_DEVICE and job.ranks_per_node * num_nodes != total:
         raise UsageError(
-            f"two numbers of ranks disagree: {job.ranks_per_node} per node on {nodes} are "
-            f"{job.ranks_per_node * num_nodes}, {said} asks for {total} in all",
-            hint=f"echelon run -n {job.ranks_per_node} {started(job.command)}   or leave -n out",
+            f"two numbers of ranks disagree: {job.ranks_per_node} per node on {nodes} make "
+            f"{job.ranks_per_node * num_nodes}, but {said} asks for {total} in all",
+            hint=f"echelon run -n {job.ranks_per_node} {started(job.command)}   or remove -n",
         )
     if total % num_nodes:
         divisor = max(count for count in range(1, num_nodes + 1) if total % count == 0)
         raise UsageError(
-            f"{said}: {total} ranks cannot be shared evenly by {nodes}",
+            f"{said}: {nodes} cannot share {total} ranks evenly",
             hint=f"echelon run --nnodes {divisor} -- …   or ask for {max(1, total // num_nodes) * num_nodes} ranks",
         )
     return replace(job, ranks_per_node=total // num_nodes)
@@ -72,15 +72,15 @@ def _refuse_strange_hosts(launcher: Launcher, allocation: Allocation | None) -> 
         strange = [host for host in hosts if host not in names]
         if strange:
             raise UsageError(
-                f"{launcher.name} names {', '.join(hosts[:4])}{' …' if len(hosts) > 4 else ''}, which it would reach "
-                "by ssh; this is a single machine outside of any Slurm allocation",
+                f"{launcher.name} names {', '.join(hosts[:4])}{' …' if len(hosts) > 4 else ''}, which it would "
+                "reach by ssh; but this is a single machine outside any Slurm allocation",
                 hint=f"salloc --nodes={len(hosts)} …, then: echelon run -- {launcher.name} …   without hosts; "
                 "or on each machine: echelon run --nnodes=N --node-rank=K --master-addr=HOST --master-port=PORT …",
             )
     elif set(hosts) - set(allocation.nodes[: len(hosts)]):
         raise UsageError(
-            f"{launcher.name} names {', '.join(hosts)}, and job {allocation.job_id} has {', '.join(allocation.nodes)}",
-            hint="leave the hosts out: echelon takes the nodes of the allocation in their order",
+            f"{launcher.name} names {', '.join(hosts)}, but job {allocation.job_id} has {', '.join(allocation.nodes)}",
+            hint="remove the hosts: echelon takes the nodes of the allocation in their order",
         )
 
 
@@ -126,15 +126,15 @@ def _horovod(launcher: Launcher, job: Job, allocation: Allocation | None) -> Lau
     nodes = _num_nodes(job, allocation)
     if nodes > 1:
         raise UsageError(
-            f"horovodrun reaches its {nodes} nodes by ssh, and echelon starts nothing by ssh",
+            f"horovodrun reaches its {nodes} nodes by ssh, but echelon starts nothing by ssh",
             hint=f"without it, Horovod's ranks meet through echelon: echelon run {started(job.command)}",
         )
     here = socket.gethostname().partition(".")[0]
     if allocation is not None and here not in [node.partition(".")[0] for node in allocation.nodes]:
         raise UsageError(
-            f"horovodrun starts its ranks where it is called, and {here} is not the node of job {allocation.job_id} "
-            f"({allocation.nodes[0]})",
-            hint="in a batch script; or srun --nodes=1 --ntasks=1 --pty bash, then the same line",
+            f"horovodrun starts its ranks where you call it, but {here} is not the node of job "
+            f"{allocation.job_id} ({allocation.nodes[0]})",
+            hint="put the line into a batch script; or srun --nodes=1 --ntasks=1 --pty bash, then the same line",
         )
     return launcher
 

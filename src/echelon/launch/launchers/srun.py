@@ -30,13 +30,13 @@ GRAMMAR = Grammar(
            "-C": "constraint", "-w": "nodelist", "-x": "exclude", "-v": "verbose", "-Q": "quiet"},
 )  # fmt: skip
 EXAMPLE = "echelon run -- srun --ntasks-per-node=4 python train.py"
-_BINDS = "ranks are bound by --bind"
-_ALLOCATED = "of the allocation, and this is inside of it"
+_BINDS = "--bind binds ranks"
+_ALLOCATED = "it chooses an allocation, but this srun runs inside one"
 _LOGS = "every rank has its own log in the run directory"
 NO_MEANING = {
-    "label": "see --show all", "unbuffered": "output is live anyway", "cpu-bind": _BINDS, "mem-bind": _BINDS,
-    "distribution": _BINDS, "hint": _BINDS, "gpu-bind": "see --visible own", "output": _LOGS, "error": _LOGS,
-    "input": "standard input is at its end in every rank", "kill-on-bad-exit": "the first failure ends all ranks",
+    "label": "see --show all", "unbuffered": "output is always live", "cpu-bind": _BINDS, "mem-bind": _BINDS,
+    "distribution": _BINDS, "hint": _BINDS, "gpu-bind": "use --visible own", "output": _LOGS, "error": _LOGS,
+    "input": "standard input of every rank is empty", "kill-on-bad-exit": "the first failure ends all ranks",
     "wait": "the first failure ends all ranks", "time": "see --timeout", "job-name": _ALLOCATED,
     "partition": _ALLOCATED, "account": _ALLOCATED, "jobid": _ALLOCATED, "qos": _ALLOCATED, "constraint": _ALLOCATED,
     "reservation": _ALLOCATED, "mem": _ALLOCATED, "mem-per-cpu": _ALLOCATED, "mem-per-gpu": _ALLOCATED,
@@ -125,7 +125,7 @@ def _around(found: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> L
         )
     if within.mpi is not None:
         raise UsageError(
-            f"two launchers: srun and {within.launcher}", hint=f"leave one out: echelon run -- {within.launcher} …"
+            f"two launchers: srun and {within.launcher}", hint=f"remove one of them: echelon run -- {within.launcher} …"
         )
     kept = tuple(each for each in _nodes(found) if not any(other.key == "nnodes" for other in within.options))
     return replace(

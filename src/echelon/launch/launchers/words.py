@@ -65,7 +65,7 @@ def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:
         count = grammar.wide.get(key, 1 if key in grammar.values else 0)
         if inline is not None:
             if not count:
-                raise UsageError(f"{grammar.launcher}: --{key} takes no value, and {word} has one", hint=example)
+                raise UsageError(f"{grammar.launcher}: --{key} takes no value, but got one: {word}", hint=example)
             given.append(Given(key=key, value=inline, text=word))
             continue
         taken = words[position : position + count]
@@ -106,7 +106,7 @@ def _unknown(word: str, name: str, grammar: Grammar) -> UsageError:
     option = word.partition("=")[0]
     lists = f"{grammar.launcher} --help lists them; the program's own come after its name"
     return UsageError(
-        f"{grammar.launcher} has no option {option} that is known here",
+        f"echelon does not know the option {option} of {grammar.launcher}",
         hint=f"did you mean {' or '.join('--' + each for each in near)}?" if near else lists,
     )
 
@@ -115,6 +115,6 @@ def whole(launcher: str, given: Given, *, least: int = 1) -> int:
     """Return an option's value as a number; raise UsageError for anything else."""
     if digits.whole(given.value, -1) < least:
         raise UsageError(
-            f"{launcher} {given.text}: a whole number of at least {least} is wanted", hint=f"--{given.key} {least}"
+            f"{launcher} {given.text}: give a whole number of at least {least}", hint=f"--{given.key} {least}"
         )
     return int(given.value)

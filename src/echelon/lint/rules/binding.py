@@ -60,7 +60,7 @@ def reserved(job: Job) -> Iterator[Hit]:
     for _, word, cores in _bindings(job):
         wrong = sorted(kept & set().union(*cores)) if cores else []
         if wrong:
-            message = f"core {', '.join(map(str, wrong[:4]))} is reserved: the step is refused"
+            message = f"core {', '.join(map(str, wrong[:4]))} is reserved: Slurm refuses the step"
             yield _repaired(job, word, cores, message)
 
 
@@ -69,14 +69,14 @@ def number_of_masks(job: Job) -> Iterator[Hit]:
     for step, word, cores in _bindings(job):
         tasks = job.step_tasks_per_node(step) if step else 0
         if tasks and len(cores) != tasks and (len(cores) < tasks or tasks > 1):
-            yield hit(word, f"{len(cores)} masks, and {tasks} tasks on each node", _right(job) or "--cpu-bind=cores")
+            yield hit(word, f"{len(cores)} masks, but {tasks} tasks on each node", _right(job) or "--cpu-bind=cores")
 
 
 def part_of_node(job: Job) -> Iterator[Hit]:
     """A binding by number without the whole node: the numbers are the node's, and the cores may be others'."""
     for _, word, _cores in _bindings(job):
         if job.is_batch and not job.has_whole_nodes and job.kind is not None and job.kind.reserved_cores:
-            message = "cores are named by number, and the job does not have the whole node"
+            message = "the option names cores by number, but the job does not have the whole node"
             yield hit(word, message, "--exclusive")
             return
 
@@ -92,7 +92,7 @@ def wrong_order(job: Job) -> Iterator[Hit]:
         if far and not chooses and set().union(*cores).isdisjoint(job.kind.reserved_cores if job.kind else ()):
             first = far[0]
             wanted = f"nearest to device {first} are {_shown(nearest[first])}"
-            message = f"task {first} gets cores {_shown(cores[first])}, and {wanted}"
+            message = f"task {first} gets cores {_shown(cores[first])}, but {wanted}"
             yield _repaired(job, word, cores, message)
 
 
@@ -127,10 +127,16 @@ def devices_of_a_task(job: Job) -> Iterator[Hit]:
     for name in ("gpus-per-task", "ntasks-per-gpu"):
         option = job.option(name)
         if option and job.kind is not None and job.tasks_per_node > 1:
-            message = f"{option.written}: each of {job.tasks_per_node} tasks sees its own device, and reaches no other"
+            message = (
+                f"{option.written}: each of {job.tasks_per_node} tasks sees only its own device, and cannot use "
+                "links to other devices"
+            )
             yield hit(option, message, f"--gpus-per-node={job.devices_per_node or job.kind.num_devices}")
         elif option and job.kind is not None and job.kind.vendor == "amd":
-            message = f"{option.written} asks by task: devices of one node belong to the node's option"
+            message = (
+                f"{option.written} requests devices per task; a request per node lets ranks use the links between "
+                "devices"
+            )
             yield hit(option, message, f"--gpus-per-node={job.devices_per_node}")
 
 
@@ -147,7 +153,7 @@ def chosen_twice(job: Job) -> Iterator[Hit]:
             text = program.lines[call.lineno - 1] if call.lineno <= len(program.lines) else ""
             if re.search(r"local_?rank", text, re.IGNORECASE) and "LOCAL_RANK" in program.texts and "%" not in text:
                 where = f"{program.path}, line {call.lineno},"
-                message = f"{narrowed.name} leaves one device, number 0, and {where} takes number LOCAL_RANK"
+                message = f"{narrowed.name} leaves one device, number 0, but {where} uses the number LOCAL_RANK"
                 yield hit(narrowed.word, message, f"remove it, or in {program.path}: torch.cuda.set_device(0)")
                 return
 
@@ -157,7 +163,7 @@ def both_visible(job: Job) -> Iterator[Hit]:
     found = {name: job.last(name) for name in VISIBLE[:2]}
     first, second = found[VISIBLE[0]], found[VISIBLE[1]]
     if first and second:
-        message = f"{VISIBLE[1]}={second.value} counts among the devices that {VISIBLE[0]}={first.value} has left"
+        message = f"{VISIBLE[1]}={second.value} numbers the devices that {VISIBLE[0]}={first.value} has left"
         yield hit(second.word, message, f"unset {VISIBLE[1]}")
 
 
@@ -171,7 +177,7 @@ def visible_count(job: Job) -> Iterator[Hit]:
         if count != job.devices_per_node and not (
             variable.command.argv and variable.command.program not in ("export", "srun")
         ):
-            message = f"{count} devices are visible, and the job has {job.devices_per_node} on each node"
+            message = f"{count} devices are visible, but the job has {job.devices_per_node} on each node"
             yield hit(variable.word, message, f"remove it: Slurm sets {name}")
 
 

@@ -32,8 +32,10 @@ def not_waited_for(job: Job) -> Iterator[Hit]:
         if start is None or command.outer is not None or (ends := _ends(commands, index)) < 0:
             continue
         if not any(_holds(each) for each in commands[ends + 1 :] if each.outer is None):
-            message = f"{start.name} runs in the background, and the script does not wait: Slurm kills it at the end"
-            yield hit(start.word, message, "wait   as the script's last line")
+            message = (
+                f"{start.name} runs in the background, but the script does not wait for it: Slurm kills it at the end"
+            )
+            yield hit(start.word, message, "make wait the script's last line")
             return
 
 
@@ -75,7 +77,8 @@ def conda_without_hook(job: Job) -> Iterator[Hit]:
         if command.program in ("conda", "mamba", "micromamba") and argv[1:2] == ["activate"] and command.outer is None:
             hook = f'eval "$({argv[0]} shell.bash hook)"'
             message = (
-                f"{argv[0]} activate is a function that a batch job's shell does not have: the environment stays off"
+                f"{argv[0]} activate is a shell function, which a batch job's shell does not have: the "
+                "environment is not activated"
             )
             yield hit(command.argv[0], message, hook, edits=line_before(job, command, hook))
             return
@@ -93,7 +96,9 @@ def conda_with_nounset(job: Job) -> Iterator[Hit]:
                 is_set = None
         is_conda = command.program in ("conda", "mamba") and argv[1:2] == ["activate"]
         if is_conda and is_set is not None and command.outer is None:
-            message = f"set -u (line {is_set.argv[0].line}) is on: scripts that conda runs here read unset variables"
+            message = (
+                f"set -u is on (line {is_set.argv[0].line}), but conda runs scripts here that read unset variables"
+            )
             text = command.argv[0].raw + " " + " ".join(word.raw for word in command.argv[1:])
             yield hit(command.argv[0], message, f"set +u; {text}; set -u")
             return
@@ -110,7 +115,8 @@ def hidden_by_pipe(job: Job) -> Iterator[Hit]:
         start = next((each for each in job.starts if _is_at(each, command) and each.name in WORK), None)
         if start is not None:
             message = (
-                f"the pipe ends as {follows.program} does: where {start.name} fails, the job is COMPLETED all the same"
+                f"the exit code of the pipe is that of {follows.program}: if {start.name} fails, Slurm still "
+                "reports COMPLETED"
             )
             yield hit(start.word, message, "set -o pipefail", edits=line_before(job, command, "set -o pipefail"))
             return
@@ -144,7 +150,8 @@ def module_after_environment(job: Job) -> Iterator[Hit]:
         python = next((name for name in names if PYTHONS.search(name) and not name.startswith("-")), "")
         if activated is not None and command.program in ("module", "ml") and python and command.outer is None:
             message = (
-                f"{python} comes before the environment of line {activated.argv[0].line} on the PATH: its python runs"
+                f"{python} comes before the environment of line {activated.argv[0].line} on the PATH, so its "
+                "python runs"
             )
             repair = f"module load {' '.join(names)}   above line {activated.argv[0].line}"
             yield hit(command.argv[0], message, repair)

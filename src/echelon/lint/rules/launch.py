@@ -29,7 +29,7 @@ def nproc(job: Job) -> Iterator[Hit]:
         if given and count and job.devices_per_node and count != job.devices_per_node:
             word = given[0]
             ranks = "1 rank" if count == 1 else f"{count} ranks"
-            message = f"{ranks} on each node, and the job has {job.devices_per_node} devices there"
+            message = f"{ranks} on each node, but the job has {job.devices_per_node} devices there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
             mistake = hit(word, message, f"{name}={job.devices_per_node}")
             yield mistake if count > job.devices_per_node else replace(mistake, severity="warning")
@@ -58,7 +58,7 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
             continue
         if start.name == "accelerate" and start.option("deepspeed-hostfile", "deepspeed-multinode-launcher"):
             continue
-        message = f"{start.name} starts on the first node alone, and the job has {job.num_nodes}"
+        message = f"{start.name} starts only on the first node, but the job has {job.num_nodes}"
         tasks = "" if not launches else f"--ntasks={job.num_nodes} --ntasks-per-node=1 "
         mistake = hit(start.word, message, f"srun {tasks}{start.name} …")
         is_sure = launches and _waits(job, start)
@@ -94,10 +94,10 @@ def alone_on_several(job: Job) -> Iterator[Hit]:
         if nodes < 2 or start.step is None or job.is_chosen(start.command) or _is_one_task(job, start):
             continue
         if standalone := start.option("standalone"):
-            message = f"--standalone makes each of {nodes} nodes a training of its own: their gradients never meet"
+            message = f"with --standalone each of {nodes} nodes trains alone: the nodes never exchange gradients"
             yield hit(standalone[0], message, _meeting(nodes))
         elif start.option("nnodes") is None:
-            yield hit(start.word, f"without --nnodes each of {nodes} nodes is a training of its own", _meeting(nodes))
+            yield hit(start.word, f"without --nnodes each of {nodes} nodes trains alone", _meeting(nodes))
 
 
 def _is_one_task(job: Job, start: Start) -> bool:
@@ -125,8 +125,8 @@ def nnodes(job: Job) -> Iterator[Hit]:
             if start.step is None and count > nodes and nodes > 1:
                 continue
             word, value = given
-            does = "waits for the others until it gives up" if count > nodes else "leaves the others idle"
-            message = f"{count} nodes are named here, and the job has {nodes}: it {does}"
+            does = "waits for the others until it times out" if count > nodes else "leaves the others idle"
+            message = f"this line names {count} nodes, but the job has {nodes}: it {does}"
             repair = word.text.replace(value, str(nodes)) if "=" in word.text else f"{word.text} {nodes}"
             yield hit(word, message, repair)
 
@@ -146,7 +146,7 @@ def no_meeting(job: Job) -> Iterator[Hit]:
                 )
                 yield hit(address[0], message, _meeting(job.number(given[1])))
         elif given and job.number(given[1]) > 1 and not any(start.option(name) for name in names):
-            message = f"{given[1]} nodes, and no --rdzv-endpoint: each waits on its own localhost:29500"
+            message = f"{given[1]} nodes, but no --rdzv-endpoint: each node waits on its own localhost:29500"
             yield hit(given[0], message, _meeting(job.number(given[1])))
 
 
@@ -161,7 +161,7 @@ def one_process(job: Job) -> Iterator[Hit]:
         tasks = job.step_tasks_per_node(start) * (job.num_nodes if start.step else 1)
         if script is None or tasks > 1 or program is None or not program.is_distributed or _spawns(program):
             continue
-        message = f"one process starts, and the job has {devices} devices: {program.path} is made for a rank on each"
+        message = f"one process starts, but the job has {devices} devices: {program.path} needs a rank for each device"
         yield hit(start.word, message, f"torchrun --standalone --nproc-per-node={devices} {script.raw} …")
         return
 
@@ -175,7 +175,7 @@ def tasks_of_ranks(job: Job) -> Iterator[Hit]:
         if start.step is None or tasks < 2 or any(outer.name in LAUNCHERS for outer in start.outer):
             continue
         if tasks != job.devices_per_node:
-            message = f"{tasks} ranks on each node, and the job has {job.devices_per_node} devices there"
+            message = f"{tasks} ranks on each node, but the job has {job.devices_per_node} devices there"
             yield hit(start.word, message, f"--ntasks-per-node={job.devices_per_node}")
 
 
@@ -200,7 +200,7 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
         for word in command.words:
             used = f"${name}" in word.live or f"{{{name}}}" in word.live
             if used and command.program not in ("echo", "printf"):
-                is_value = f"is {option.value!r}, which is no number" if option else "is set by --gpus-per-node alone"
+                is_value = f"is {option.value!r}, which is not a number" if option else "is set only by --gpus-per-node"
                 repair = word.raw.replace(name, words()["slurm"]["variable"] + "GPUS_ON_NODE")
                 yield hit(word, f"{name} {is_value}", repair, becomes=repair)
 
@@ -213,7 +213,7 @@ def processes_of_accelerate(job: Job) -> Iterator[Hit]:
         wanted = job.devices_per_node * nodes
         if given and count and wanted and count != wanted:
             word, value = given
-            message = f"{count} processes in all, and the job has {nodes} × {job.devices_per_node} = {wanted} devices"
+            message = f"{count} processes in all, but the job has {nodes} × {job.devices_per_node} = {wanted} devices"
             repair = word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
             mistake = hit(word, message, repair)
             yield mistake if count > wanted else replace(mistake, severity="warning")
@@ -240,7 +240,7 @@ def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[
             and given != there
             and place is not None
         ):
-            message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, and the job has {there}"
+            message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, but the job has {there}"
             mistake = hit(place, message, f"Trainer({name}={there}, …)")
             is_idle = name == "devices" and given < there
             yield replace(mistake, severity="warning") if is_idle else mistake

@@ -63,7 +63,7 @@ def too_long(job: Job) -> Iterator[Hit]:
         return
     if asked > row.max_minutes:
         most = units.slurm_time(row.max_minutes)
-        message = f"{units.slurm_time(asked)} are asked for, and {row.name} gives at most {most}"
+        message = f"the job asks for {units.slurm_time(asked)}, but {row.name} gives at most {most}"
         yield hit(option, message, f"--time={most}")
 
 
@@ -83,10 +83,10 @@ def too_many_nodes(job: Job) -> Iterator[Hit]:
     if row is None or option is None:
         return
     if row.max_nodes is not None and job.num_nodes > row.max_nodes:
-        message = f"{job.num_nodes} nodes are asked for, and {row.name} gives a job at most {row.max_nodes}"
+        message = f"the job asks for {job.num_nodes} nodes, but {row.name} gives a job at most {row.max_nodes}"
         yield hit(option, message, f"--nodes={row.max_nodes}")
     elif row.min_nodes is not None and job.num_nodes < row.min_nodes:
-        message = f"{job.num_nodes} nodes are asked for, and {row.name} takes jobs of at least {row.min_nodes}"
+        message = f"the job asks for {job.num_nodes} nodes, but {row.name} needs at least {row.min_nodes}"
         yield hit(option, message, f"--nodes={row.min_nodes}")
 
 
@@ -103,15 +103,17 @@ def devices(job: Job) -> Iterator[Hit]:
     name, total = option.name, job.devices_per_node * job.num_nodes
     there = min(filter(None, (row.max_devices_per_node, kind.num_devices)), default=0)
     if there and job.devices_per_node > there:
-        message = f"{job.devices_per_node} devices of each node are asked for, and {row.name} has nodes of {there}"
+        message = (
+            f"the job asks for {job.devices_per_node} devices of each node, but the nodes of {row.name} have {there}"
+        )
         prefix = f"{kind.gres}:" if name == "gres" else ""
         yield hit(
             option, message, f"--{name}={prefix}{there}" if name != "gpus-per-task" else f"--gpus-per-node={there}"
         )
     elif row.max_devices is not None and total > row.max_devices:
-        yield hit(option, f"{total} devices are asked for, and {row.name} gives a job at most {row.max_devices}")
+        yield hit(option, f"the job asks for {total} devices, but {row.name} gives a job at most {row.max_devices}")
     elif row.min_devices is not None and total < row.min_devices:
-        yield hit(option, f"{total} devices are asked for, and {row.name} takes jobs of at least {row.min_devices}")
+        yield hit(option, f"the job asks for {total} devices, but {row.name} needs at least {row.min_devices}")
 
 
 def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
@@ -119,7 +121,7 @@ def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
     most = max((count for count in counts if count), default=0)
     if most and None not in counts and job.devices_per_node > most and job.machine is not None:
         message = (
-            f"{job.devices_per_node} devices of each node are asked for, and {job.machine.title} has at most {most}"
+            f"the job asks for {job.devices_per_node} devices of each node, but {job.machine.title} has at most {most}"
         )
         yield hit(option, message, f"--gpus-per-node={most}")
 
@@ -137,7 +139,7 @@ def cores(job: Job) -> Iterator[Hit]:
         why = f" ({reserved} of {job.kind.num_cores} are reserved)" if reserved else ""
         parts = (job.tasks_per_node or 1) if option.name == "cpus-per-task" else job.devices_per_node
         product = f"{parts} × {job.number(option.value)} = " if parts > 1 else ""
-        message = f"{product}{job.cores_per_node} cores of a node are asked for, and {usable} are for jobs{why}"
+        message = f"the job asks for {product}{job.cores_per_node} cores of a node, but jobs can use {usable}{why}"
         yield hit(option, message, f"--{option.name}={max(1, usable // parts)}")
 
 
@@ -146,7 +148,7 @@ def memory(job: Job) -> Iterator[Hit]:
     option, there = job.memory_option, job.kind.memory_bytes if job.kind else None
     if option and there and job.memory_bytes_per_node > there:
         asked = units.size(job.memory_bytes_per_node)
-        message = f"{asked} of a node are asked for, and {units.size(there)} are for jobs"
+        message = f"the job asks for {asked} of a node, but jobs can use {units.size(there)}"
         repair = f"--mem={units.slurm_size(there)}"
         yield hit(option, message, repair, becomes=repair if option.name == "mem" else "")
 

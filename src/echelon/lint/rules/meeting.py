@@ -40,14 +40,14 @@ def fixed_port(job: Job) -> Iterator[Hit]:
         return
     variable = job.last("MASTER_PORT")
     if variable and re.fullmatch(r"\d{4,5}", variable.value):
-        yield hit(variable.word, f"port {variable.value} is the same in every job, and the node may be shared", _port())
+        yield hit(variable.word, f"every job uses port {variable.value}, and jobs may share the node", _port())
         return
     for start in job.started("torchrun", "accelerate"):
         given = start.option("master-port", "main-process-port", "rdzv-endpoint")
         found = re.search(r"(?:^|:)(\d{4,5})$", given[1]) if given else None
         if given and found:
             word = given[0]
-            message = f"port {found[1]} is the same in every job, and the node may be shared"
+            message = f"every job uses port {found[1]}, and jobs may share the node"
             yield hit(word, message, f"{_port()}   and here $MASTER_PORT")
 
 
@@ -60,15 +60,15 @@ def wrong_host(job: Job) -> Iterator[Hit]:
         if in_task and HOST.search(variable.value) and job.num_nodes > 1:
             yield hit(
                 variable.word,
-                f"each node names itself: {job.num_nodes} nodes wait in {job.num_nodes} places",
+                f"each node gives its own name: {job.num_nodes} nodes wait in {job.num_nodes} places",
                 _first_node(),
             )
         elif not job.is_batch and in_task and HOST.search(variable.value):
-            yield hit(variable.word, "every task runs this, and each node names itself", _first_node())
+            yield hit(variable.word, "every task runs this line, and each node gives its own name", _first_node())
         elif LOOPBACK.match(variable.value) and job.num_nodes > 1:
             yield hit(
                 variable.word,
-                f"{variable.value} is each node itself, and the job has {job.num_nodes} nodes",
+                f"{variable.value} means each node itself, but the job has {job.num_nodes} nodes",
                 _first_node(),
             )
     for start in job.started("torchrun"):
@@ -77,7 +77,7 @@ def wrong_host(job: Job) -> Iterator[Hit]:
             continue
         nodes = job.step_nodes(start)
         if LOOPBACK.match(given[1]) or (_in_task(start.command) and HOST.search(given[1])):
-            yield hit(given[0], f"{given[1]} is each node itself, and the job has {nodes} nodes", _first_node())
+            yield hit(given[0], f"{given[1]} means each node itself, but the job has {nodes} nodes", _first_node())
 
 
 def _in_task(command: Command) -> bool:
@@ -112,7 +112,7 @@ def tool_in_container(job: Job) -> Iterator[Hit]:
         for word in command.words:
             found = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
             if found and not re.search(r"[\w/.-]" + found[1], word.text):
-                message = f"{found[1]} runs inside of the container, which has no Slurm"
+                message = f"{found[1]} runs inside the container, which has no Slurm"
                 yield hit(word, message, f"{_first_node()}   before {outer.name}")
 
 
@@ -143,7 +143,7 @@ def not_exported(job: Job) -> Iterator[Hit]:
         if name in GIVEN_BY_LAUNCHERS and not is_needed:
             continue  # a launcher sets it, or nobody reads it
         what = variable.word.raw.partition("\n")[0]
-        message = f"{name} is not exported: no program that is started sees it"
+        message = f"{name} is not exported: the programs that the script starts do not see it"
         mistake = hit(variable.word, message, f"export {what}", edits=_exported(variable))
         yield mistake if is_needed else replace(mistake, severity="warning")
 
@@ -185,7 +185,7 @@ def read_too_early(job: Job) -> Iterator[Hit]:
         for word in command.words:
             found = mine.search(word.live)
             if found and _matters(word):
-                message = f"${found[1]} is read before srun: it is 0 for all {num_tasks} tasks"
+                message = f"the shell reads ${found[1]} before srun: it is 0 for all {num_tasks} tasks"
                 if re.search(r"(?i)(?:node|machine)[_-]rank", word.text) and _meets_by_itself(job):
                     continue
                 placed = hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
@@ -195,7 +195,7 @@ def read_too_early(job: Job) -> Iterator[Hit]:
         if found:
             line = document.line + document.text[: found.start()].count("\n")
             column = found.start() - document.text.rfind("\n", 0, found.start())
-            message = f"${found[1]} is read while the file is written: it is 0 for all {num_tasks} tasks"
+            message = f"the shell reads ${found[1]} while it writes the file: it is 0 for all {num_tasks} tasks"
             yield Hit(line=line, column=column, width=len(found.group()), message=message, repair=f"\\${found[1]}")
 
 
@@ -227,7 +227,7 @@ def differing_id(job: Job) -> Iterator[Hit]:
     for start in job.started("torchrun"):
         given = start.option("rdzv-id")
         if given and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", given[1]) and _in_task(start.command):
-            message = f"each node evaluates {given[1]} for itself, and they never meet"
+            message = f"each node evaluates {given[1]} itself, so the nodes never meet"
             becomes = given[0].raw.replace(given[1], f"${_slurm('JOB_ID')}") if "=" in given[0].raw else ""
             yield hit(given[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
 
@@ -241,7 +241,7 @@ def no_local_rank(job: Job) -> Iterator[Hit]:
         who = f": {reads[0]} reads it" if reads else ", which most scripts read"
         yield hit(
             first.word,
-            f"RANK and WORLD_SIZE are set, LOCAL_RANK is not{who}",
+            f"RANK and WORLD_SIZE are set, but LOCAL_RANK is not{who}",
             f"export LOCAL_RANK=${_slurm('LOCALID')}",
         )
         return
@@ -249,7 +249,7 @@ def no_local_rank(job: Job) -> Iterator[Hit]:
     for start in job.started("python", "python3"):
         many = start.step is not None and job.step_tasks_per_node(start) > 1
         if reads and many and not launched and "LOCAL_RANK" not in assigned:
-            message = f"srun sets no LOCAL_RANK, and {reads[0]} reads it"
+            message = f"srun does not set LOCAL_RANK, but {reads[0]} reads it"
             yield hit(
                 start.word,
                 message,

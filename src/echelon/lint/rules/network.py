@@ -56,7 +56,7 @@ def no_interface(job: Job) -> Iterator[Hit]:
     if row is None or start is None or job.num_nodes < 2 or _provides(job) or _sources(job):
         return
     if row.name not in _meant_names(job, row.name):
-        message = f"{job.num_nodes} nodes, and {row.name} is not set: {row.why}"
+        message = f"{job.num_nodes} nodes, but {row.name} is not set: {row.why}"
         repair = f"export {row.name}={row.value}"
         yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
 
@@ -117,7 +117,7 @@ def no_cache(job: Job) -> Iterator[Hit]:
     if row not in _meant_names(job, row):
         ranks = job.devices_per_node * job.num_nodes
         job_id = f"${words()['slurm']['variable']}JOB_ID"
-        message = f"{row} is not set: {ranks} ranks keep MIOpen's database in one home folder"
+        message = f"{row} is not set: {ranks} ranks share one MIOpen database in the home folder"
         repair = f'export {row}="/tmp/$USER-miopen-{job_id}" MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen-{job_id}"'
         yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
 
@@ -138,7 +138,7 @@ def misspelt(job: Job) -> Iterator[Hit]:
         if near:
             repair = variable.word.raw.replace(name, near[0], 1)
             edits = _called(job, name, near[0]) if len(near) == 1 else ()
-            yield hit(variable.word, f"nothing reads {name}; {near[0]} is read", repair, edits=edits)
+            yield hit(variable.word, f"nothing reads {name}; programs read {near[0]}", repair, edits=edits)
 
 
 def renamed(job: Job) -> Iterator[Hit]:
@@ -166,7 +166,7 @@ def slow(job: Job) -> Iterator[Hit]:
     table = words()["variables"]["slow"]
     for variable in _once(job):
         if table.get(variable.name, "") == variable.value and variable.value:
-            message = f"{variable.name}={variable.value} is for finding errors: everything is slower with it"
+            message = f"{variable.name}={variable.value} is for debugging: it slows everything down"
             yield hit(variable.word, message, f"unset {variable.name}")
 
 
@@ -191,7 +191,9 @@ def binds(job: Job) -> Iterator[Hit]:
         if row is None or bound or re.search(r"(^| )(-B|--bind|--mount)", given) or job.num_nodes < 2:
             continue
         needed = ", ".join(row.binds[:3])
-        message = f"no folder of the host is bound, and {job.num_nodes} nodes need {needed} for the fast network"
+        message = (
+            f"the container sees no folder of the host, but {job.num_nodes} nodes need {needed} for the fast network"
+        )
         yield hit(start.word, message, f"{start.name} exec -B {','.join(row.binds)} …")
 
 
@@ -212,9 +214,7 @@ def conda(job: Job) -> Iterator[Hit]:
     for command in job.commands:
         for word in command.words:
             if command.outer is None and re.search(r"\$\{?WITH_CONDA\b", word.live) and job.last("WITH_CONDA") is None:
-                message = (
-                    "$WITH_CONDA is set inside of the image alone: here it is empty, and no environment is activated"
-                )
+                message = "only the image sets $WITH_CONDA: it is empty here, so no environment is activated"
                 is_quoted = word.raw[:1] == '"' == word.raw[-1:] and "'" not in word.text
                 is_alone = is_quoted and word.raw.count("$") == 1 and not re.search(r"[\\`]", word.raw)
                 repair = f"'{word.text}'" if is_quoted else "'$WITH_CONDA; python …'"

@@ -35,9 +35,13 @@ def no_device(program: Program) -> Iterator[Hit]:
         is_open = isinstance(backend, (ast.Name, ast.Attribute)) and bare is not None and not _chooses(program)
         is_given = call.args or call.keywords or "cuda" in program.text
         if is_given and (_uses_nccl(call) or is_open):
-            message = "no device is chosen: calls that name no device, such as barrier, use device 0 in every rank"
+            message = (
+                "the script chooses no device: calls that name no device, such as barrier, use device 0 in every rank"
+            )
             if bare is not None:
-                message = f"no device is chosen: {ast.unparse(bare)} in line {bare.lineno} is device 0 in every rank"
+                message = (
+                    f"the script chooses no device: {ast.unparse(bare)} in line {bare.lineno} is device 0 in every rank"
+                )
             yield program.hit(call, message, 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))')
             return
 
@@ -92,7 +96,7 @@ def first_device(program: Program) -> Iterator[Hit]:
         zero = _zero(call)
         if zero is not None and not program.is_guarded(call) and "VISIBLE_DEVICES" not in " ".join(program.texts):
             repair = program.source(call).replace("0", 'int(os.environ["LOCAL_RANK"])')
-            yield program.hit(call, "device 0 is the same one for every rank of a node", repair)
+            yield program.hit(call, "device 0 is the same device for every rank of a node", repair)
 
 
 def global_as_local(program: Program) -> Iterator[Hit]:
@@ -109,7 +113,7 @@ def global_as_local(program: Program) -> Iterator[Hit]:
         if isinstance(chosen, ast.JoinedStr) and (found := re.search(r"cuda:\{(\w+)\}", ast.unparse(chosen))):
             named = found[1]
         if named and named in ranks:
-            message = f"{named} is the number among all ranks: on the second node there is no such device"
+            message = f"{named} is the number among all ranks: the second node has no such device"
             yield program.hit(call, message, 'int(os.environ["LOCAL_RANK"])')
             return
 
@@ -156,7 +160,7 @@ def argument(program: Program) -> Iterator[Hit]:
     for call in program.called("add_argument"):
         first = constant(call.args[0]) if call.args else None
         if first in ("--local_rank", "--local-rank"):
-            message = f"torchrun passes no {first}: it is the default in every rank; LOCAL_RANK is in the environment"
+            message = f"torchrun does not pass {first}: every rank gets the default; LOCAL_RANK is in the environment"
             yield program.hit(call, message, 'local_rank = int(os.environ["LOCAL_RANK"])')
 
 

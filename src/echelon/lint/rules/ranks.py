@@ -41,7 +41,7 @@ def collective_on_some(program: Program) -> Iterator[Hit]:
         if guard is None or not is_of_one(program, guard.test) or _pairs(program, guard, call):
             continue
         who = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
-        message = f"only {who} come here, and {tail(call.func)} waits for all"
+        message = f"only {who} run this line, but {tail(call.func)} waits for all ranks"
         repair = f"move it out of the if of line {guard.lineno}"
         yield program.hit(call, message, repair, _moved_out(program, guard, call))
 
@@ -100,8 +100,8 @@ def exit_on_some(program: Program) -> Iterator[Hit]:
             and any(call is inner for inner in ast.walk(guard))
         ):
             who = f"the ranks of `{ast.unparse(guard.test)}`"
-            message = f"only {who} end here, and the others wait for them in {tail(after[0].func)}"
-            yield program.hit(call, message, "raise an error in every rank: broadcast the decision first")
+            message = f"only {who} end here, but the others wait for them in {tail(after[0].func)}"
+            yield program.hit(call, message, "broadcast the decision first, then raise the error in every rank")
 
 
 def saves_everywhere(program: Program) -> Iterator[Hit]:
@@ -113,7 +113,7 @@ def saves_everywhere(program: Program) -> Iterator[Hit]:
             continue
         path = ast.unparse(call.args[1]) if len(call.args) > 1 else ast.unparse(keyword(call, "f") or call)
         if "rank" not in path.lower():
-            message = f"every rank writes {path}: the file is whole only by luck"
+            message = f"every rank writes {path}: the ranks overwrite each other's data"
             yield program.hit(call, message, f"if torch.distributed.get_rank() == 0:\n    {ast.unparse(call)}")
 
 
@@ -138,7 +138,7 @@ def node_instead_of_job(program: Program) -> Iterator[Hit]:
             continue
         text = ast.unparse(guard.test)
         if _is_first_of_node(program, guard.test):
-            message = f"`{text}` (line {guard.lineno}) is true once on every node: each writes the same file"
+            message = f"`{text}` (line {guard.lineno}) is true once on every node, so each node writes the same file"
             yield program.hit(call, message, "if torch.distributed.get_rank() == 0:")
 
 
@@ -202,7 +202,7 @@ def fixed_port(program: Program) -> Iterator[Hit]:
                 and digits.is_number(str(value))
                 and not _is_fallback(program, node)
             ):
-                message = f"port {value} is the same in every run: two on one node meet each other"
+                message = f"port {value} is the same in every run: two runs on one node conflict"
                 owner, name, port = (program.source(each) for each in (target.value, target.slice, node.value))
                 becomes = f"{owner}.setdefault({name}, {port})"
                 is_alone = len(node.targets) == 1 and isinstance(value, str)
@@ -212,7 +212,7 @@ def fixed_port(program: Program) -> Iterator[Hit]:
             found = re.fullmatch(r"tcp://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)", node.value)
             if found and "init_process_group" in program.words and found[1] != "0":
                 yield program.hit(
-                    node, f"port {found[1]} is the same in every run: two on one node meet each other", '"env://"'
+                    node, f"port {found[1]} is the same in every run: two runs on one node conflict", '"env://"'
                 )
 
 

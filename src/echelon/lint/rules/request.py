@@ -38,17 +38,17 @@ def unknown_option(job: Job) -> Iterator[Hit]:
         if bare.partition("=")[0] in known and option.name.startswith("-"):
             dashes = "one dash" if option.written[1:2] != "-" else "too many dashes"
             repair = f"--{option.written.lstrip('-')}"
-            yield hit(option, f"{option.written} has {dashes}, a long option has two", repair, becomes=repair)
+            yield hit(option, f"{option.written} has {dashes}; a long option has two", repair, becomes=repair)
             continue
         if not option.name.startswith("-") and option.written.startswith("--"):
             yield from _of_nobody(option, known)
         elif not PLACEHOLDER.search(option.written):
-            yield hit(option, f"{option.written} is no option, and options alone stand on this line")
+            yield hit(option, f"{option.written} is not an option, but this line holds only options")
     for start in job.started("srun"):
         for word in start.words:
             bare = word.text.lstrip("-").partition("=")[0]
             if re.match(r"-[A-Za-z][\w-]{2,}", word.raw) and bare in known and len(bare) > 2:
-                message = f"{word.text} has one dash, a long option has two"
+                message = f"{word.text} has one dash; a long option has two"
                 yield hit(word, message, f"-{word.text}", becomes=f"-{word.raw}")
 
 
@@ -60,14 +60,14 @@ def _of_nobody(option: Option, known: frozenset[str]) -> Iterator[Hit]:
     near = difflib.get_close_matches(option.name, known, n=1, cutoff=0.6)
     repair = option.written.replace(option.name, near[0], 1) if near else ""
     if option.name in table["steps"]["alone"]:
-        yield hit(option, f"--{option.name} is an option of srun alone", f"srun {option.written} …")
+        yield hit(option, f"only srun has the option --{option.name}", f"srun {option.written} …")
         return
     is_sure = len(difflib.get_close_matches(option.name, known, n=2, cutoff=SURE)) == 1
     is_slip = is_sure or any(_is_slip(option.name, name) for name in known)
     if is_slip:
         yield hit(option, f"Slurm has no option --{option.name}", repair, becomes=repair if is_sure else "")
         return
-    message = f"Slurm itself has no option --{option.name}: it is taken where the site has added it"
+    message = f"Slurm itself has no option --{option.name}: it works only where the site has added it"
     yield replace(hit(option, message, repair), severity="note")
 
 
@@ -171,18 +171,18 @@ def placeholder(job: Job) -> Iterator[Hit]:
     for option in job.header.options:
         match = PLACEHOLDER.search(option.written)
         if match and option.name not in ("job-name", "comment"):
-            placed = hit(option, f"{match.group()} has not been filled in", f"--{option.name}=…")
+            placed = hit(option, f"{match.group()} is a placeholder: replace it", f"--{option.name}=…")
             yield replace(placed, severity="warning") if option.name in LABELS else placed
     for command in job.script.commands:
         for word in command.argv if command.outer is None else ():
             text = re.sub(r"'[^']*'|\$\{\{?[^}]*\}\}?", "", word.raw)
             if match := re.search(r"\{\{.*?\}\}|project_(?:X+|x+|0{6,})\b|\bYOUR_\w+", text):
-                yield hit(word, f"{match.group()} has not been filled in")
+                yield hit(word, f"{match.group()} is a placeholder: replace it")
     for number, line in enumerate(job.lines, 1):
         code = "" if line.lstrip().startswith("#") or number in job.document_lines else line
         if job.is_batch and (match := re.search(r"(?<![<\w])<[a-z][a-z_ -]*>(?!\w)", code)):
             at, text = match.start() + 1, match.group()
-            message = f"{text} has not been filled in; the shell reads it as redirections from and to files"
+            message = f"{text} is a placeholder: replace it; the shell reads it as redirections from and to files"
             yield Hit(line=number, column=at, width=len(text), message=message)
 
 
@@ -194,7 +194,7 @@ def unexpanded(job: Job) -> Iterator[Hit]:
             continue
         becomes = _with_patterns(option)
         repair = becomes or f"{words()['slurm']['submit']} {option.written} …   there the shell fills it in"
-        message = f"{found.group()} stays as it is: Slurm reads this line, and no shell does"
+        message = f"Slurm reads {found.group()} as plain text, because no shell reads this line"
         severity = "warning" if option.name in LABELS else ""
         yield replace(hit(option, message, repair, becomes=becomes), severity=severity)
 
@@ -213,7 +213,7 @@ def no_first_line(job: Job) -> Iterator[Hit]:
     if job.is_batch and not job.text.startswith("#!"):
         first = job.lines[0] if job.lines else ""
         submit = words()["slurm"]["submit"]
-        message = f"the first line is {first.strip()[:40]!r} and not #!/bin/bash: {submit} takes no such script"
+        message = f"the first line is {first.strip()[:40]!r} instead of #!/bin/bash: {submit} refuses this script"
         edits = _first_line(job.lines)
         yield Hit(line=1, width=max(1, len(first)), message=message, repair="#!/bin/bash", edits=edits)
 
@@ -234,7 +234,7 @@ def no_account(job: Job) -> Iterator[Hit]:
         and "partition" in job.header.last
         and not job.option("account")
     ):
-        message = f"no account is named, and {job.machine.title} bills every job to one"
+        message = f"the script names no account, but {job.machine.title} bills every job to an account"
         yield hit(job.header.last["partition"], message, "--account=project_…")
 
 
@@ -246,7 +246,7 @@ def personal_path(job: Job) -> Iterator[Hit]:
                 path = found.group()
                 repair = word.text.replace(path, "$HOME", 1) if "\n" not in word.text else "$HOME"
                 if not re.match(r"/(?:home|users|u)/me\b", path):
-                    yield hit(word, f"{path} is one person's folder: nobody else can run this", repair)
+                    yield hit(word, f"{path} is the folder of one person: nobody else can run this script", repair)
 
 
 def total_tasks(job: Job) -> Iterator[Hit]:
@@ -257,9 +257,9 @@ def total_tasks(job: Job) -> Iterator[Hit]:
     count = job.number(total.value)
     if count > job.num_nodes and not job.devices_per_node * job.num_nodes == count == 0:
         each, rest = divmod(count, job.num_nodes)
-        message = f"{count} tasks on {job.num_nodes} nodes: nothing says that each node gets {each}"
+        message = f"{count} tasks on {job.num_nodes} nodes: no option gives each node {each}"
         if rest:
-            message = f"{count} tasks cannot be the same number on each of {job.num_nodes} nodes"
+            message = f"Slurm cannot give each of {job.num_nodes} nodes the same part of {count} tasks"
         repair = f"--ntasks-per-node={each or 1}"
         yield hit(total, message, repair, becomes="" if rest else repair)
 

@@ -31,7 +31,7 @@ def folder_of_output(job: Job) -> Iterator[Hit]:
         path = folder.rstrip("/").removeprefix("./")
         maker = next((command for command in job.commands if _makes(command, path)), None)
         if maker is not None:
-            message = f"{folder} is made by the job (line {maker.argv[0].line}), and the log is opened before that"
+            message = f"the job makes {folder} (line {maker.argv[0].line}), but Slurm opens the log earlier"
             submit = words()["slurm"]["submit"]
             yield hit(option, message, f"mkdir -p {folder} && {submit} {os.path.basename(job.path)}")
             return
@@ -52,7 +52,7 @@ def one_core_each(job: Job) -> Iterator[Hit]:
     tasks = job.tasks_per_node
     is_on_each = any(start.step is not None and not _other_tasks(start) for start in job.started("python", "python3"))
     if tasks > 1 and is_on_each and tasks == job.devices_per_node:
-        message = f"{tasks} tasks on each node and no --cpus-per-task: each gets one core, for its loaders too"
+        message = f"{tasks} tasks on each node, but no --cpus-per-task: each task, with its loaders, gets one core"
         yield hit(option, message, "--cpus-per-task=8   or as many cores as the node has for each device")
 
 
@@ -72,9 +72,9 @@ def contradicting_tasks(job: Job) -> Iterator[Hit]:
         product = num_nodes * job.asked("ntasks-per-node")
         if product != count:
             shown = f"{num_nodes} nodes × {job.asked('ntasks-per-node')} tasks = {product}"
-            yield hit(total, f"{count} tasks in all, and {shown}: --ntasks wins", f"--ntasks={product}")
+            yield hit(total, f"{count} tasks in all, but {shown}: --ntasks wins", f"--ntasks={product}")
     elif count < num_nodes:
-        message = f"{count} {'task' if count == 1 else 'tasks'} on {num_nodes} nodes: Slurm takes {count} of them"
+        message = f"{count} {'task' if count == 1 else 'tasks'} on {num_nodes} nodes: Slurm uses only {count} of them"
         yield hit(total, message, f"--ntasks={num_nodes}")
 
 
@@ -103,13 +103,13 @@ def signal(job: Job) -> Iterator[Hit]:
             yield hit(option, message, f"--signal=B:{option.value}")
         return
     if not traps and not any(command.program == "exec" for command in job.commands):
-        message = f"the batch shell gets {name} and has no trap for it: the signal ends the job"
+        message = f"the batch shell gets {name} but has no trap for it, so the signal ends the job"
         yield hit(option, message, f"trap 'your commands' {name}   or --signal={name}@… for the steps")
         return
     behind = [each for each in job.starts if traps and each.word.line > traps[0].argv[0].line and not each.outer]
     step = next((each for each in behind if each.name in ("srun", "python", "python3", *LAUNCHERS)), None)
     if step is not None and not any(_is_behind(job, each.command) for each in behind):
-        message = f"bash runs the trap for {name} only after {step.name} has ended: it comes too late"
+        message = f"bash runs the trap for {name} only after {step.name} has ended: the trap comes too late"
         yield hit(step.word, message, f"{step.name} … &\nwait")
 
 
@@ -129,7 +129,7 @@ def overwritten(job: Job) -> Iterator[Hit]:
     option = job.option("requeue")
     is_kept = job.value("open-mode").startswith("a")
     if option is not None and not is_kept and not job.value("output").startswith("/dev/null"):
-        message = "a job that is queued again empties its log: what the first run said is lost"
+        message = "Slurm empties the log when it requeues the job: the output of the first run is lost"
         yield hit(option, message, "--open-mode=append")
 
 
@@ -145,7 +145,7 @@ def empty_environment(job: Job) -> Iterator[Hit]:
     loads = any(command.program in ("module", "ml", "source", ".", "conda", "export") for command in job.commands)
     for start in job.started("srun"):
         if not is_undone and loads and start.option("export") is None:
-            message = f"{option.written} holds for srun too: its tasks get nothing of what this script sets or loads"
+            message = f"{option.written} also applies to srun: its tasks get nothing that this script sets or loads"
             yield hit(start.word, message, "srun --export=ALL …")
             return
 
@@ -166,7 +166,7 @@ def no_device_asked(job: Job) -> Iterator[Hit]:
         wanted = wanted or next((word for word in _signs(job)), None)
         if wanted is not None or line:
             why = wanted.text if wanted else f"{program.path}, line {line}," if program else ""
-            message = f"no device is asked for, and {why} wants one"
+            message = f"the job asks for no device, but {why} needs one"
             yield hit(wanted or start.word, message, "--gpus-per-node=1   or what the site's guide says")
             return
 

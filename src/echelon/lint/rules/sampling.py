@@ -38,7 +38,7 @@ def no_set_epoch(program: Program) -> Iterator[Hit]:
     for call in program.called("DistributedSampler"):
         if constant(keyword(call, "shuffle")) is not False and _is_of_training(program, call):
             name = _target(program, call) or _of_loader(program, call)
-            message = "set_epoch is never called: every epoch has the order of the first"
+            message = "the script never calls set_epoch, so every epoch has the order of the first epoch"
             repair = f"for epoch in range(epochs):\n    {name}.set_epoch(epoch)"
             yield program.hit(call, message, repair, _told(program, call, name))
             return
@@ -97,7 +97,7 @@ def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
         sampler = keyword(call, "sampler") or keyword(call, "batch_sampler")
         is_real = isinstance(sampler, (ast.Call, ast.Name, ast.Attribute)) and ast.unparse(sampler) not in open_names
         if constant(keyword(call, "shuffle")) is True and is_real:
-            message = "shuffle=True and a sampler: DataLoader takes one of them, and raises ValueError"
+            message = "DataLoader gets shuffle=True and a sampler, accepts only one of them, and raises ValueError"
             shuffle = keyword(call, "shuffle")
             yield program.hit(call, message, "shuffle=False", program.edit(shuffle, "False") if shuffle else ())
 
@@ -128,7 +128,7 @@ def same_samples(program: Program) -> Iterator[Hit]:
         if is_plain and (keyword(call, "shuffle") is not None or not _trains_with(program, call)):
             continue
         if not program.is_guarded(call):
-            message = "no sampler shares the samples out: every rank reads all of them"
+            message = "no sampler distributes the samples: every rank reads all of them"
             repair = "DataLoader(data, sampler=DistributedSampler(data), …)   without shuffle=True"
             yield program.hit(call, message, repair)
 
@@ -175,7 +175,8 @@ def unseeded_split(program: Program) -> Iterator[Hit]:
             name = tail(call.func)
             given = "generator=torch.Generator().manual_seed(0)" if name == "random_split" else "random_state=0"
             message = (
-                f"{name} without a seed: each rank draws other samples, and one's validation is another's training"
+                f"{name} has no seed: each rank draws other samples, so a sample can be for validation on one "
+                "rank and for training on another"
             )
             yield program.hit(call, message, f"{name}(…, {given})")
 
@@ -195,7 +196,7 @@ def metric_of_a_part(program: Program) -> Iterator[Hit]:
     for call in program.called("print", "info", "log", "add_scalar"):
         names = [inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name) and METRIC.search(inner.id)]
         if names and program.guard(call) is not None:
-            message = f"{names[0]} is of one rank's samples, and nothing adds the others'"
+            message = f"{names[0]} holds only one rank's samples; no all-reduce adds the other ranks'"
             yield program.hit(
                 call, message, f"torch.distributed.all_reduce({names[0]})   before it is divided and shown"
             )
@@ -215,7 +216,10 @@ def length_of_all(program: Program) -> Iterator[Hit]:
             continue
         text = ast.unparse(node.right)
         if re.fullmatch(r"len\([\w.]*(?:loader|dataloader)\w*\.dataset\)", text):
-            message = f"{text} counts the samples of all ranks, {ast.unparse(node.left)[:40]} those of one"
+            message = (
+                f"{text} counts the samples of all ranks, but {ast.unparse(node.left)[:40]} counts the samples of "
+                "one rank"
+            )
             yield program.hit(node, message, "all_reduce the count first, or divide by len(loader.sampler)")
 
 

@@ -70,11 +70,11 @@ def not_json(settings: Settings) -> Iterator[Hit]:
             repair = "remove the comment"
             if text.startswith(("//", "#")):
                 edits = (Edit(line=error.lineno, column=1, old=f"{settings.lines[error.lineno - 1]}\n", new=""),)
-        message = f"{what}: nothing of this file is read"
+        message = f"{what}: no program can read this file"
         line, column = (edits[0].line, edits[0].column) if edits else (error.lineno, max(1, error.colno))
         yield Hit(line=line, column=column, message=message, repair=repair, edits=edits)
     except RecursionError:
-        yield Hit(line=1, message="nested too deeply: nothing of this file is read")
+        yield Hit(line=1, message="the nesting is too deep: no program can read this file")
 
 
 def _comma(text: str, at: int) -> Edit | None:
@@ -96,12 +96,12 @@ def batch_sizes(settings: Settings) -> Iterator[Hit]:
     ranks = next((job.devices_per_node * job.num_nodes for job in settings.jobs if job.devices_per_node), 0)
     if total % (micro * steps):
         product = f"{micro} × {steps} = {micro * steps}"
-        message = f"train_batch_size {total} is no multiple of {product}: it fits no number of ranks"
+        message = f"train_batch_size {total} is not a multiple of {product}: it fits no number of ranks"
         yield settings.hit(
             "train_batch_size", message, f'"train_batch_size": {max(1, total // (micro * steps)) * micro * steps}'
         )
     elif ranks and total != micro * steps * ranks:
-        message = f"train_batch_size {total}, and {micro} × {steps} × {ranks} ranks = {micro * steps * ranks}"
+        message = f"train_batch_size {total}, but {micro} × {steps} × {ranks} ranks = {micro * steps * ranks}"
         yield settings.hit("train_batch_size", message, f'"train_batch_size": {micro * steps * ranks}')
 
 
@@ -110,7 +110,9 @@ def two_precisions(settings: Settings) -> Iterator[Hit]:
     on = [name for name in ("fp16", "bf16") if _is_on(settings.values.get(name))]
     if len(on) == 2:
         yield settings.hit(
-            "bf16", "fp16 and bf16 are both enabled: DeepSpeed takes one of them", '"fp16": {"enabled": false}'
+            "bf16",
+            "fp16 and bf16 are both enabled, but DeepSpeed accepts only one of them",
+            '"fp16": {"enabled": false}',
         )
 
 
@@ -128,7 +130,7 @@ def bf16(settings: Settings) -> Iterator[Hit]:
         key = "bf16" if _is_on(settings.values.get("bf16")) else "mixed_precision"
         yield settings.hit(
             key,
-            f"bf16, and {chips[0]} has none of its own",
+            f"bf16, but {chips[0]} has no bf16 hardware",
             "mixed_precision: fp16" if key != "bf16" else '"fp16": {"enabled": true}',
         )
 
@@ -142,7 +144,7 @@ def processes(settings: Settings) -> Iterator[Hit]:
         found = re.search(rf"^\s*{key}:\s*([0-9]{{1,9}})\s*$", settings.text, re.MULTILINE)
         overruled = any(start.option(key.replace("_", "-")) for start in job.started("accelerate"))
         if found and int(found[1]) != there and not overruled and any(job.started("accelerate")):
-            yield settings.hit(key, f"{key}: {found[1]}, and the job has {there}", f"{key}: {there}")
+            yield settings.hit(key, f"{key}: {found[1]}, but the job has {there}", f"{key}: {there}")
 
 
 RULES = (

@@ -22,7 +22,7 @@ def no_machine_rank(job: Job) -> Iterator[Hit]:
         others = ("machine-rank", "rdzv-backend", "config-file", "deepspeed-hostfile", "deepspeed-multinode-launcher")
         if machines is None or count < 2 or start.step is None or any(start.option(name) for name in others):
             continue
-        message = f"{count} machines and no --machine_rank: each node uses number 0, and the nodes never meet"
+        message = f"{count} machines, but no --machine_rank: each node uses number 0, so the nodes never meet"
         rank = f"${words()['slurm']['variable']}NODEID"
         yield hit(machines[0], message, f"srun … bash -c 'accelerate launch --machine_rank {rank} …'")
 
@@ -42,7 +42,8 @@ def lightning_tasks(job: Job) -> Iterator[Hit]:
             if devices > 1 and tasks == 1 and says_tasks:
                 where = f"{program.path}, line {call.lineno},"
                 message = (
-                    f"{where} has {devices} devices, and Slurm starts 1 task on each node: Lightning wants {devices}"
+                    f"{where} has {devices} devices, but Slurm starts 1 task on each node: Lightning needs "
+                    f"{devices} tasks"
                 )
                 yield hit(start.word, message, f"--ntasks-per-node={devices}   and srun before python")
 
@@ -75,7 +76,7 @@ def keeps_waiting(job: Job) -> Iterator[Hit]:
         several = job.step_tasks_per_node(start) * job.step_nodes(start) > 1
         if id(start.word) in training and several and (is_off or is_off_by_default):
             place = option[0] if option and is_off else variable.word if variable else start.word
-            message = "if one rank fails, the others stay and wait for it until the job's time limit"
+            message = "if one rank fails, the others wait for it until the job's time limit"
             yield hit(place, message, "--kill-on-bad-exit=1")
             return
 
@@ -92,7 +93,9 @@ def no_slots(job: Job) -> Iterator[Hit]:
                 continue
             texts = [word.text for each in job.script.commands for word in each.words]
             if "slots" not in " ".join(texts + [document.text for document in job.script.documents]):
-                message = f"{hostfile[1]} has names alone: DeepSpeed wants `name slots=N` in each line, and refuses it"
+                message = (
+                    f"{hostfile[1]} has only names: DeepSpeed needs `name slots=N` in each line, and refuses the file"
+                )
                 number = job.devices_per_node or 8
                 yield hit(command.argv[0] if command.argv else command.words[0], message, f'sed "s/$/ slots={number}/"')
                 return

@@ -26,7 +26,9 @@ def no_devices(job: Job) -> Iterator[Hit]:
         return
     count = kind.num_devices or 1
     repair = f"--gres={kind.gres}:{count}" if job.machine.device_option == "--gres" else f"--gpus-per-node={count}"
-    yield hit(option, f"no device is asked for, and {option.value} has nodes of {kind.chip}: the job sees none", repair)
+    yield hit(
+        option, f"the job asks for no device, but {option.value} has nodes of {kind.chip}: the job sees none", repair
+    )
 
 
 def few_cores(job: Job) -> Iterator[Hit]:
@@ -40,7 +42,7 @@ def few_cores(job: Job) -> Iterator[Hit]:
     if asked < STARVED * wanted and (option or job.partition):
         per_task = option is None or option.name == "cpus-per-task"
         repair = f"--cpus-per-task={wanted // parts}" if per_task else f"--cpus-per-gpu={share}"
-        message = f"{asked} cores for {job.devices_per_node} devices, whose share is {wanted} ({share} each)"
+        message = f"{asked} cores for {job.devices_per_node} devices, but their share is {wanted} ({share} each)"
         place = option or job.option("partition")
         if place is not None and not job.has_whole_nodes:
             yield hit(place, message, repair)
@@ -57,14 +59,14 @@ def over_share(job: Job) -> Iterator[Hit]:
         fair = share * job.devices_per_node
         parts = (job.tasks_per_node or 1) if option.name == "cpus-per-task" else job.devices_per_node
         some = f"{job.devices_per_node} of {kind.num_devices} devices"
-        message = f"{job.cores_per_node} cores for {some}, whose share is {fair}"
+        message = f"{job.cores_per_node} cores for {some}, but their share is {fair}"
         yield hit(option, message, f"--{option.name}={max(1, fair // parts)}")
     memory, each = job.memory_option, kind.memory_bytes_per_device
     if memory and each and job.memory_bytes_per_node > each * job.devices_per_node * 1.1:
         fair_bytes = each * job.devices_per_node
         message = (
-            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} of {kind.num_devices} devices, "
-            f"whose share is {units.size(fair_bytes)}"
+            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} of {kind.num_devices} "
+            f"devices, but their share is {units.size(fair_bytes)}"
         )
         yield hit(memory, message, f"--mem={units.slurm_size(fair_bytes)}")
 
@@ -77,8 +79,8 @@ def little_memory(job: Job) -> Iterator[Hit]:
     fair = each * job.devices_per_node
     if job.memory_bytes_per_node < SHORT * fair and not (job.kind and job.kind.memory_follows_devices):
         message = (
-            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} devices, "
-            f"whose share of a node is {units.size(fair)}"
+            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} devices, but their share of a "
+            f"node is {units.size(fair)}"
         )
         yield hit(option, message, f"--mem={units.slurm_size(fair)}")
 
@@ -92,7 +94,7 @@ def all_memory(job: Job) -> Iterator[Hit]:
     repair = (
         f"--mem={units.slurm_size(each * job.devices_per_node)}" if each and job.devices_per_node else "--exclusive"
     )
-    yield hit(option, "--mem=0 is all of a node's memory, and the node is shared with other jobs", repair)
+    yield hit(option, "--mem=0 asks for all memory of the node, but jobs share the node", repair)
 
 
 def given_memory(job: Job) -> Iterator[Hit]:
@@ -100,7 +102,7 @@ def given_memory(job: Job) -> Iterator[Hit]:
     option = job.memory_option
     if option and job.kind and job.kind.memory_follows_devices and job.machine and job.kind.memory_bytes_per_device:
         each = units.size(job.kind.memory_bytes_per_device)
-        message = f"{option.written}: on {job.machine.title} each device brings {each} of memory by itself"
+        message = f"{option.written}: on {job.machine.title} each device brings {each} of memory"
         yield hit(option, message, f"remove {option.written}", edits=_without(job, option))
 
 
@@ -129,7 +131,7 @@ def unused_part(job: Job) -> Iterator[Hit]:
         return
     if 0 < job.devices_per_node < kind.num_devices:
         others = [each.name for each in job.machine.partitions if _shares(each, row)] if job.machine else []
-        message = f"{job.devices_per_node} of {kind.num_devices} devices are used, and whole nodes are billed"
+        message = f"the job uses {job.devices_per_node} of {kind.num_devices} devices, but whole nodes are billed"
         yield hit(option, message, f"--partition={others[0]}" if others else f"--gpus-per-node={kind.num_devices}")
 
 

@@ -62,7 +62,7 @@ def unclosed(job: Job) -> Iterator[Hit]:
         text = job.lines[problem.line - 1] if problem.line <= len(job.lines) else ""
         at = text.find(SWAPPED)
         edits = (Edit(line=problem.line, column=at + 1, old=SWAPPED, new=")\"'"),) if text.count(SWAPPED) == 1 else ()
-        repair = "close it on this line, or one that was opened above and never closed"
+        repair = "close it on this line, or find an unclosed one above"
         repair = text.strip().replace(SWAPPED, ")\"'") if at >= 0 else repair
         yield Hit(line=problem.line, column=problem.column, message=message, repair=repair, edits=edits)
 
@@ -73,7 +73,7 @@ def no_semicolon(job: Job) -> Iterator[Hit]:
     for command in job.script.commands:
         word = next((each for each in command.words[1:] if each.raw == wanted.get(command.keyword)), None)
         if word is not None:
-            message = f"{word.raw} is read as an argument: a ; must stand before it"
+            message = f"the shell reads {word.raw} as an argument: put a ; before it"
             yield hit(word, message, f"; {word.raw}", edits=_semicolon(job, word))
         first = command.words[0].raw
         has_list = (
@@ -81,7 +81,7 @@ def no_semicolon(job: Job) -> Iterator[Hit]:
         )  # `for each do` needs none
         loop = next((each for each in command.words[3:] if each.raw == "do"), None) if has_list else None
         if loop is not None:
-            message = "do is read as an argument: a ; must stand before it"
+            message = "the shell reads do as an argument: put a ; before it"
             yield hit(loop, message, "; do", edits=_semicolon(job, loop))
 
 
@@ -106,15 +106,14 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
     for number, line in enumerate(job.lines, 1):
         found = re.search(r"\\([ \t]+)$", line)
         if found and number in quoted:
-            message = (
-                "a space after the backslash: inside quotes both stay, and the program gets the backslash as a word"
-            )
+            message = "a space follows the backslash: inside quotes the program gets both"
             edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
             at = {"column": found.start() + 1, "width": len(found.group())}
             yield Hit(line=number, message=message, repair=line.strip(), edits=edits, severity="warning", **at)
         elif found and job.is_bash and not line.lstrip().startswith("#"):
             message = (
-                f"{len(found[1])} spaces after the backslash: the line ends here and the next is a command of its own"
+                f"{len(found[1])} spaces after the backslash: the line ends here, and the shell runs the next "
+                "line as a new command"
             )
             message = message.replace("1 spaces", "a space")
             edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
@@ -142,7 +141,7 @@ def no_continuation(job: Job) -> Iterator[Hit]:
         if re.search(r"\\[ \t]+$", job.lines[last.line - 1]) or command.outer is not before.outer:
             continue  # said already
         repair = f"{job.lines[last.line - 1].rstrip()} \\"
-        yield hit(word, f"{word.raw} is run as a command: {why}", repair, edits=_continued(job, last, word))
+        yield hit(word, f"the shell runs {word.raw} as a command: {why}", repair, edits=_continued(job, last, word))
 
 
 def _is_pattern(job: Job, word: Word) -> bool:
@@ -172,7 +171,7 @@ def first_of_array(job: Job) -> Iterator[Hit]:
                 is_own = re.match(rf"{name}\+?=|\w+=\(\s*\${name}\s*\)$", word.raw) is not None
                 if name in arrays and not is_own and word.line >= arrays[name].line:
                     where = f"{name} is an array (line {arrays[name].line})"
-                    message = f"{found.group()} is the first element alone: {where}"
+                    message = f"{found.group()} is only the first element: {where}"
                     yield hit(word, message, f'"${{{name}[@]}}"')
 
 
@@ -193,7 +192,7 @@ def removal(job: Job) -> Iterator[Hit]:
             if found and name not in assigned | BUILT_IN and not stops and (found[2] or found[4]):
                 rest = found[2] or found[4]
                 becomes = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", f"${{{name}:?}}", word.raw, count=1)
-                yield hit(word, f"where ${name} is not set, this removes {rest}", becomes, becomes=becomes)
+                yield hit(word, f"if ${name} is not set, this removes {rest}", becomes, becomes=becomes)
 
 
 def open_listener(job: Job) -> Iterator[Hit]:
@@ -207,7 +206,7 @@ def open_listener(job: Job) -> Iterator[Hit]:
             repair = "127.0.0.1, and from your own computer: ssh -L PORT:localhost:PORT …"
             yield hit(
                 word,
-                f"{command.program} listens on every network of the node: anybody who can reach it may connect",
+                f"{command.program} listens on every network of the node: anyone who can reach the node may connect",
                 repair,
             )
 
@@ -223,7 +222,7 @@ def stray_words(job: Job) -> Iterator[Hit]:
         if any(not NAME.fullmatch(word.raw) for word in strays):
             text = " ".join(word.raw for word in strays)
             repair = f"{command.argv[0].raw} {command.argv[1].raw}   # {text}"
-            message = f"{text!r} is no value: the shell takes each word for the name of a variable"
+            message = f"{text!r} is not a value: the shell reads each word as the name of a variable"
             ends = job.lines[strays[0].line - 1][strays[0].column - 1 :].rstrip() == text
             yield hit(strays[0], message, repair, becomes=f"# {strays[0].raw}" if ends else "")
 
@@ -232,7 +231,7 @@ def windows_lines(job: Job) -> Iterator[Hit]:
     """Lines that end as Windows ends them."""
     if "\r\n" in job.text:
         count = job.text.count("\r\n")
-        message = f"{count} lines end as on Windows: the shell sees a carriage return at the end of every word"
+        message = f"{count} lines have Windows line ends: the shell sees a carriage return at the end of every word"
         numbered = enumerate(job.text.split("\n"), 1)
         edits = tuple(Edit(line=n, column=len(line), old="\r", new="") for n, line in numbered if line.endswith("\r"))
         repair = f"sed -i 's/\\r$//' {job.path}"
@@ -255,7 +254,7 @@ def typographic(job: Job) -> Iterator[Hit]:
         if found:
             char = found[0].group()
             name = "a space that does not separate" if char == "\u00a0" else f"{char} from a slide or a word processor"
-            message = f"{name}: to the shell it is a letter; {_plain(code, found[0])!r} is meant"
+            message = f"{name}: to the shell it is a letter; replace it with {_plain(code, found[0])!r}"
             edits = tuple(
                 Edit(line=number, column=each.start() + 1, old=each.group(), new=_plain(code, each)) for each in found
             )
@@ -295,7 +294,7 @@ def spaces_around_equals(job: Job) -> Iterator[Hit]:
             is_whole = bool(value) and " ".join(written.split()) == " ".join(word.raw for word in argv)
             is_sure = is_whole and len(argv) == 2 + (argv[1].raw == "=")
             edits = (Edit(line=argv[0].line, column=argv[0].column, old=written, new=repair),) if is_sure else ()
-            message = f"{argv[0].raw} is run as a command: an assignment has no spaces"
+            message = f"the shell runs {argv[0].raw} as a command: an assignment has no spaces"
             yield hit(argv[0], message, repair, edits=edits)
 
 

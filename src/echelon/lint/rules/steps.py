@@ -33,7 +33,7 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
             continue
         if start.option("cpus-per-task", "c", "cpus-per-gpu", "cpu-bind") is None:
             count = job.number(option.value)
-            message = f"the job has --cpus-per-task={count}, and a step does not take it over: each task gets one core"
+            message = f"the job has --cpus-per-task={count}, but the step does not inherit it: each task gets one core"
             counts = start.option("ntasks", "n", "ntasks-per-node") is not None  # then they may be more than fit
             becomes = "" if counts else f"{start.word.raw} --cpus-per-task={count}"
             found = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
@@ -66,7 +66,7 @@ def tasks_overridden(job: Job) -> Iterator[Hit]:
         wanted, has = (job.number(given[1]) if given else 0), job.tasks_per_node
         if given and wanted and has and wanted != has and start.option("ntasks", "n") is None:
             total = wanted * job.step_nodes(start)
-            message = f"{wanted} tasks on each node are asked for here, and the job's {option.written} overrides it"
+            message = f"this step asks for {wanted} tasks on each node, but the job's {option.written} overrides it"
             yield hit(given[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
 
 
@@ -76,7 +76,7 @@ def threads(job: Job) -> Iterator[Hit]:
     ranks, cores = ranks_per_node(job), job.cores_per_node
     each = job.number(variable.value) if variable else 0
     if variable and each and ranks > 1 and cores and ranks * each > cores:
-        message = f"{ranks} ranks × {each} threads = {ranks * each}, and the node's part of the job has {cores} cores"
+        message = f"{ranks} ranks × {each} threads = {ranks * each}, but the node's part of the job has {cores} cores"
         yield hit(variable.word, message, f"export OMP_NUM_THREADS={max(1, cores // ranks)}")
 
 
@@ -94,7 +94,7 @@ def workers(job: Job) -> Iterator[Hit]:
             count = job.number(value or follows)
             if count and ranks * count > cores:
                 product = f"{ranks} ranks × {count} workers = {ranks * count}"
-                message = f"{product}, and the node's part of the job has {cores} cores"
+                message = f"{product}, but the node's part of the job has {cores} cores"
                 yield hit(word, message, f"{name}{equals or ' '}{max(1, cores // ranks - 1)}")
 
 

@@ -35,7 +35,7 @@ def bf16(job: Job) -> Iterator[Hit]:
         if found:
             yield hit(
                 start.word,
-                f"{found.group()} is asked for, and {chip} has no bf16 of its own",
+                f"this line asks for {found.group()}, but {chip} has no bf16 hardware",
                 "--fp16   or --mixed_precision=fp16",
             )
             return
@@ -45,7 +45,7 @@ def bf16(job: Job) -> Iterator[Hit]:
         if line and place is not None:
             yield hit(
                 place,
-                f"{program.path}, line {line}, computes in bf16, and {chip} has none of its own",
+                f"{program.path}, line {line}, computes in bf16, but {chip} has no bf16 hardware",
                 "torch.float16 with a GradScaler",
             )
 
@@ -77,7 +77,7 @@ def fork(job: Job) -> Iterator[Hit]:
             if count is None or constant(count) == 0 or method is not None or "set_start_method" in program.words:
                 continue
             forked = f"{program.path}, line {call.lineno}: {ast.unparse(count)} workers are forked"
-            message = f"{forked}, and {needed.name} is not set: {needed.why}"
+            message = f"{forked}, but {needed.name} is not set: {needed.why}"
             repair = f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
             yield hit(place, message, repair, edits=line_before(job, job.starts[0].command, repair))
             return
@@ -93,7 +93,7 @@ def workers_of_script(job: Job) -> Iterator[Hit]:
             count = constant(keyword(call, "num_workers"))
             if isinstance(count, int) and ranks * count > cores:
                 product = f"{ranks} ranks × {count} workers = {ranks * count}"
-                message = f"{program.path}, line {call.lineno}: {product}, and there are {cores} cores"
+                message = f"{program.path}, line {call.lineno}: {product}, but there are {cores} cores"
                 yield hit(place, message, f"num_workers={max(1, cores // ranks - 1)}")
                 break
 
@@ -110,8 +110,8 @@ def batch(job: Job) -> Iterator[Hit]:
             divisor = ast.unparse(node.right).lower()
             size = _size(program, node.left)
             if "world_size" in divisor and size and size % ranks:
-                shared = f"{size} samples cannot be shared by {ranks} ranks"
-                message = f"{program.path}, line {node.lineno}: {shared}, {size % ranks} are dropped"
+                shared = f"{ranks} ranks cannot share {size} samples equally"
+                message = f"{program.path}, line {node.lineno}: {shared}; {size % ranks} are dropped"
                 yield hit(place, message, f"a batch of {max(ranks, size // ranks * ranks)}")
 
 

@@ -34,7 +34,7 @@ def no_zero_grad(program: Program) -> Iterator[Hit]:
             repair = f"{ast.unparse(step.func).rpartition('.')[0]}.zero_grad()"
             statement = program.parents.get(step)
             edits = program.line_after(statement, repair) if isinstance(statement, ast.Expr) else ()
-            message = "no zero_grad anywhere: each step has the gradients of all before it"
+            message = "the script never calls zero_grad: each step adds the gradients of all earlier steps"
             yield program.hit(backward, message, repair, edits)
             return
 
@@ -77,7 +77,7 @@ def resumes_one_early(program: Program) -> Iterator[Hit]:
         begins = re.search(rf"range\(\s*{re.escape(target)}\s*,", program.text)
         if begins:
             message = (
-                f"epoch {key!r} was saved after it had ended (line {saved[key]}), and {target} begins with it again"
+                f"epoch {key!r} was saved after it had ended (line {saved[key]}), but {target} begins with it again"
             )
             yield program.hit(node, message, f"{target} = {ast.unparse(value)} + 1")
 
@@ -116,9 +116,9 @@ def not_imported(program: Program) -> Iterator[Hit]:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name in TORCH_NAMES and name not in names:
             repair = f"from {TORCH_NAMES[name]} import {name}"
-            yield program.hit(call, f"{name} is called and never imported", repair, _imported(program, repair))
+            yield program.hit(call, f"{name} is called but never imported", repair, _imported(program, repair))
         elif name == "Dict" and program.aliases.get("Dict", "typing.Dict") == "typing.Dict":
-            message = "Dict is a type's name and cannot be called: Python's own is dict"
+            message = "typing.Dict cannot be called: use Python's dict"
             yield program.hit(call, message, "dict(…)", program.edit(call.func, "dict"))
 
 
@@ -155,7 +155,7 @@ def not_waited_for(program: Program) -> Iterator[Hit]:
             if not RATE.search(names) or ".item()" in ast.unparse(program.function(node) or program.tree):
                 continue  # .item() waits
             if re.search(r"time|elapsed|dur|dt|end|start", ast.unparse(node.value.right)):
-                message = "the clock is read while the device still works: its calls return at once"
+                message = "the script reads the clock while the device still works, because its calls return at once"
                 yield program.hit(node, message, "torch.cuda.synchronize()   before each reading of the clock")
 
 

@@ -34,7 +34,7 @@ def recorded_everywhere(program: Program) -> Iterator[Hit]:
         keywords = {each.arg for each in call.keywords}
         is_shared = "group" in keywords or (keyword(call, "mode") is not None and program.speaks_of_rank(call))
         if name in RECORDERS and not is_shared and not program.is_guarded(call):
-            message = f"every rank calls {name}: there are as many runs as ranks, each with the curves of one"
+            message = f"every rank calls {name}, so each rank records its own run, with only its own curves"
             yield program.hit(call, message, f"if torch.distributed.get_rank() == 0:\n    {ast.unparse(call)}")
             return
 
@@ -54,7 +54,7 @@ def loaded_on_one(program: Program) -> Iterator[Hit]:
         if is_model or OPTIMIZER.search(tail(call.func.value) if isinstance(call.func, ast.Attribute) else ""):
             where = f"the ranks of `{ast.unparse(guard.test)}` (line {guard.lineno})"
             message = f"only {where} load {owner}: the other ranks keep different values, and nothing makes them equal"
-            yield program.hit(call, message, f"load in every rank, with map_location, outside of line {guard.lineno}")
+            yield program.hit(call, message, f"load in every rank, with map_location, outside line {guard.lineno}")
             return
 
 
@@ -72,8 +72,8 @@ def leaves_loop(program: Program) -> Iterator[Hit]:
         is_inside = node.lineno <= (guard.end_lineno or 0) and isinstance(guard, ast.If)
         if is_inside and is_of_one(program, guard.test) and _trains_together(loop):
             word = "break" if isinstance(node, ast.Break) else "return"
-            message = f"only the ranks of `{ast.unparse(guard.test)}` leave the loop, and the others wait in backward"
-            repair = f"broadcast the decision to all ranks, and {word} in each of them"
+            message = f"only the ranks of `{ast.unparse(guard.test)}` leave the loop; the others wait in backward"
+            repair = f"broadcast the decision to all ranks, then {word} in each of them"
             yield program.hit(node, message, repair)
 
 
@@ -118,7 +118,7 @@ def past_the_wrapper(program: Program) -> Iterator[Hit]:
         if any(each.lineno >= call.lineno for each in after):
             name = ast.unparse(call.func)
             message = (
-                f"{name}(…) goes past DistributedDataParallel: gradients are averaged for calls of the wrapper alone"
+                f"{name}(…) bypasses DistributedDataParallel, which averages gradients only for calls of the wrapper"
             )
             yield program.hit(call, message, f"{next(iter(models))}(…)")
             return

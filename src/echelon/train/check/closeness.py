@@ -49,7 +49,9 @@ def difference_of_gradients(
         return None
     place = squares.index(max(squares))
     return Difference(
-        names[place], "differ from the whole batch by %.2g of the whole gradient" % (distance / scale if scale else 1.0)
+        names[place],
+        "differ from those of the whole batch by %.2g of the norm of the whole gradient"
+        % (distance / scale if scale else 1.0),
     )
 
 
@@ -70,14 +72,17 @@ def _leaves(value: Any, name: str) -> Iterator[Tuple[str, Any]]:
 def _how_numbers(own: Any, other: Any) -> str:
     if isinstance(other, torch.Tensor) or abs(own - other) <= OF_OUTPUTS[torch.float32] * abs(other):
         return ""
-    return "is %.6g for the rows of rank 0, and %.6g for the batch" % (own, other)
+    return "is %.6g for the rows of rank 0, but %.6g for the whole batch" % (own, other)
 
 
 def _how_tensors(own: torch.Tensor, other: Any) -> str:
     if not isinstance(other, torch.Tensor):
         return ""
     if own.shape != other.shape:
-        return "has the shape %s, and %s for the batch" % (list(own.shape), list(other.shape))
+        return "has the shape %s for the rows of the ranks, but %s for the whole batch" % (
+            list(own.shape),
+            list(other.shape),
+        )
     if not own.numel() or own.layout != torch.strided or own.is_quantized:
         return ""
     mine, whole = _doubles(own), _doubles(other)

@@ -57,7 +57,7 @@ def difference(
     """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
     if ours is None or theirs is None:
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
-            raise _wrong(parameter, "one of them has no gradient")
+            raise _wrong(parameter, "%s no gradient" % ("the ranks have" if ours is None else "the whole batch gives"))
         return 0.0
     ours, theirs = ours.detach().cpu().double(), theirs.double()  # some devices have no float64
     scale = float(theirs.norm())
@@ -70,7 +70,7 @@ def difference(
     factor = float((ours * theirs).sum()) / scale**2 if scale else 0.0
     if factor and float((ours - factor * theirs).norm()) <= 1e-2 * scale:
         raise _wrong(parameter, "it is %.4g times as large" % factor, factor)
-    raise _wrong(parameter, "they differ by %.2g" % relative)
+    raise _wrong(parameter, "it differs by %.2g" % relative)
 
 
 Buffers = Dict[str, Tuple[str, torch.Tensor]]
@@ -122,17 +122,17 @@ def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: 
             is_same = float((mine - whole).norm()) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
         if not is_same:
             raise Refusal(
-                "the first step is not that of one device: the model changes its buffer %s with the samples that it "
-                "gets, and each rank gets different samples" % name,
-                "change it outside of the model, where a batch is whole, or one rank: echelon run -n 1 …",
+                "the first step differs from one device: the model changes its buffer %s with the samples that "
+                "it gets, and each rank gets different samples" % name,
+                "change the buffer outside the model, where the batch is whole, or start one rank: echelon run -n 1 …",
             )
 
 
 def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:
     cause = meaning(factor, int(os.environ.get("WORLD_SIZE", "1")))
     return Refusal(
-        "the first step is not that of one device: of %s, compared with the gradient of the whole batch, %s; %s"
-        % (_name(parameter), how, cause),
+        "the first step differs from one device: the gradient of %s is not the gradient of the whole batch: "
+        "%s; %s" % (_name(parameter), how, cause),
         "let the loss be the mean over the batch that the loader gives, or start one rank: echelon run -n 1 …",
         factor=factor,
     )

@@ -27,9 +27,11 @@ MOST_STEPS = 10
 CHANCE = 0.2
 """How far from 1 a factor may be that other random numbers make, where some features count most."""
 DRAWS = "each rank draws its own random numbers, for each sample or inside a model"
-IN_USE = "a process that has used a GPU cannot be forked; echelon prove compares runs that begin anew"
-IN_THREAD = "a thread of the script used a GPU first, and cannot be forked; echelon prove compares runs that begin anew"
-EXEC = "a rank that uses a GPU and is started by exec is not forked; echelon prove compares runs that begin anew"
+IN_USE = "echelon cannot fork a process that has used a GPU; echelon prove compares separate runs"
+IN_THREAD = (
+    "a thread of the script used a GPU first, so echelon cannot fork the process; echelon prove compares separate runs"
+)
+EXEC = "echelon cannot fork a rank that uses a GPU and was started by exec; echelon prove compares separate runs"
 WORKERS_DRAW = "the loader's workers may draw random numbers"
 _PREFIX = "first step: "
 _NOT_COMPARED = "not compared with one device: %s"
@@ -194,7 +196,9 @@ class FirstStep:
                 self.cancel("")
                 raise
             refusal.withdraw()
-            guess = "the model draws %s, and echelon cannot tell for which rows" % min(self.guesses, default="")
+            guess = "the model draws %s, and echelon cannot tell which rows of the batch get them" % min(
+                self.guesses, default=""
+            )
             self._why_not = guess if self.guesses else WORKERS_DRAW
 
     def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:
@@ -227,5 +231,5 @@ class FirstStep:
             return equal
         if num_compared == num_all:
             return "%s, for each of %d optimizers" % (equal, num_all)
-        why = self._why_not or "no step in the first %d" % self._num_steps
-        return "%s, for %d of %d optimizers; the rest not compared: %s" % (equal, num_compared, num_all, why)
+        why = self._why_not or "the optimizer did not step in the first %d steps" % self._num_steps
+        return "%s, for %d of %d optimizers; echelon did not compare the rest: %s" % (equal, num_compared, num_all, why)

@@ -32,8 +32,8 @@ MOST_NOTES = 8
 MOST_BETWEEN = 100
 _SETTLING = 3  # first exchanges, which take longer than later ones
 WAY_OUT = (
-    "let all that is random come from torch, numpy.random or random, or have a seed (numpy.random.default_rng(0)), "
-    "or start one rank: echelon run -n 1 …"
+    "draw all random numbers with torch, numpy.random or random, or with a generator that has a seed "
+    "(numpy.random.default_rng(0)), or start one rank: echelon run -n 1 …"
 )
 
 
@@ -209,7 +209,7 @@ class LaterSteps:
         """Let all ranks say what they had, and refuse what two of them have not in common."""
         mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
         told = _told(messages.gather(mine))
-        raise Refusal("step %d is not that of one device: %s" % (step, told), WAY_OUT)
+        raise Refusal("step %d differs from one device: %s" % (step, told), WAY_OUT)
 
 
 def _total(notes: List[Note]) -> Signature:
@@ -236,7 +236,7 @@ def _told(every: List[Any]) -> str:
         for rank, (line, what, numbers) in enumerate(of_ranks):
             first_line, first_what, first_numbers = of_ranks[0]
             if what != first_what:
-                return "%s: rank 0 has %s, and rank %d has %s (%s)" % (first_line, first_what, rank, what, line)
+                return "%s: rank 0 has %s, but rank %d has %s (%s)" % (first_line, first_what, rank, what, line)
             (exact, total, _), (first_exact, first_total, size) = numbers, first_numbers
             if exact != first_exact or abs(total - first_total) > signature.TOLERANCE * size:
                 return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, what)

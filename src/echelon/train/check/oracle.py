@@ -18,10 +18,10 @@ from .. import device as devices
 
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
-TOO_LARGE = "one device cannot hold it: out of memory with the whole batch"
-TOO_SLOW = "one device did not reach the first step within %d s"
-NO_STEP = "on one device the script ended before the first step"
-KILLED = "the process of one device was killed by signal %d"
+TOO_LARGE = "a single device runs out of memory with the whole batch"
+TOO_SLOW = "the process for one device did not reach the first step within %d s"
+NO_STEP = "in the process for one device the script ended before the first step"
+KILLED = "signal %d killed the process for one device"
 _LENGTH = struct.Struct("<q")
 
 
@@ -156,4 +156,7 @@ def _told(error: BaseException) -> str:
     """Return why there is no comparison, of an error that ended the script on one device."""
     if devices.is_out_of_memory(error) or isinstance(error, MemoryError):
         return TOO_LARGE
-    return "on one device the script fails with %s: %s" % (type(error).__name__, str(error).partition("\n")[0])
+    return "in the process for one device the script fails with %s: %s" % (
+        type(error).__name__,
+        str(error).partition("\n")[0],
+    )

@@ -27,7 +27,7 @@ NUM_STEPS = 50
 """Steps of which the median is taken."""
 LEAST_LOSS = 1.1
 """What is less may be chance."""
-WAYS_OUT = "a larger batch, fewer ranks, or --sync-every"
+WAYS_OUT = "use a larger batch, fewer ranks, or --sync-every"
 
 
 class Times:
@@ -129,7 +129,10 @@ class Pace:
         if not self._spot.whole or took <= LEAST_LOSS * alone or quick <= alone:
             return
         own, exchange = _milliseconds(self._spot.own), _milliseconds(self._spot.exchange)
-        reason = self._reason or "a rank computes its part in %s, and gradients are exchanged in %s" % (own, exchange)
+        reason = self._reason or "a rank computes its part in %s, and the ranks exchange gradients in %s" % (
+            own,
+            exchange,
+        )
         self._run.say(
             "note: a step of %d ranks takes %s, and one rank alone would take about %s: %s (way out: %s)"
             % (num_ranks, _milliseconds(took), _milliseconds(alone), reason, WAYS_OUT)

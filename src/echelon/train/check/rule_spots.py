@@ -67,7 +67,7 @@ class RuleSpots:
             return result
         difference = difference_of(plain(result), whole)
         if difference is not None and not self.difference:
-            self.difference = "%s: %s of the ranks' rows is not that of the batch: %s %s" % (
+            self.difference = "%s: %s of the ranks' rows differs from the whole batch: %s %s" % (
                 lines.of_script(), name, difference.what, difference.how,
             )  # fmt: skip
         return result

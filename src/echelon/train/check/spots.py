@@ -102,9 +102,9 @@ class Spots:
         dist.broadcast(is_bad, 0)
         if bool(is_bad):
             raise Refusal(
-                "step %d is not that of one device: %s" % (step, messages.broadcast(difference, 0)),
-                "compare samples with each other outside of the model, where a batch is whole, or one rank: "
-                "echelon run -n 1 …",
+                "step %d differs from one device: %s" % (step, messages.broadcast(difference, 0)),
+                "compare samples with each other outside the model, where the batch is whole, or start one "
+                "rank: echelon run -n 1 …",
             )
         self._run.later.pace.note_spot(step, self._times)
 
@@ -267,7 +267,8 @@ class _Call:
         return (
             ""
             if mismatch is None
-            else "the gradient of %s.%s, by which all ranks' rows %s" % (name, mismatch.what, mismatch.how)
+            else "the rows of all ranks together give another gradient of %s.%s than the whole batch: they %s"
+            % (name, mismatch.what, mismatch.how)
         )
 
     def _whole_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: Any) -> Optional[List[torch.Tensor]]:

@@ -135,6 +135,7 @@ def _refuse_second(_: torch.Tensor) -> None:
 
 def _second() -> Refusal:
     return Refusal(
-        "with --exact gradients go through the whole of a batch, then through single samples, and so on in turns",
-        "let a model or a loss function do it in one call, or run without --exact",
+        "with --exact, gradients cannot pass from functions of the whole batch to functions of single samples "
+        "and back again",
+        "do these steps in one call of a model or of a loss function, or run without --exact",
     )

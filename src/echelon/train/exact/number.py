@@ -11,14 +11,14 @@ def check(num_shards: int, num_ranks: int) -> None:
     if not is_number or num_shards < 2 or num_shards & (num_shards - 1):
         nearest = 1 << max(1, num_shards.bit_length() - 1) if is_number and num_shards > 0 else 8
         raise Refusal(
-            "exact is %r: sums over virtual shards follow a binary tree, so their number is a power of two, from 2 on"
-            % (num_shards,),
+            "exact is %r: a binary tree adds up the virtual shards, so their number must be a power of two, at "
+            "least 2" % (num_shards,),
             "echelon.start(exact=%d), or exact=%d" % (nearest, 2 * nearest),
         )
     if num_shards % num_ranks:
         valid = [str(1 << power) for power in range(num_shards.bit_length())]
         raise Refusal(
-            "exact=%d is for %s or %s ranks, and there are %d"
+            "exact=%d needs %s or %s ranks, but the run has %d"
             % (num_shards, ", ".join(valid[:-1]), valid[-1], num_ranks),
             "echelon run -n %d …" % (1 << (min(num_ranks, num_shards).bit_length() - 1)),
         )
@@ -28,6 +28,6 @@ def refuse_other(asked: int, begun: int) -> None:
     """Refuse another number than a run was begun with."""
     if asked and asked != begun:
         raise Refusal(
-            "the run was begun with exact=%d, and echelon.start(exact=%d) came later" % (begun, asked),
-            "echelon.start(exact=%d) where it is called first" % asked,
+            "echelon run started with exact=%d, but the script called echelon.start(exact=%d) later" % (begun, asked),
+            "give the number in the first call: echelon.start(exact=%d)" % asked,
         )

@@ -89,7 +89,7 @@ class Meeting:
 
 def _parted(told: Told, act: str, path: str, rank: int) -> Refusal:
     return Refusal(
-        "the ranks went different ways: rank 0 comes to %s %s where rank %d comes to %s %s; "
-        "a number on which the script decides is not the same on all ranks" % (told.act, told.path, rank, act, path),
-        "decide on the loss, which is the same on every rank, or start one rank: echelon run -n 1 …",
+        "the ranks went different ways: rank 0 reaches %s %s, but rank %d reaches %s %s; the script decides on "
+        "a number that differs between the ranks" % (told.act, told.path, rank, act, path),
+        "let the script decide on the loss, which is the same on every rank, or start one rank: echelon run -n 1 …",
     )

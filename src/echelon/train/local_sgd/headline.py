@@ -14,6 +14,6 @@ def headline(num_ranks: int, options: ScaleOptions) -> str:
         )  # fmt: skip
     late = ", taken in one meeting later" if options.is_late else ""
     return (
-        "not the training of one device: %d ranks train alone, each on its part of every batch, "
-        "and %s after every %s (%s%s); the first step is not compared" % (num_ranks, what, steps, name, late)
+        "this training differs from one device: %d ranks train alone, each on its part of every batch, and %s "
+        "after every %s (%s%s); echelon does not compare the first step" % (num_ranks, what, steps, name, late)
     )

@@ -100,8 +100,9 @@ class Meetings:
         """Take note of what an optimizer is about to change."""
         if isinstance(optimizer, torch.optim.LBFGS):
             raise Refusal(
-                "LBFGS decides by the gradients how often it computes, and with --sync-every each rank has its own",
-                "leave --sync-every out, or another optimizer",
+                "LBFGS decides by the gradients how often it computes the loss, and with --sync-every each "
+                "rank has its own gradients",
+                "remove --sync-every, or use another optimizer",
             )
         if self._is_held:
             return

@@ -41,10 +41,10 @@ def check(
     expected = float(_plain(whole)) * counted
     if counted and abs(total - expected) > TOLERANCE[strategy.precision] * max(abs(total), abs(expected), 1e-6):
         raise StrategyError(
-            "the loss of %d rows is %.6g, and that of their halves together %.6g: it is no mean over %d targets, "
-            "so that no rank could compute its part" % (rows, expected / counted, total / counted, counted),
-            hint="say over how much it is a mean: run.parallelize(…, count=lambda targets: (targets != 0).sum()); "
-            "a loss that compares samples with each other needs the whole batch on one rank",
+            "the loss of %d rows is %.6g, but their two halves together give %.6g: the loss is no mean over %d "
+            "targets, so no rank can compute its part" % (rows, expected / counted, total / counted, counted),
+            hint="tell over how many targets the loss is a mean: run.parallelize(…, count=lambda targets: (targets "
+            "!= 0).sum()); a loss that compares samples with each other needs the whole batch on one rank",
         )
 
 

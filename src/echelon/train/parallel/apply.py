@@ -125,7 +125,7 @@ def _sample(wishes: Wishes, axes: Axes) -> Any:
     """Return the inputs of one micro-batch."""
     if wishes.sample is None:
         raise StrategyError(
-            "a pipeline is cut along what the model computes, and no batch was given to see that",
+            "echelon cuts a pipeline along the computation of the model, and needs a batch to trace the computation",
             hint="run.parallelize(model, strategy, sample=inputs)",
         )
     rows = own_rows(wishes.sample, axes)
@@ -152,6 +152,7 @@ def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise StrategyError(
-                "%s is a BatchNorm, whose statistics are those of the whole batch, which no rank computes" % name,
-                hint="GroupNorm; or run.model() and echelon run --sync-bn",
+                "%s is a BatchNorm, which needs the statistics of the whole batch, but each rank computes only "
+                "its rows" % name,
+                hint="use GroupNorm; or run.model() and echelon run --sync-bn",
             )

@@ -37,7 +37,7 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
         elif kind == "ring":
             if attn_mask is not None or dropout_p:
                 raise StrategyError(
-                    'attention="ring" knows causal attention and none, and the model gives %s'
+                    'attention="ring" supports causal masks and no mask, but the model gives %s'
                     % ("a mask" if attn_mask is not None else "dropout"),
                     hint='attention="all-gather"',
                 )

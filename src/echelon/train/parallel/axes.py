@@ -65,9 +65,9 @@ class Axes:
         num_parts = self.num_shards or number
         if size < num_parts:
             raise StrategyError(
-                "the batch has %d rows, and %s is %d"
+                "the batch has %d rows, but %s is %d"
                 % (size, "exact" if self.num_shards else "replicate × shard", num_parts),
-                hint="a larger batch, such as drop_last=True gives, or fewer %s"
+                hint="use a larger batch (drop_last=True drops a small last batch), or fewer %s"
                 % ("virtual shards" if self.num_shards else "ranks on these axes"),
             )
         rows = rows_of(size, num_parts)

@@ -68,7 +68,7 @@ def own_loss(outputs: Any) -> Any:
     if isinstance(found, torch.Tensor):
         return found
     raise StrategyError(
-        "the model gives a %s without a loss, and no loss was given" % type(outputs).__name__,
+        "the model returns a %s without a loss, and run.parallelize() got no loss function" % type(outputs).__name__,
         hint="run.parallelize(model, strategy, loss=function_of_outputs_and_targets)",
     )
 
@@ -77,8 +77,9 @@ def refuse_views(*given: Any) -> None:
     """Refuse batches that are shared already, which would be shared twice."""
     if any(isinstance(one, View) for one in tensors_of(given)):
         raise StrategyError(
-            "the batch comes from run.loader(), and has been shared among all ranks already",
-            hint="the loader itself, or for inputs, targets in trained.loader(loader): trained.step(…, rows=True)",
+            "the batch comes from run.loader(), which has already shared it among all ranks",
+            hint="pass batches of the script's own loader, or use for inputs, targets in trained.loader(loader): "
+            "trained.step(…, rows=True)",
         )
 
 
@@ -99,8 +100,8 @@ def in_parts(given: Any, number: int, *, is_even: bool) -> List[Any]:
             return tensor
         if tensor.size(0) < number or (is_even and tensor.size(0) % number):
             raise StrategyError(
-                "a rank has %d rows of the batch, and accumulation is %d" % (tensor.size(0), number),
-                hint="a batch of a multiple of %d rows on each rank" % number,
+                "a rank has %d rows of the batch, but accumulation is %d" % (tensor.size(0), number),
+                hint="use a batch that gives each rank a multiple of %d rows" % number,
             )
         rows = rows_of(tensor.size(0), number)
         return tensor.narrow(0, sum(rows[:place]), rows[place])
@@ -114,7 +115,7 @@ class OwnRows:
     def __init__(self, loader: "DataLoader[Any]", axes: Axes) -> None:
         if loader.batch_sampler is None:
             raise StrategyError(
-                "the loader makes no batches of samples by index, so no rank could load its rows alone",
+                "the loader does not make batches of samples by index, so no rank can load its rows alone",
                 hint="pass whole batches: trained.step(inputs, targets)",
             )
         self._loader = loader

@@ -29,9 +29,9 @@ def need(model: nn.Module, given: Sequence[str], wish: str) -> Dict[str, nn.Modu
     if not found:
         children = [name for name, child in model.named_children() if any(True for _ in child.parameters())]
         raise StrategyError(
-            "%s works block by block, and %s has no blocks that repeat: nothing of one kind stands twice in a "
-            "ModuleList or Sequential" % (wish, type(model).__name__),
-            hint="name them: run.parallelize(model, strategy, blocks=%r)" % (children,),
+            "%s needs blocks that repeat, but %s has none: no ModuleList or Sequential holds two modules of "
+            "the same kind" % (wish, type(model).__name__),
+            hint="name the blocks: run.parallelize(model, strategy, blocks=%r)" % (children,),
         )
     return found
 

@@ -53,8 +53,9 @@ def cut_plain(tensor: Any, axes: Axes) -> Any:
         return tensor
     if tensor.size(1) % number:
         raise StrategyError(
-            "a sequence has %d tokens, which the context axis of %d does not divide" % (tensor.size(1), number),
-            hint="sequences of a multiple of %d tokens, or context=%d" % (number, divisor_of(tensor.size(1), number)),
+            "a sequence has %d tokens, which is not a multiple of the context axis, %d" % (tensor.size(1), number),
+            hint="use sequences of a multiple of %d tokens, or context=%d"
+            % (number, divisor_of(tensor.size(1), number)),
         )
     return tensor.chunk(number, 1)[axes.place("context")].contiguous()
 

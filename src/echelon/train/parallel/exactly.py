@@ -29,16 +29,16 @@ class ExactParallel(Parallel):
         """Refuse a model that is called in a loop of the script's own: nobody would add up its gradients."""
         if torch.is_grad_enabled() and not self._virtual.is_computing:
             raise StrategyError(
-                "exact is %d: a batch is computed shard by shard, and the model was called with all of it"
-                % self.axes.num_shards,
+                "exact is %d: echelon computes a batch shard by shard, but the script called the model with "
+                "the whole batch" % self.axes.num_shards,
                 hint="trained.step(inputs, targets)",
             )
 
     def loader(self, loader: Any) -> Any:  # noqa: ARG002
         """Refuse: what a dataset draws, and how a batch is padded, would depend on the rows that are loaded."""
         raise StrategyError(
-            "exact is %d: rows that a rank loads alone may be augmented and padded otherwise" % self.axes.num_shards,
-            hint="the loader itself, and trained.step(inputs, targets)",
+            "exact is %d: rows that a rank loads alone may get other augmentation and padding" % self.axes.num_shards,
+            hint="pass batches of the script's own loader to trained.step(inputs, targets)",
         )
 
     def _make_schedule(self, parts: Dict[int, nn.Module]) -> Any:

@@ -62,9 +62,10 @@ def draw(
         init = initialize or _initializer_of(skeleton, module)
         if init is None:
             raise StrategyError(
-                "%s was made on the meta device, and %s has nothing that gives it numbers"
+                "%s is on the meta device, and %s has no method that initializes its weights"
                 % (", ".join(names), type(module).__name__),
-                hint="a method reset_parameters() there, or run.parallelize(…, initialize=function_of_a_module)",
+                hint="add a method reset_parameters() to this class, or use run.parallelize(…, "
+                "initialize=function_of_a_module)",
             )
         module.to_empty(device=device, recurse=False)
         with torch.no_grad():

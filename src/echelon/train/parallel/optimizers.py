@@ -112,7 +112,7 @@ class Optimizing:
             self.optimizer.load_state_dict({"state": given["state"], "param_groups": groups})
             return
         is_fused = any(group.get("fused") for group in given["param_groups"])
-        unfused = 'first: for group in state["param_groups"]: group["fused"] = False'
+        unfused = 'set this first: for group in state["param_groups"]: group["fused"] = False'
         _check(self._kind, self._axes, is_fused=is_fused, unfused=unfused)
         names = self._names_of(given, order)
         for group in self._groups():
@@ -128,7 +128,7 @@ class Optimizing:
         numbers = [number for group in given["param_groups"] for number in group["params"]]
         if len(numbers) != len(names):
             raise StrategyError(
-                "the optimizer's state has %d weights, and the model has %d" % (len(numbers), len(names)),
+                "the optimizer's state has %d weights, but the model has %d" % (len(numbers), len(names)),
                 hint="load the state of an optimizer of the same model",
             )
         return dict(zip(names, numbers))  # noqa: B905
@@ -146,15 +146,15 @@ def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
     why = optimizer_kinds.why_bits_differ(kind, is_fused=is_fused)
     if why is not None and axes.num_shards and strategy.is_fully_sharded:
         other = unfused if is_fused else "one of these"
-        raise StrategyError(why, hint="%s; or replicate= in place of shard=, where weights are whole" % other)
+        raise StrategyError(why, hint="%s; or replicate= in place of shard=, which keeps weights whole" % other)
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that asks for the loss by itself."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise StrategyError(
-            "LBFGS asks for the loss several times a step, and step() computes it once",
-            hint="optimizer.step(closure), whose closure calls zero_grad() and trained.backward(inputs, targets)",
+            "LBFGS computes the loss several times a step, but step() computes it once",
+            hint="use optimizer.step(closure); the closure calls zero_grad() and trained.backward(inputs, targets)",
         )
 
 

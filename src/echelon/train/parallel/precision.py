@@ -18,7 +18,7 @@ def check(strategy: Strategy, device: torch.device) -> None:
     """Refuse 16 bits on a device that has none."""
     if strategy.precision == "bf16" and devices.lacks_bf16(device):
         raise StrategyError(
-            "precision is bf16, and %s computes in fp16 and fp32 alone" % devices.name(device),
+            "precision is bf16, but %s computes only in fp16 and fp32" % devices.name(device),
             hint='precision="fp16"',
         )
 

@@ -31,7 +31,7 @@ def read(path: str) -> Dict[str, torch.Tensor]:
     else:
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
     if not names:
-        raise StrategyError("%s has no %s and no *.safetensors" % (path, INDEX), hint="name a file of weights")
+        raise StrategyError("%s has neither %s nor a *.safetensors file" % (path, INDEX), hint="name a file of weights")
     found: Dict[str, torch.Tensor] = {}
     for name in names:
         found.update(_read_file(os.path.join(path, name)))
@@ -43,7 +43,7 @@ def _read_file(path: str) -> Dict[str, torch.Tensor]:
         size = os.fstat(file.fileno()).st_size
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else size
         if length + 8 > size:
-            raise StrategyError("%s is no safetensors file, or was cut off" % path, hint="write it again")
+            raise StrategyError("%s is not a safetensors file, or is truncated" % path, hint="write it again")
         header: Dict[str, Any] = json.loads(file.read(length))
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[8 + length :]
     return {name: _tensor(entry, mapped) for name, entry in header.items() if name != "__metadata__"}

@@ -28,10 +28,11 @@ def check(axes: Axes, inputs: Any, targets: Any) -> None:
     other = next((rank for rank, one in enumerate(digests) if one != digests[0]), 0)
     if other:
         raise StrategyError(
-            "rank %d was given another batch than rank 0 (digests %x and %x), and each computes its part of what has "
-            "to be one batch" % (other, digests[other] % 2**32, digests[0] % 2**32),
-            hint="draw the same batches on every rank, as from one seed (torch.manual_seed(0) before the loader); or "
-            "let each load its rows: for inputs, targets in trained.loader(loader): trained.step(…, rows=True)",
+            "rank %d got another batch than rank 0 (digests %x and %x), but the ranks must compute parts of "
+            "the same batch" % (other, digests[other] % 2**32, digests[0] % 2**32),
+            hint="draw the same batches on every rank, with one seed (torch.manual_seed(0) before the loader); or "
+            "let each rank load its rows: for inputs, targets in trained.loader(loader): trained.step(…, "
+            "rows=True)",
         )
 
 

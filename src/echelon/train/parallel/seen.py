@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..view.tensors import map_tensors, tensors_of
 from .strategy import StrategyError
 
-EVERYWHERE = "a script for one device with echelon run --scale pipeline, where every stage has it; or pipeline=1"
+EVERYWHERE = (
+    "use a script for one device with echelon run --scale pipeline, which gives every stage the module; or pipeline=1"
+)
 
 
 class Seen:
@@ -123,14 +125,14 @@ def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
     kind = type(model).__name__
     if [name for name in seen.calls if name in order] != order:
         raise StrategyError(
-            "%s does not call its blocks once each and in their order, so that stages have no order" % kind,
-            hint="name blocks that it does: run.parallelize(model, strategy, blocks=[…])",
+            "%s does not call its blocks once each and in order, so the stages have no order" % kind,
+            hint="name blocks that it calls once each and in order: run.parallelize(model, strategy, blocks=[…])",
         )
     if seen.changed:
         raise StrategyError(
-            "%s changes what its block %s gave, in place, and the next stage is to get it as it was"
+            "%s changes the output of its block %s in place, but the next stage needs the unchanged output"
             % (kind, seen.changed),
-            hint="x = x + y in place of x += y, between the blocks",
+            hint="write x = x + y in place of x += y between the blocks",
         )
     first, last = seen.calls.index(order[0]), seen.calls.index(order[-1])
     found = Sides([], [], [])
@@ -145,9 +147,9 @@ def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
             (found.after if uses <= {1} else found.loose).append(name)
         else:
             raise StrategyError(
-                "%s has weights in %s, which is called among the blocks: no stage would be the one that has it"
+                "%s has weights in %s, which it calls between its blocks; no single stage can own these weights"
                 % (kind, name),
-                hint="a module of its own for them, that is called before the first block or after the last",
+                hint="move these weights into a module that the model calls before the first block or after the last",
             )
     return found
 
@@ -160,8 +162,12 @@ def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
             continue
         if len(uses) > 1 or 0 in uses:
             raise StrategyError(
-                "%s uses its %s %s: no stage would be the one that has it"
-                % (type(model).__name__, name, "among the blocks" if 0 in uses else "before the blocks and after them"),
+                "%s uses its %s %s; no single stage can own it"
+                % (
+                    type(model).__name__,
+                    name,
+                    "between the blocks" if 0 in uses else "both before and after the blocks",
+                ),
                 hint=EVERYWHERE,
             )
         found[name] = min(uses, default=-1)

@@ -144,7 +144,7 @@ def split(
     needed = needed_later(model, seen, outside.before, order[0], args, named, early)
     if needed:
         raise StrategyError(
-            "%s is used after the first block of %s too, and the stages there would not have it"
+            "the model also uses %s after the first block of %s, but the stages there do not have it"
             % (", ".join(needed), type(model).__name__),
             hint=EVERYWHERE,
         )

@@ -26,9 +26,9 @@ def begins(model: nn.Module, found: Mapping[str, nn.Module], strategy: Strategy)
     names = list(found)
     if len(names) < strategy.num_stages:
         raise StrategyError(
-            "the pipeline has %d stages, and %s has %d blocks"
+            "the pipeline has %d stages, but %s has only %d blocks"
             % (strategy.num_stages, type(model).__name__, len(names)),
-            hint="at most %d stages: pipeline=%d"
+            hint="use at most %d stages: pipeline=%d"
             % (len(names), max(1, len(names) * strategy.pipeline // strategy.num_stages)),
         )
     return list(strategy.split) or _balanced(model, names, strategy.num_stages)
@@ -75,7 +75,7 @@ def split(
     unknown = [name for name in begin if name not in found]
     if unknown:
         raise StrategyError(
-            "split names %s, and the blocks of %s are %s"
+            "split names %s, but the blocks of %s are %s"
             % (", ".join(unknown), type(model).__name__, ", ".join(found)),
             hint="split=%r" % (tuple(list(found)[1 : axes.strategy.num_stages]),),
         )
@@ -100,8 +100,8 @@ def watch(parts: Iterable[nn.Module]) -> None:
 def _refuse_shared(model: nn.Module) -> None:
     for names in blocks.tied(model).values():
         raise StrategyError(
-            "%s are one tensor, and a pipeline would lay it on two stages" % " and ".join(names),
-            hint="weights of their own, or pipeline=1",
+            "%s are one shared tensor, but a pipeline would put it on two stages" % " and ".join(names),
+            hint="give each name its own weights, or use pipeline=1",
         )
 
 
@@ -122,7 +122,7 @@ def make_schedule(
     kind = getattr(pipelining, word, None) or getattr(schedules, word, None)
     if kind is None:
         raise StrategyError(
-            "the schedule %s needs %s, which PyTorch %s has not" % (strategy.schedule, word, torch.__version__),
+            "the schedule %s needs %s, which PyTorch %s does not have" % (strategy.schedule, word, torch.__version__),
             hint='schedule="1f1b"',
         )
     group = axes.group("pipeline")

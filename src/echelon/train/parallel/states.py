@@ -81,12 +81,12 @@ def _from_stage(value: Any, entry: Entry, axes: Axes) -> Any:
 def fill(local: Mapping[str, Any], given: Mapping[str, torch.Tensor], order: Sequence[str]) -> None:
     """Put whole tensors into what this rank holds of them; refuse names and shapes that are not the model's."""
     given = {blocks.plain_name(name): value for name, value in given.items()}
-    _refuse_names([name for name in local if name not in given], "lacks")
-    _refuse_names([name for name in given if name not in set(order)], "has, and the model has not,")
+    _refuse_names([name for name in local if name not in given], "the state lacks %s")
+    _refuse_names([name for name in given if name not in set(order)], "the state has %s, but the model does not")
     for name, target in local.items():
         if tuple(given[name].shape) != tuple(target.shape):
             raise StrategyError(
-                "%s has the shape %s in the state, and %s in the model"
+                "%s has the shape %s in the state, but %s in the model"
                 % (name, tuple(given[name].shape), tuple(target.shape)),
                 hint="load the state of the same model",
             )
@@ -99,9 +99,7 @@ def _local(tensor: Any) -> torch.Tensor:
     return found.detach()
 
 
-def _refuse_names(names: List[str], verb: str) -> None:
+def _refuse_names(names: List[str], reason: str) -> None:
     if names:
         more = " and %d more" % (len(names) - NUM_NAMED) if len(names) > NUM_NAMED else ""
-        raise StrategyError(
-            "the state %s %s%s" % (verb, ", ".join(names[:NUM_NAMED]), more), hint="load the state of the same model"
-        )
+        raise StrategyError(reason % (", ".join(names[:NUM_NAMED]) + more), hint="load the state of the same model")

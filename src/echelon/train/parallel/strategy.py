@@ -83,7 +83,7 @@ class Strategy:
         for name in (*AXES, "accumulation", "stages_per_rank"):
             count = getattr(self, name)
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise StrategyError("%s is %r, and must be a number from 1 on" % (name, count), hint="%s=1" % name)
+                raise StrategyError("%s is %r, but must be a number of at least 1" % (name, count), hint="%s=1" % name)
         for name, words in (
             ("reshard", RESHARD),
             ("precision", PRECISIONS),
@@ -93,7 +93,7 @@ class Strategy:
         ):
             if getattr(self, name) not in words:
                 raise StrategyError(
-                    "%s is %r, which is none of %s" % (name, getattr(self, name), ", ".join(words)),
+                    "%s is %r; the choices are %s" % (name, getattr(self, name), ", ".join(words)),
                     hint='%s="%s"' % (name, words[0]),
                 )
         object.__setattr__(self, "split", tuple(self.split))
@@ -149,7 +149,7 @@ class Strategy:
         if self.num_ranks != num_ranks:
             axes = " × ".join("%s %d" % (name, getattr(self, name)) for name in AXES)
             raise StrategyError(
-                "%s = %d, and the number of ranks is %d" % (axes, self.num_ranks, num_ranks),
+                "%s = %d, but the number of ranks is %d" % (axes, self.num_ranks, num_ranks),
                 hint="%s; or echelon run -n %d …"
                 % (", ".join(one.as_code() for one in _nearest(self, num_ranks)), self.num_ranks),
             )
@@ -200,78 +200,80 @@ def _check_composition(one: Strategy) -> None:
     is_cut = one.tensor > 1 or one.pipeline > 1 or one.context > 1
     _refuse(
         one.spreads_states_only and is_cut,
-        'shard=%d with reshard="never" (ZeRO-1) and %s: ZeroRedundancyOptimizer gives out whole tensors, these are cut'
-        % (one.shard, _others(one)),
-        'reshard="after-backward", which spreads the optimizer states too',
+        'shard=%d with reshard="never" (ZeRO-1) and %s do not work together: ZeroRedundancyOptimizer '
+        "distributes whole tensors, and this axis cuts them" % (one.shard, _others(one)),
+        'use reshard="after-backward", which shards the optimizer states too',
     )
     _refuse(
         one.offload and one.reshard == "never",
-        'offload and reshard="never": what stays on every device cannot stay in the host\'s memory',
+        'offload and reshard="never" exclude each other: reshard="never" keeps weights on every device, and '
+        "offload keeps them in the host's memory",
         'reshard="always"',
     )
     _refuse(
         one.context > 1 and one.tensor > 1,
-        "tensor=%d and context=%d: both hand a block its activations as DTensors, each on a mesh of its own"
-        % (one.tensor, one.context),
-        "sequence_parallel=True, which cuts sequences along the tensor axis",
+        "tensor=%d and context=%d exclude each other: both give a block its activations as DTensors, each on "
+        "its own mesh" % (one.tensor, one.context),
+        "use sequence_parallel=True, which cuts sequences along the tensor axis",
     )
     _refuse(
         one.context > 1 and one.pipeline > 1,
-        "pipeline=%d and context=%d: stages send plain tensors, and the context axis makes them DTensors"
-        % (one.pipeline, one.context),
-        "context=1, or pipeline=1",
+        "pipeline=%d and context=%d exclude each other: stages send plain tensors, but the context axis makes "
+        "DTensors" % (one.pipeline, one.context),
+        "use context=1, or pipeline=1",
     )
     _refuse(
         one.tensor > 1 and one.pipeline > 1 and one.sequence_parallel,
-        "pipeline=%d and sequence_parallel: a stage may begin between the two ends of the cut sequence" % one.pipeline,
+        "pipeline=%d and sequence_parallel exclude each other: a stage may begin where the sequence is cut"
+        % one.pipeline,
         "sequence_parallel=False",
     )
     for word in ("sequence_parallel", "parallel_loss"):
-        _refuse(getattr(one, word) and one.tensor == 1, "%s needs a tensor axis, and tensor is 1" % word, "tensor=2")
+        _refuse(getattr(one, word) and one.tensor == 1, "%s needs a tensor axis, but tensor is 1" % word, "tensor=2")
     _refuse(
         one.parallel_loss and one.pipeline > 1,
-        "pipeline=%d and parallel_loss: what leaves the last stage is a plain tensor" % one.pipeline,
+        "pipeline=%d and parallel_loss exclude each other: the last stage returns a plain tensor" % one.pipeline,
         "parallel_loss=False",
     )
 
 
 def _check_pipeline(one: Strategy) -> None:
     if one.pipeline == 1:
-        _refuse(bool(one.split), "split names modules, and pipeline is 1", "pipeline=%d" % (len(one.split) + 1))
+        _refuse(bool(one.split), "split names modules, but pipeline is 1", "pipeline=%d" % (len(one.split) + 1))
         return
     _refuse(
         one.accumulation < one.num_stages,
-        "accumulation is %d, and the pipeline has %d stages: with fewer micro-batches than stages ranks only wait"
-        % (one.accumulation, one.num_stages),
+        "accumulation is %d, but the pipeline has %d stages: with fewer micro-batches than stages some ranks "
+        "always wait" % (one.accumulation, one.num_stages),
         "accumulation=%d" % one.num_stages,
     )
     _refuse(
         one.schedule in SHAPED_LIKE_V and one.stages_per_rank != 2,
-        "the schedule %s gives each rank 2 stages, and stages_per_rank is %d" % (one.schedule, one.stages_per_rank),
+        "the schedule %s needs 2 stages per rank, but stages_per_rank is %d" % (one.schedule, one.stages_per_rank),
         "stages_per_rank=2",
     )
     _refuse(
         one.schedule in ("interleaved", "zero-bubble") and one.accumulation % one.pipeline != 0,
-        "accumulation is %d, and %s goes in rounds of %d" % (one.accumulation, one.schedule, one.pipeline),
+        "accumulation is %d, but %s needs a multiple of %d" % (one.accumulation, one.schedule, one.pipeline),
         "accumulation=%d" % (-(-one.accumulation // one.pipeline) * one.pipeline),
     )
     _refuse(
         one.schedule in SPLIT_BACKWARD and (one.compile or one.checkpointing != "none"),
-        "%s with %s: it runs backward in two halves, for inputs and for weights, of the graph as it was computed"
+        "%s and %s exclude each other: the schedule splits backward into two passes, for inputs and for "
+        "weights, over the graph of the forward pass"
         % (one.schedule, "compile" if one.compile else "checkpointing=%r" % one.checkpointing),
         'schedule="interleaved"',
     )
     _refuse(
         one.schedule in SPLIT_BACKWARD and one.shard > 1 and one.reshard == "always",
-        '%s with shard=%d and reshard="always": between the two halves of backward fully_shard lets a block\'s weights '
-        "go, and gradients come out wrong without a word (PyTorch 2.13)" % (one.schedule, one.shard),
+        '%s with shard=%d and reshard="always": fully_shard frees a block\'s weights between the two backward '
+        "passes, and gradients are silently wrong (PyTorch 2.13)" % (one.schedule, one.shard),
         'reshard="after-backward"',
     )
     _refuse(
         len(one.split) not in (0, one.num_stages - 1),
-        "split names %d modules, and %d stages begin at %d of them"
-        % (len(one.split), one.num_stages, one.num_stages - 1),
-        "name the first module of each stage but the first",
+        "split names %d modules, but %d stages need %d of them" % (len(one.split), one.num_stages, one.num_stages - 1),
+        "name the first module of every stage except the first stage",
     )
 
 

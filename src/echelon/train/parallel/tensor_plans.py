@@ -51,7 +51,7 @@ def apply(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes, plan: Ma
     given = plan or getattr(model, "_tp_plan", None) or {}
     if given and axes.strategy.sequence_parallel:
         raise StrategyError(
-            "sequence_parallel is derived from a model's blocks, and a plan was given",
+            "sequence_parallel derives the plan from the model's blocks, but run.parallelize() got a plan",
             hint='write it into the plan: {"layers.*.norm": "sequence_parallel", …}, sequence_parallel=False',
         )
     if given:
@@ -68,8 +68,9 @@ def _refuse_untied(model: nn.Module, tied: List[Tuple[str, ...]]) -> None:
     for names in tied:
         if len({id(model.get_parameter(name)) for name in names}) > 1:
             raise StrategyError(
-                "%s are one tensor, and the tensor axis would cut it under one of the names" % " and ".join(names),
-                hint="a plan that leaves them out: run.parallelize(…, plan={…})",
+                "%s are one shared tensor, but the tensor axis would cut it under only one of these names"
+                % " and ".join(names),
+                hint="give a plan that leaves these modules out: run.parallelize(…, plan={…})",
             )
 
 
@@ -98,13 +99,13 @@ def _apply_given(model: nn.Module, plan: Mapping[str, Any], axes: Axes) -> None:
     for pattern, style in plan.items():
         if isinstance(style, str) and style not in styles:
             raise StrategyError(
-                "the plan says %r of %s, which is none of %s" % (style, pattern, ", ".join(styles)),
-                hint="a word of those, or a ParallelStyle of torch.distributed.tensor.parallel",
+                "the plan says %r for %s; the choices are %s" % (style, pattern, ", ".join(styles)),
+                hint="use one of these words, or a ParallelStyle of torch.distributed.tensor.parallel",
             )
         matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched:
             raise StrategyError(
-                "the plan names %s, and %s has no such module" % (pattern, type(model).__name__),
+                "the plan names %s, but %s has no such module" % (pattern, type(model).__name__),
                 hint="one of %s" % ", ".join(name for name in names[1:12]),
             )
         for name in matched:
@@ -122,7 +123,7 @@ def _refuse_uneven(module: nn.Module, name: str, style: str, axes: Axes) -> None
     number = axes.sizes["tensor"]
     if size % number:
         raise StrategyError(
-            "%s has %d %s, which the tensor axis of %d does not divide"
+            "%s has %d %s, which is not a multiple of the tensor axis, %d"
             % (name, size, sizes[style.partition("_")[0]], number),
             hint="tensor=%d" % divisor_of(size, number),
         )
@@ -133,7 +134,7 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
     cuts = {name: cut for block in found for name, cut in cuts_of(found[block], block).items()}
     if not cuts:
         raise StrategyError(
-            "no attention and no MLP is known in the blocks of %s, whose layers are %s"
+            "echelon recognizes no attention and no MLP in the blocks of %s, whose layers are %s"
             % (type(model).__name__, ", ".join(_linears(next(iter(found.values())))) or "no nn.Linear"),
             hint='give a plan: run.parallelize(…, plan={"layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"})',
         )
@@ -148,8 +149,7 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
         lists = {name.rpartition(".")[0] for name in found}
         if len(lists) > 1:
             raise StrategyError(
-                "sequence_parallel cuts from the first block to the last, and the blocks stand in %s"
-                % ", ".join(lists),
+                "sequence_parallel cuts from the first block to the last, but the blocks are in %s" % ", ".join(lists),
                 hint="sequence_parallel=False",
             )
         _cut_sequences(list(found.values()), cuts, model, axes)
@@ -195,7 +195,7 @@ def _refuse_heads(module: nn.Module, name: str, axes: Axes) -> None:
         heads = getattr(module, attribute, None)
         if isinstance(heads, int) and not isinstance(heads, bool) and heads % number:
             raise StrategyError(
-                "%s.%s is %d, which the tensor axis of %d does not divide" % (name, attribute, heads, number),
+                "%s.%s is %d, which is not a multiple of the tensor axis, %d" % (name, attribute, heads, number),
                 hint="tensor=%d" % divisor_of(heads, number),
             )
 
@@ -213,9 +213,9 @@ def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
         if isinstance(p, float) and p > 0:
             where = ".".join(part for part in (name, inner) if part)
             raise StrategyError(
-                "%s drops out %g of what the ranks of the tensor or context axis have cut, and PyTorch has no random "
-                "numbers for that on a CPU" % (where, p),
-                hint="dropout 0 there, or a GPU",
+                "%s applies dropout %g to tensors that the tensor or context axis cuts, and PyTorch has no "
+                "random numbers for cut tensors on a CPU" % (where, p),
+                hint="set dropout to 0 there, or use a GPU",
             )
 
 
@@ -316,8 +316,8 @@ def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Mo
                 continue
             if not (isinstance(module, NORMS) or type(module).__name__.endswith("RMSNorm")):
                 raise StrategyError(
-                    "block %d has weights in %s, which is no norm and no attention or MLP that is known: with "
-                    "sequence_parallel each rank would see its own tokens there alone" % (number, name or "itself"),
+                    "block %d has weights in %s, which echelon recognizes as no norm, attention or MLP; with "
+                    "sequence_parallel each rank would apply them only to its own tokens" % (number, name or "itself"),
                     hint="sequence_parallel=False",
                 )
             parallelize_module(module, mesh, SequenceParallel(use_local_output=True), **unsent(parallelize_module))
@@ -326,8 +326,9 @@ def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Mo
         given = args[0]
         if given.size(1) % mesh.size():
             raise StrategyError(
-                "a sequence has %d tokens, which the tensor axis of %d does not divide" % (given.size(1), mesh.size()),
-                hint="sequences of a multiple of %d, or sequence_parallel=False" % mesh.size(),
+                "a sequence has %d tokens, which is not a multiple of the tensor axis, %d"
+                % (given.size(1), mesh.size()),
+                hint="use sequences of a multiple of %d tokens, or sequence_parallel=False" % mesh.size(),
             )
         whole = DTensor.from_local(given, mesh, [Replicate()], run_check=False)
         return (whole.redistribute(placements=[Shard(1)]).to_local(), *args[1:])
@@ -351,7 +352,7 @@ def _cut_head(model: nn.Module, axes: Axes) -> None:
     name, head = heads[-1]
     if id(head.weight) in blocks.tied(model):
         raise StrategyError(
-            "%s.weight is also %s, and parallel_loss cuts the one and not the other"
+            "%s.weight is also %s, but parallel_loss cuts only one of the two"
             % (name, ", ".join(one for one in blocks.tied(model)[id(head.weight)] if one != name + ".weight")),
             hint="parallel_loss=False",
         )

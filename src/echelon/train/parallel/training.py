@@ -89,9 +89,9 @@ class Parallel:
         """Refuse rows that a run has shared among all ranks, where some ranks have to compute the same rows."""
         if self._calls.is_inside:
             raise StrategyError(
-                "run.loader() gives each of %d ranks rows of its own, and under %s only %d have different rows"
-                % (self.strategy.num_ranks, self.strategy.as_code(), self.strategy.num_data),
-                hint="trained.step(inputs, targets), with the loader itself",
+                "run.loader() gives each of %d ranks its own rows, but under %s only %d ranks have different "
+                "rows" % (self.strategy.num_ranks, self.strategy.as_code(), self.strategy.num_data),
+                hint="call trained.step(inputs, targets) with batches of the script's own loader",
             )
 
     # The model and its optimizer
@@ -101,7 +101,7 @@ class Parallel:
         """The module to call; a pipeline has none, for no rank has the whole."""
         if self._schedule is not None:
             raise StrategyError(
-                "a pipeline has no model that one rank could call", hint="trained.step(inputs, targets)"
+                "no rank can call a model that a pipeline has split", hint="trained.step(inputs, targets)"
             )
         return self.parts[0]
 

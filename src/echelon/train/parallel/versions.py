@@ -53,8 +53,8 @@ def check(strategy: Strategy, device: torch.device, version: str = torch.__versi
     found = numbers(version)
     on_cpu = not devices.is_accelerator(device)
     for is_wanted, needed, why, hint in (
-        (strategy.is_fully_sharded and on_cpu, FULLY_SHARD_ON_CPU, "spreads with fully_shard on a CPU",
-         'reshard="never" with the data axes alone'),
+        (strategy.is_fully_sharded and on_cpu, FULLY_SHARD_ON_CPU, "shards with fully_shard on a CPU",
+         'reshard="never" with only the data axes'),
         (strategy.pipeline > 1 and strategy.schedule != "gpipe" and on_cpu, (2, 9),
          "sends and receives at once on a CPU", 'schedule="gpipe"'),
         (strategy.pipeline > 1 and strategy.schedule == "zbv" and on_cpu, (2, 10),

@@ -29,20 +29,20 @@ def fit(strategy: Strategy, num_shards: int) -> Strategy:
     for axis in ("tensor", "context"):
         if getattr(strategy, axis) > 1:
             raise StrategyError(
-                "exact is %d, and %s=%d cuts the sums inside of a layer, whose order then depends on who computes them"
-                % (num_shards, axis, getattr(strategy, axis)),
+                "exact is %d, but %s=%d cuts the sums inside a layer, and their order then depends on the "
+                "number of ranks" % (num_shards, axis, getattr(strategy, axis)),
                 hint="shard=%d, or echelon.start() without exact: echelon prove gives the bound"
                 % getattr(strategy, axis),
             )
     if strategy.compile:
         raise StrategyError(
-            "exact is %d, and compiled blocks draw random numbers in an order of their own" % num_shards,
+            "exact is %d, but compiled blocks draw random numbers in another order" % num_shards,
             hint="compile=False",
         )
     each = num_shards // strategy.num_data  # all are powers of two
     if strategy.accumulation not in ((each,) if strategy.pipeline > 1 else (1, each)):
         raise StrategyError(
-            "exact is %d, and replicate %d × shard %d × accumulation %d = %d"
+            "exact is %d, but replicate %d × shard %d × accumulation %d = %d"
             % (
                 num_shards,
                 strategy.replicate,
@@ -175,9 +175,9 @@ class VirtualShards:
             for name, one in part.named_buffers():
                 if before.get(id(one), one._version) != one._version:
                     raise StrategyError(
-                        "each shard of a batch is computed by itself, and the model changes its buffer %s with each"
-                        % blocks.plain_name(name),
-                        hint="GroupNorm or LayerNorm in place of BatchNorm; or echelon.start() without exact",
+                        "echelon computes each shard of a batch separately, but the model changes its buffer "
+                        "%s with each shard" % blocks.plain_name(name),
+                        hint="use GroupNorm or LayerNorm in place of BatchNorm; or echelon.start() without exact",
                     )
 
 

@@ -247,9 +247,9 @@ def _of_losses(wrong: Wrong, case: Case) -> str:
     if relative(one, case.ours.rows[0]["loss"]) <= _ALIKE or not min(losses) < one < max(losses):
         return ""
     samples = {rank["samples"] for rank in case.ours.rows[0]["ranks"]}
-    what = "samples" if len(samples) > 1 else "tokens, or whatever its mean is of"
+    what = "samples" if len(samples) > 1 else "tokens, or other entries of the mean"
     share = (one - losses[1]) / (losses[0] - losses[1])
-    weighs = "%.3f : %.3f" % (share, 1 - share) if len(losses) == 2 else "each by their number"
+    weighs = "%.3f : %.3f" % (share, 1 - share) if len(losses) == 2 else "by their numbers"
     return factors.MEAN_OF_MEANS % (what, weighs)
 
 

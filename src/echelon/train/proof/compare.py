@@ -49,9 +49,10 @@ def verdict(case: Case) -> Dict[str, Any]:
     stray = relative(one[0]["loss"], again[0]["loss"])
     if not stray <= MOST_STRAY:
         result["why"] = (
-            "two runs on one rank differ by %.2g in their first loss: the script draws data of its own" % stray
+            "two runs on one rank differ by %.2g in their first loss: the script draws random data without a "
+            "seed" % stray
         )
-        result["hint"] = "seed it: torch.manual_seed(0) at its top"
+        result["hint"] = "set a seed at its top: torch.manual_seed(0)"
         return result
     alone = findings.alone(case.ours) if case.is_own else None
     why_not = {} if alone else findings.same_samples(case) or findings.other_samples(case)
@@ -61,7 +62,7 @@ def verdict(case: Case) -> Dict[str, Any]:
     result["tensors"] = tensors = list(_tensors(case))
     wrong = _first(wrong, next((_of_tensor(row) for row in tensors if not row["difference"] <= row["bound"]), None))
     if wrong is None and len(ours) != len(one):
-        why = "one device makes %d steps, and this %d" % (len(one), len(ours))
+        why = "one device makes %d steps, but this run makes %d" % (len(one), len(ours))
         wrong = Wrong(min(len(one), len(ours)) + 1, "", 0.0, why)
     found = alone if alone and (wrong is None or alone.step <= wrong.step) else _explained(wrong, case)
     if found is not None:
@@ -122,9 +123,9 @@ def _floor(case: Case, floor: float) -> float:
 def _of_number(name: str, one: Row, ours: Row) -> Wrong:
     what = name.replace("_", " ")
     if one[name] is None or ours[name] is None or not one[name]:
-        return Wrong(one["step"], "", 0.0, "the %s is %s on one device, and here %s" % (what, one[name], ours[name]))
+        return Wrong(one["step"], "", 0.0, "the %s is %s on one device, but %s here" % (what, one[name], ours[name]))
     ratio = ours[name] / one[name]
-    why = "the %s is %.7g, and on one device %.7g: %s times as large" % (what, ours[name], one[name], times(ratio))
+    why = "the %s is %.7g, but %.7g on one device: %s times as large" % (what, ours[name], one[name], times(ratio))
     return Wrong(one["step"], what, ratio, why)
 
 
@@ -134,7 +135,7 @@ def _of_rates(one: Row, ours: Row) -> Optional[Wrong]:
         for group, (wanted, rate) in enumerate(zip(one["learning_rates"], row["learning_rates"])):  # noqa: B905
             if relative(wanted, rate) > FLOOR:
                 where = " of group %d" % group if group else ""
-                why = "the learning rate%s is %.7g on rank %d, and on one device %.7g" % (where, rate, rank, wanted)
+                why = "the learning rate%s is %.7g on rank %d, but %.7g on one device" % (where, rate, rank, wanted)
                 return Wrong(one["step"], "learning rate", rate / wanted if wanted else 0.0, why)
     return None
 
@@ -202,7 +203,7 @@ def _surplus(step: int, kind: str, one: Dict[str, torch.Tensor], ours: List[Dict
     for label in dict.fromkeys(label for mine in ours for label in mine if label not in one):
         if kind != "others" and (kind != "gradients" or any(mine[label].any() for mine in ours if label in mine)):
             yield {"step": step, "kind": kind, "tensor": label, "difference": float("inf"), "bound": 0.0,
-                   "factor": 0.0, "how": "is here, and on one device it " + NOT_THERE}  # fmt: skip
+                   "factor": 0.0, "how": "is here, but on one device it " + NOT_THERE}  # fmt: skip
 
 
 def _worst(one: torch.Tensor, mine: List[Tuple[int, torch.Tensor]], negligible: float, bound: float) -> Row:
@@ -229,7 +230,7 @@ def _compared(one: torch.Tensor, ours: Optional[torch.Tensor], negligible: float
         difference = 0.0 if not one.any() else float("inf")
         return {"difference": difference, "factor": 0.0, "how": NOT_THERE}
     if one.shape != ours.shape:
-        how = HAS_SHAPE + "%s, and on one device %s" % (tuple(ours.shape), tuple(one.shape))
+        how = HAS_SHAPE + "%s, but %s on one device" % (tuple(ours.shape), tuple(one.shape))
         return {"difference": float("inf"), "factor": 0.0, "how": how}
     one, ours = _plain(one), _plain(ours)
     size = float(one.norm())
@@ -238,7 +239,7 @@ def _compared(one: torch.Tensor, ours: Optional[torch.Tensor], negligible: float
         difference = min(difference, FLOOR)
     factor = float((ours * one).sum()) / size**2 if size else 0.0
     is_factor = float((ours - factor * one).norm()) < 1e-3 * abs(factor) * size and abs(factor - 1) > 1e-3
-    how = "is %s times as large" % times(factor) if is_factor else "differs by %.2g of its size" % difference
+    how = "is %s times as large" % times(factor) if is_factor else "differs by %.2g of its norm" % difference
     return {"difference": difference, "factor": factor if is_factor else 0.0, "how": how}
 
 

@@ -150,7 +150,7 @@ def _of_mean(one: Tensors, ours: List[Tensors], local: List[Tensors], case: Case
             for weight, number in zip(wanted.each, samples)  # noqa: B905
         )
         shown = " : ".join(times(one / sum(wanted.each)) for one in wanted.each)
-        what = "samples" if is_of_samples else "tokens, or whatever its mean is of"
+        what = "samples" if is_of_samples else "tokens, or other entries of the mean"
         return factors.MEAN_OF_MEANS % (what, shown)
     if used is not None and used.is_exact:
         return _of_even(sum(used.each), sum(wanted.each), case.num_ranks)

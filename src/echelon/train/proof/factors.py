@@ -1,175 +1,178 @@
 """What it means when a gradient is a multiple of the one that it should be."""
 
-WHOLE_BATCH = "a part of the script looks at the whole batch (BatchNorm, pairs within a batch), or draws its own data"
+WHOLE_BATCH = "a part of the script uses the whole batch (BatchNorm, pairs within a batch), or draws its own data"
 ALONE = (
-    "each rank has a gradient of its own: they are not exchanged, so every rank trains alone; "
-    "is the model that is called the one in DistributedDataParallel, or under fully_shard?"
+    "each rank has its own gradient: the ranks do not exchange gradients, so every rank trains alone; check "
+    "that the script calls the model that DistributedDataParallel or fully_shard returned"
 )
 ALONE_AMONG_OTHERS = (
-    "each rank has a gradient of its own of %s, while others are exchanged: it was added, or unfrozen, after the model "
-    "was wrapped, or is left out of what is reduced"
+    "each rank has its own gradient of %s, but the ranks exchange other gradients: this parameter was added or "
+    "unfrozen after the model was wrapped, or the exchange leaves it out"
 )
-RIGHT_ON = "it is right on %s alone: the sum of the gradients does not reach the other ranks; reduce is not all_reduce"
+RIGHT_ON = "it is right only on %s: the other ranks do not get the sum of the gradients; use all_reduce, not reduce"
 PARTS_OF_SUM = (
-    "each rank has a part of it, and they add up to that of one device: the gradients of a tensor that several ranks "
-    "share (a norm, a tied embedding, the input of a layer that is cut) are to be summed by an all-reduce"
+    "each rank has a part of it, and the parts add up to the gradient of one device: if several ranks share a "
+    "tensor (a norm, a tied embedding, the input of a cut layer), an all-reduce must add up its gradients"
 )
-SCALED_APART = (
-    "it is scaled by a factor of its own on each rank: by a gradient norm, or a loss scale, that is the rank's own"
-)
+SCALED_APART = "each rank scales it by another factor: by its own gradient norm, or its own loss scale"
 SCALED_BEFORE = (
-    "ranks' gradients go into it with the weights %s, where these should be the same: each rank scales its own before "
-    "they are exchanged, as clipping by its own norm does; exchange first, then clip"
+    "the ranks' gradients enter it with the weights %s, but the weights should be equal: each rank scales its "
+    "own gradient before the exchange, as clipping by its own norm does; exchange first, then clip"
 )
 MEAN_OF_MEANS = (
-    "a mean of means: each rank's loss counts the same, though it is the mean of other numbers of %s; one device "
-    "weighs them %s; divide the sum by the number of all ranks"
+    "it is a mean of means: each rank's loss has the same weight, but is a mean over another number of %s; one "
+    "device weights them %s; divide the sum by the number over all ranks"
 )
 OWN_NORM = (
-    "each rank's shard is scaled by a factor of its own, %s: the gradient norm by which it was clipped is that of the "
-    "rank's own shard, not of the whole"
+    "each rank scales its shard by another factor, %s: it clips by the gradient norm of its own shard, not of "
+    "the whole gradient"
 )
 PAIRED = (
-    "ranks give different tensors to one all-reduce: %s; a gradient that is None on some rank, or another order, "
-    "shifts all that follow: reduce the same tensors in the same order on every rank"
+    "the ranks give different tensors to the same all-reduce: %s; a gradient that is None on some rank, or "
+    "another order, shifts all later ones; reduce the same tensors in the same order on every rank"
 )
 CUT_FACTOR = (
-    "a tensor that is cut into pieces is %s times as large: a sum over the ranks is taken twice, forwards and again "
-    "backwards, or is divided by their number"
+    "a tensor that is cut into pieces is %s times as large: the sum over the ranks is taken twice, in forward "
+    "and in backward, or is divided by their number"
 )
 SHARE = (
-    "it is 1/%d of what it should be, where ranks share a layer: each has the gradient of its share of what it adds in "
-    "forward, and these are not summed"
+    "it is 1/%d of the right gradient, and ranks share a layer: each rank has only the gradient of its own "
+    "contribution in forward, and no all-reduce adds up these gradients"
 )
 PASSES = (
-    "a step has %d backward passes on one device and %d on each rank, and the loss is divided by a number that is the "
-    "same on both: divide it by the passes that the rank makes"
+    "a step has %d backward passes on one device but %d on each rank, and the script divides the loss by the "
+    "same number on both; divide it by the number of passes of the rank"
 )
 OWN_STATE = (
-    "the ranks' optimizers are not in the same state: it was loaded, or begun, on some of them alone; load it on all, "
-    "or broadcast it"
+    "the ranks' optimizers are in different states: only some ranks loaded, or initialized, the state; load it "
+    "on all ranks, or broadcast it"
 )
 DIVIDED_AFTER = (
-    "what is used is 1/%d of the mean of the ranks' gradients: their mean is divided by the number of ranks once more"
+    "the optimizer uses 1/%d of the mean of the ranks' gradients: the script divides the mean by the number of "
+    "ranks once more"
 )
 NOT_OF_RANKS = (
-    "all ranks have the same, and it is no combination of what they found by themselves: it is exchanged by something "
-    "else than a sum, such as a maximum, or changed on the way"
+    "all ranks have the same tensor, but it is no combination of the ranks' own tensors: the exchange is no "
+    "sum (it may be a maximum), or changes the tensor"
 )
-SMALL_GROUP = (
-    "the gradients are not exchanged among all: they are summed in a group of %d, and there are %d ranks that each "
-    "have other samples"
-)
+SMALL_GROUP = "not all ranks exchange gradients: a group of %d adds them up, but %d ranks have different samples"
 PASSED_BACK = (
-    "the forward pass and its loss are right, and so is the gradient of %s: what is passed back from there is not; "
-    "look at what one stage sends to the one before, or at the backward of what joins the ranks"
+    "the forward pass and its loss are right, and so is the gradient of %s, but the gradient that it passes "
+    "back is wrong; check what one stage sends to the stage before, or the backward of the operation that "
+    "joins the ranks"
 )
 OTHER_LAYER = (
-    "it has the weights that %s has on one device: those of another layer, or of another stage of a pipeline, "
-    "were loaded"
+    "it has the weights that %s has on one device: the script loaded the weights of another layer, or of "
+    "another stage of a pipeline"
 )
 PARTLY = (
-    "it is not the mean of what the ranks found by themselves, though that would be right: it is not exchanged, or "
-    "only a part of it; some backward passes are not followed by an exchange"
+    "it is not the mean of the ranks' own tensors, but that mean would be right: the ranks do not exchange it, "
+    "or exchange only a part; no exchange follows some backward passes"
 )
 OTHER_START = (
-    "the weights differ before the first step: let every rank begin with the same ones, "
-    "with torch.manual_seed(0) before the model is made, or load them"
+    "the weights differ before the first step: let every rank begin with the same weights: call "
+    "torch.manual_seed(0) before the model is made, or load the weights"
 )
 START_OF_ONE_RANK = (
-    "the weights differ between the ranks before the first step: let every rank begin with the same ones, with "
-    "torch.manual_seed(0) before the model is made, or load, and broadcast, them on all ranks"
+    "the ranks have different weights before the first step: let every rank begin with the same weights: call "
+    "torch.manual_seed(0) before the model is made, or load, and broadcast, the weights on all ranks"
 )
 ALIKE_PIECES = (
-    "the ranks' pieces of it are the same numbers: they are drawn with the same seed on every rank, where each piece "
-    "is another part of one tensor"
+    "the ranks' pieces of it hold the same numbers: every rank draws its piece with the same seed, but each "
+    "piece is another part of one tensor"
 )
 OTHER_MODEL = (
-    "the two do not train the same tensors: the model is another one, or is cut by other means than DTensor "
-    "(tensor parallel layers of its own, a pipeline), and what is cut so cannot be compared tensor by tensor"
+    "the two runs do not train the same tensors: the model is another one, or is cut without DTensor (by its "
+    "own tensor parallel layers, or a pipeline); such pieces cannot be compared tensor by tensor"
 )
 NOT_TRAINED = (
-    "no rank trains it: it is in no optimizer there; a layer that no stage of a pipeline has, or a group of parameters "
-    "that was not added"
+    "no rank trains it, because no optimizer has it there: no stage of a pipeline has its layer, or a group of "
+    "parameters was not added"
 )
 NOT_TRAINED_ON = (
-    "it is trained on some ranks, and not on %s: it is frozen there, or in another group of parameters; all ranks that "
-    "share the samples out must train the same parameters"
+    "some ranks train it, but not %s: it is frozen there, or in another group of parameters; all ranks that "
+    "share the samples must train the same parameters"
 )
 SCALED_WHOLE = (
-    "the loss is right, and all gradients are scaled by one number: the norm by which they are clipped is not that of "
-    "the whole gradient, or another scale is not undone"
+    "the loss is right, but all gradients are scaled by one number: the script clips by another norm than that "
+    "of the whole gradient, or does not undo another scale"
 )
 NO_GRADIENT = (
-    "it has a gradient on one side alone: a part of the model is not used there, or is cut off by detach() or no_grad()"
+    "only one of the two runs has a gradient for it: a part of the model is not used there, or detach() or "
+    "no_grad() cuts it off"
 )
 OTHER_SAMPLES = (
-    "the two did not train on the same samples in this step: they draw others, or change them by chance; "
-    "a sampler that is seeded, and the same on one rank and on several, makes them the same"
+    "the two runs did not train on the same samples in this step: they draw different samples, or change them "
+    "at random; use a sampler with a seed, and the same sampler on one rank and on several"
 )
 OTHER_EPOCHS = (
-    "the two did not train on the same samples: the ranks' samplers are at different epochs (%s), so some samples are "
-    "drawn twice and others never; set_epoch() wants the same number on every rank"
+    "the two runs did not train on the same samples: the ranks' samplers are at different epochs (%s), so the "
+    "ranks draw some samples twice and never draw others; give set_epoch() the same number on every rank"
 )
 OTHER_SEEDS = (
-    "the two did not train on the same samples: the ranks' samplers have different seeds (%s), so some samples are "
-    "drawn twice and others never"
+    "the two runs did not train on the same samples: the ranks' samplers have different seeds (%s), so the "
+    "ranks draw some samples twice and never draw others"
 )
 DRAWN_TWICE = (
-    "the two did not train on the same samples: %d of %d are drawn by more than one rank in one pass, and others by "
-    "none: ranks shuffle or split the data each by its own chance; seed it alike on all of them"
+    "the two runs did not train on the same samples: several ranks draw %d of %d samples in one pass, and no "
+    "rank draws others: each rank shuffles or splits the data at random; use the same seed on all ranks"
 )
 BATCH_NORM = (
-    "%s is a BatchNorm that takes the statistics of each rank's own samples: "
-    "SyncBatchNorm.convert_sync_batchnorm(model) takes those of all, or use a norm that does not look at the batch"
+    "%s is a BatchNorm that uses the statistics of each rank's own samples: "
+    "SyncBatchNorm.convert_sync_batchnorm(model) uses those of all ranks, or use a norm that does not depend "
+    "on the batch"
 )
 OWN_BUFFER = (
-    "the ranks have different ones: each makes it from its own samples, or only one rank updates it; reduce what it is "
-    "made of over all ranks, or broadcast it"
+    "the ranks have different values: each rank computes it from its own samples, or only one rank updates it; "
+    "reduce its inputs over all ranks, or broadcast it"
 )
-OTHER_BUFFER = "all ranks have the same one, which is not that of one device: it is made of one rank's samples"
+OTHER_BUFFER = "all ranks have the same value, but not that of one device: it is computed from one rank's samples"
 GATHER = (
-    "tensors that need a gradient go through torch.distributed.all_gather, which passes none back: what they are to "
-    "others' samples is lost; torch.distributed.nn.functional.all_gather passes it"
+    "the script sends tensors that need a gradient through torch.distributed.all_gather, which passes no "
+    "gradient back, so their effect on other ranks' samples is lost; "
+    "torch.distributed.nn.functional.all_gather passes it back"
 )
 DRAWS = (
-    "random numbers are drawn between the batch and the step, and each rank draws others: noise or masks of its own, "
-    "which is well, but not what one device draws"
+    "the script draws random numbers between the batch and the step, and each rank draws others: its own noise "
+    "or masks, which is fine, but not what one device draws"
 )
 SAME_DRAWS = (
-    "random numbers are drawn between the batch and the step, and all ranks draw the same for other samples: seed each "
-    "rank's generator apart, after the model is made, or draw what belongs to a sample by its place in the data"
+    "the script draws random numbers between the batch and the step, and all ranks draw the same numbers for "
+    "different samples: give each rank's generator its own seed after the model is made, or draw a sample's "
+    "numbers by its index in the data"
 )
 OWN_LEARNING_RATE = (
-    "the ranks have different learning rates: the schedule follows a number that is each rank's own, such as the loss "
-    "of its samples; give it the mean of all ranks"
+    "the ranks have different learning rates: the schedule follows a number that differs between ranks, such "
+    "as the loss of their samples; give it the mean of all ranks"
 )
-SCHEDULE_TOO_FAST = "the schedule goes %d times as fast: it is stepped once for each rank, and not once for each step"
+SCHEDULE_TOO_FAST = "the schedule runs %d times as fast: it steps once for each rank instead of once for each step"
 SCHEDULE_TOO_SLOW = (
-    "the schedule goes at 1/%d of its pace: its length is counted in the steps that one rank would make, though "
-    "several ranks share them"
+    "the schedule runs at 1/%d of its pace: its length counts the steps of a single rank, but several ranks "
+    "share these steps"
 )
-NOT_ZEROED = "it still has the gradient of the step before in it: zero_grad() is not called for it on every rank"
+NOT_ZEROED = "it still contains the gradient of the step before: not every rank calls zero_grad() for it"
 NOT_UPDATED = (
-    "its gradient is right, and it is not updated on %s: who updates it does not send it to all others, or it is in no "
-    "optimizer"
+    "its gradient is right, but it is not updated on %s: the rank that updates it does not send it to all "
+    "others, or no optimizer has it"
 )
-UPDATED_APART = (
-    "its gradient is right, and the ranks make different updates of it: their optimizers are not in the same state"
-)
+UPDATED_APART = "its gradient is right, but the ranks update it differently: their optimizers are in different states"
 
 
 def of_loss(factor: float, num_ranks: int) -> str:
     """Return why each rank's own gradient is a multiple of what it should be."""
     if abs(factor - num_ranks) < 0.02 * num_ranks:
-        return "that is the number of ranks, %d: each rank's loss is multiplied by it, or sums over them" % num_ranks
+        return (
+            "that is the number of ranks, %d: each rank multiplies its loss by this number, or sums over the ranks"
+            % num_ranks
+        )
     if abs(factor * num_ranks - 1) < 0.02:
         return of_own(factor, num_ranks)
     for count in range(2, 129):
         if abs(factor - count) < 2e-3 * count or abs(factor * count - 1) < 2e-3:
             return (
-                "%s the number %d, which is not that of the ranks: of backward passes for one step, or a batch size "
-                "that is a constant" % ("it is multiplied by" if factor > 1 else "it is divided by", count)
+                "%s the number %d, which is not the number of ranks; it may be the number of backward passes "
+                "of a step, or a constant batch size"
+                % ("the script multiplies it by" if factor > 1 else "the script divides it by", count)
             )
     return of_own(factor, num_ranks)
 
@@ -178,12 +181,13 @@ def meaning(factor: float, num_ranks: int) -> str:
     """Return the likeliest cause of a factor between the gradients of several ranks and of one; 0: no factor."""
     if abs(factor * num_ranks - 1) < 0.02:
         return (
-            "that is 1/%d, one over the number of ranks: the loss is a sum over the batch, "
-            "or is divided by a batch size that is a constant" % num_ranks
+            "that is 1/%d, one over the number of ranks: the loss is a sum over the batch, or the script "
+            "divides it by a constant batch size" % num_ranks
         )
     if abs(factor - num_ranks) < 0.02 * num_ranks:
-        return "that is the number of ranks, %d: gradients are summed over the ranks, where their mean is wanted" % (
-            num_ranks
+        return (
+            "that is the number of ranks, %d: the script sums gradients over the ranks instead of taking their mean"
+            % (num_ranks)
         )
     return WHOLE_BATCH
 
@@ -193,15 +197,15 @@ def of_own(factor: float, num_ranks: int) -> str:
     if abs(factor * num_ranks - 1) < 0.02:
         return (
             "that is 1/%d, one over the number of ranks: the loss is a sum over each rank's samples and "
-            "gradients are averaged, or they are divided by the number of ranks twice" % num_ranks
+            "gradients are averaged, or the script divides them by the number of ranks twice" % num_ranks
         )
     if abs(factor**2 * num_ranks - 1) < 0.02:
         return (
-            "that is one over the root of %d: the norm by which it is clipped is summed over the ranks, each of whom "
-            "has the whole gradient already" % num_ranks
+            "that is one over the root of %d: the script clips by a norm that is summed over the ranks, but "
+            "each rank already has the whole gradient" % num_ranks
         )
     if abs(factor * num_ranks**2 - 1) < 0.02:
-        return "that is 1/%d²: divided by the number of ranks twice" % num_ranks
+        return "that is 1/%d²: the script divides by the number of ranks twice" % num_ranks
     return meaning(factor, num_ranks)
 
 
@@ -214,4 +218,4 @@ def of_learning_rate(factor: float, num_ranks: int) -> str:
     ):
         if abs(factor - wanted) < 1e-3 * wanted:
             return "the script multiplies it by %s" % name
-    return "the script, or its schedule, makes it depend on how many ranks or batches there are"
+    return "the script, or its schedule, makes it depend on the number of ranks or batches"

@@ -32,11 +32,11 @@ def _race(ours: Recorded) -> Optional[Wrong]:
             other = next((one for one in found if one[0] != rank and (one[1], deed) != (_REMOVES, _REMOVES)), None)
             if other is not None and deed != _READS:
                 name = path.rpartition("/")[2]
-                why = "rank %d %s %s and rank %d %s it, with nothing between that both wait for" % (
+                why = "rank %d %s %s and rank %d %s it, but no barrier or other collective separates the two" % (
                     rank, deed, name, other[0], other[1])  # fmt: skip
                 meaning = (
-                    "which of them is first is left to chance: the file may not be there yet, be half written, or an "
-                    "older one; torch.distributed.barrier() between the two makes all wait"
+                    "either may come first: the file may not exist yet, be half written, or be an older one; "
+                    "put torch.distributed.barrier() between the two"
                 )
                 return Wrong(max(1, step), name, 0.0, why, meaning)
     return None
@@ -46,13 +46,16 @@ def _stale(ours: Recorded) -> Optional[Wrong]:
     """Return a parameter that an optimizer has, that is in no model, and that never gets a gradient."""
     facts = ours.facts[0] if ours.facts else {}
     if ours.rows and not any(row["norms"] for row in ours.rows) and not facts.get("unowned"):
-        meaning = "the optimizer changes nothing: gradients are kept back, or computed of other parameters than it has"
+        meaning = (
+            "the optimizer changes nothing: the script removes the gradients before the step, or computes gradients of "
+            "other parameters"
+        )
         return Wrong(1, "", 0.0, "no parameter of the optimizer has a gradient in any step", meaning)
     for name in facts.get("unowned", []):
         if ours.rows and not any(name in row["norms"] for row in ours.rows):
             why = "%s of the optimizer is in no model, and never has a gradient" % name
             meaning = (
-                "the optimizer was made before the model got the parameters that it now has: wrap or shard the model "
+                "the optimizer was made before the model got its present parameters: wrap or shard the model "
                 "first, then make the optimizer from its parameters"
             )
             return Wrong(1, name, 0.0, why, meaning)
@@ -65,7 +68,7 @@ def _uneven(ours: Recorded) -> Optional[Wrong]:
     skipped = next((row for row in ours.rows if _are_apart(row) and not _are_apart(ours.rows[0])), None)
     if skipped is not None:
         passes = [rank["passes"] for rank in skipped["ranks"]]
-        step, what = skipped["step"], "one comes after %s backward passes" % " and ".join(str(one) for one in passes)
+        step, what = skipped["step"], "a step comes after %s backward passes" % " and ".join(str(one) for one in passes)
     elif min(counts) and len(set(counts)) > 1:
         step, what = min(counts) + 1, "they make %s" % " and ".join(str(count) for count in counts)
     else:
@@ -73,8 +76,8 @@ def _uneven(ours: Recorded) -> Optional[Wrong]:
     why = "the ranks do not make the same optimizer steps: %s, on ranks %s" % (
         what, ", ".join(str(rank) for rank in range(ours.num_ranks)))  # fmt: skip
     meaning = (
-        "each rank decides by itself whether it steps: a gradient scaler that finds an overflow in its own gradients, "
-        "or an end that depends on its own samples; decide together, by an all-reduce"
+        "each rank decides by itself whether it steps: a gradient scaler finds an overflow in its own "
+        "gradients, or the end depends on its own samples; decide together, by an all-reduce"
     )
     return Wrong(step, "", 0.0, why, meaning)
 
@@ -90,7 +93,7 @@ def _same_epoch(ours: Recorded) -> Optional[Wrong]:
             deals, epochs = loader["deals"], loader["epochs"]
             is_shuffled = deals and deals["is_torchs"] and deals["shuffle"] and loader["is_for_training"]
             if is_shuffled and len(epochs) > 1 and len(set(epochs)) == 1:
-                why = "the order of the samples: %d epochs are all shuffled as epoch %d" % (len(epochs), epochs[0])
+                why = "the order of the samples: all %d epochs are shuffled as epoch %d" % (len(epochs), epochs[0])
                 meaning = (
                     "every epoch has the same batches: call sampler.set_epoch(epoch) before each pass over the loader"
                 )
@@ -121,8 +124,8 @@ def same_samples(case: Case) -> Dict[str, str]:
         return {}  # ranks that share a layer share its samples
     if any(len({rank["loss"] for rank in row["ranks"]}) > 1 for row in case.ours.rows[:2]):
         return {}  # each takes its part of a batch that all have
-    why = "all %d ranks train on the same samples, so together they do the work of one" % case.num_ranks
-    hint = "deal the samples out: DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
+    why = "all %d ranks train on the same samples, so together they do the work of one rank" % case.num_ranks
+    hint = "distribute the samples: DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
     return {"why": why, "hint": hint}
 
 
@@ -136,14 +139,14 @@ def other_samples(case: Case) -> Dict[str, str]:
     for one, ours in zip(case.one.rows, case.ours.rows):  # noqa: B905
         single, several = samples(one), samples(ours)
         if single and several and single != several:
-            why = "a step of one process has %d samples, and a step of %d ranks together %d" % (
+            why = "a step of one process has %d samples, but a step of %d ranks together has %d" % (
                 single, case.num_ranks, several,
             )  # fmt: skip
             if several == single * case.num_ranks:
-                why += ": the script's batch is that of a rank, so more ranks train with a larger batch"
+                why += ": the script's batch is the batch of one rank, so more ranks train with a larger batch"
             hint = (
-                "give each rank its part of one global batch, where the script takes its batch size as an argument: "
-                "echelon prove --global-batch %d … train.py --batch-size {batch_per_rank}" % several
+                "give each rank its part of one global batch, if the script takes its batch size as an "
+                "argument: echelon prove --global-batch %d … train.py --batch-size {batch_per_rank}" % several
             )
             return {"why": why, "hint": hint} if one["step"] == 1 else {}
     return {}
@@ -159,7 +162,7 @@ def of_words(case: Case) -> Optional[Wrong]:
         apart = relative(number, ours[key][1])
         if stray <= 0.01 and apart > max(_PRINTED, 16 * stray):
             what = key[0].partition("#")[0].strip(" :=,([") or "a number"
-            why = "%r is %g on several ranks, and %g on one device, after step %d" % (
+            why = "%r is %g on several ranks, but %g on one device, after step %d" % (
                 what, ours[key][1], number, step)  # fmt: skip
             return Wrong(step, what, ours[key][1] / number if number else 0.0, why, _of_evaluation(case, ours[key]))
     return None
@@ -192,22 +195,22 @@ def _of_evaluation(case: Case, said: Tuple[int, float, int]) -> str:
     one = next(_evaluations(case.one.facts[0], step), None)
     mine = [next(_evaluations(facts, step), None) for facts in case.ours.facts]
     if one is None or mine[0] is None:
-        return "it is not of the same samples as on one device"
+        return "it is computed from other samples than on one device"
     total = sum(each["samples"] for each in mine if each)
     drawn = [sample for each in mine if each for sample in each["drawn"]]
     if mine[0]["samples"] < one["samples"] and meetings == mine[0]["meetings"]:
         return (
-            "it is of the %d samples of rank 0 alone, of %d: sum what each rank counts, by an all-reduce, before "
-            "it is reported" % (mine[0]["samples"], one["samples"])
+            "it is computed from only the %d samples of rank 0, of %d samples: add up the counts of all ranks "
+            "by an all-reduce before you report it" % (mine[0]["samples"], one["samples"])
         )
     if total > one["samples"] and len(set(drawn)) < len(drawn):
         return (
-            "%d of %d samples are evaluated twice: DistributedSampler repeats some until every rank has as many; "
-            "leave them out of what is counted" % (total - one["samples"], total)
+            "%d of %d samples are evaluated twice: DistributedSampler repeats some so that every rank has the "
+            "same number; leave the repeated samples out of the count" % (total - one["samples"], total)
         )
     return (
-        "each rank's mean counts the same, and they are of different numbers of samples: sum values and counts over "
-        "the ranks, and divide then"
+        "each rank's mean has the same weight, but the means are over different numbers of samples: sum values "
+        "and counts over the ranks, then divide"
     )
 
 

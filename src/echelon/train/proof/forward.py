@@ -10,8 +10,7 @@ from .evidence import Cut
 _APART = 1e-3  # relative; the first pass has seen no rounding but its own
 Call = Dict[str, Any]
 SUM_MISSING = (
-    "on each rank it is a part of the sum that it should be: the ranks' parts are never added up; "
-    "an all-reduce is missing behind it"
+    "on each rank it is only a part of the sum: nothing adds up the ranks' parts; an all-reduce is missing after it"
 )
 
 
@@ -72,7 +71,7 @@ def _judged(name: str, call: Call, parts: List[Dict[str, Call]], whole: Dict[str
     total = torch.stack(outs).sum(0)
     label = "output of %s" % name
     if len(outs) == num_ranks and num_ranks > 1 and _is_near(total, wanted):
-        return "part", Wrong(1, label, 0.0, "%s is another one on each rank" % label, SUM_MISSING)
+        return "part", Wrong(1, label, 0.0, "%s differs between the ranks" % label, SUM_MISSING)
     return "apart", _apart(label, call, parts, outs, whole)
 
 
@@ -80,8 +79,8 @@ def _of_rows(name: str, rows: List[int], wanted: int) -> Any:
     """Tell a module that gets fewer samples, all ranks together: micro-batches that are left out."""
     if not rows or sum(rows) == wanted or wanted in rows or sum(rows) % wanted == 0:
         return "unknown", None
-    why = "%s is given %d samples in the first step, and on one device %d" % (name, sum(rows), wanted)
-    meaning = "some are left out, or passed twice: count the micro-batches that each stage sends and receives"
+    why = "%s gets %d samples in the first step, but %d on one device" % (name, sum(rows), wanted)
+    meaning = "some samples are left out, or passed twice: count the micro-batches that each stage sends and receives"
     return "apart", Wrong(1, "output of %s" % name, 0.0, why, meaning)
 
 
@@ -96,14 +95,14 @@ def _apart(
 ) -> Wrong:
     wanted, ours = call["out"].double(), outs[0].double()
     difference = float((ours - wanted).norm()) / (float(wanted.norm()) or 1.0)
-    why = "%s differs by %.2g of its size" % (label, difference)
+    why = "%s differs by %.2g of its norm" % (label, difference)
     total = torch.stack(outs).double().sum(0)
     for sum_of in (ours, total):
         count = _times_bias(sum_of - wanted, call["bias"])
         if count:
             meaning = (
-                "it has its bias %s times too often: each rank adds the bias to its part, and the parts are summed; "
-                "add it once, after the sum" % times(count)
+                "it contains its bias %s times too often: each rank adds the bias to its part, and the parts "
+                "are summed; add the bias once, after the sum" % times(count)
             )
             return Wrong(1, label, 0.0, why, meaning)
     factor = float((ours * wanted).sum()) / (float(wanted.norm()) ** 2 or 1.0)
@@ -120,8 +119,8 @@ def _of_inputs(call: Call, parts: List[Dict[str, Call]], whole: Dict[str, Call])
     given, wanted = mine["in"], call["in"]
     if given is not None and wanted is not None and given.shape == wanted.shape and _is_near(given, wanted):
         return (
-            "what goes into it is right, and so are its weights: it computes something else, or they are cut along "
-            "other lines than it uses them (heads, queries, keys and values in one)"
+            "its input and its weights are right: it computes something else, or its weights are cut at other "
+            "places than it uses them (heads; queries, keys and values in one weight)"
         )
     for name, other in ((name, other) for part in parts for name, other in part.items() if name in whole):
         if _is_twin(other["in"], whole[name]["in"]):
@@ -129,10 +128,13 @@ def _of_inputs(call: Call, parts: List[Dict[str, Call]], whole: Dict[str, Call])
         twin = next((one for one, of_one in whole.items() if _is_twin(other["in"], of_one["in"])), "")
         if twin:
             return (
-                "%s is given what %s is given on one device: the layers, or the stages of a pipeline, are in "
+                "%s gets the input that %s gets on one device: the layers, or the stages of a pipeline, are in "
                 "another order, or one is left out" % (name, twin)
             )
-    return "what goes into it is wrong already, between the modules before it and itself: what ranks send each other"
+    return (
+        "its input is already wrong, between this module and the modules before it: check what the ranks send each "
+        "other"
+    )
 
 
 def _is_twin(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> bool:
@@ -141,17 +143,17 @@ def _is_twin(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> bool
 
 def _of_loss(one: Any, ours: Any, last: str) -> Wrong:
     ratio = ours["loss"] / one["loss"] if one["loss"] and ours["loss"] else 0.0
-    why = "the loss is %.7g, and on one device %.7g, with the same output of %s" % (ours["loss"], one["loss"], last)
+    why = "the loss is %.7g, but %.7g on one device, with the same output of %s" % (ours["loss"], one["loss"], last)
     for count in range(2, 65):
         if abs(ratio - count) < 1e-3 * count or abs(ratio * count - 1) < 1e-3:
             meaning = (
-                "it is %s times as large: losses of %d micro-batches are %s, where their mean is wanted" % (
+                "it is %s times as large: losses of %d micro-batches are %s, but the loss should be their mean" % (
                     times(ratio), count, "added up" if ratio > 1 else "divided by their number more than once")
             )  # fmt: skip
             return Wrong(1, "loss", ratio, why, meaning)
     meaning = (
-        "the model computes the same, and its loss is of something else: the targets belong to other samples or "
-        "micro-batches, or it is another mean"
+        "the model computes the same output, but the loss uses something else: the targets belong to other "
+        "samples or micro-batches, or the mean is over something else"
     )
     return Wrong(1, "loss", ratio, why, meaning)
 

@@ -116,7 +116,7 @@ class Loaders:
             dealt: Any = DistributedSampler(loader.dataset, 1, 0, deals["shuffle"], deals["seed"], deals["drop_last"])
             batches.sampler = loader.__dict__["sampler"] = dealt  # type: ignore[union-attr]
             loader.__dict__["_echelon_replaced"] = dealt
-            self._note("one process draws its samples in the order of the DistributedSampler that several ranks have")
+            self._note("one process draws its samples in the order that the DistributedSampler gives several ranks")
         if deals["is_torchs"]:
             self._pad(batches.sampler, num_ranks)  # type: ignore[union-attr]
 

@@ -46,9 +46,9 @@ class AbsentWeight(torch.Tensor):
         if given is not None and word in _CHANGES and args[0] is given:
             return given
         raise Refusal(
-            "the script reads %s, a weight of a layer that another rank has (%s)"
+            "the script reads %s, a weight of a layer on another rank (%s)"
             % (given.called if given is not None else "a list of weights", word),
-            "model.state_dict(), which is whole; or --scale tensor, or " + WITH_THE_BATCH,
+            "use model.state_dict(), which is whole; or --scale tensor, or " + WITH_THE_BATCH,
         )
 
     @property
@@ -58,9 +58,9 @@ class AbsentWeight(torch.Tensor):
         asker = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
         if found is None and not AbsentWeight.in_step and asker not in _PASS_BY:
             raise Refusal(
-                "the script reads the gradient of %s, a weight of a layer that another rank has" % self.called,
-                "torch.nn.utils.clip_grad_norm_ and get_total_norm, which know of all ranks; or --scale tensor, or "
-                + WITH_THE_BATCH,
+                "the script reads the gradient of %s, a weight of a layer on another rank" % self.called,
+                "use torch.nn.utils.clip_grad_norm_ and get_total_norm, which include all ranks; or --scale "
+                "tensor, or " + WITH_THE_BATCH,
             )
         return found
 

@@ -24,7 +24,8 @@ class ContextSplit(Split):
         for name, module in root.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 raise StrategyError(
-                    "%s is a BatchNorm, whose statistics are those of all tokens, of which each rank has some" % name,
+                    "%s is a BatchNorm, which needs the statistics of all tokens, but each rank has only some "
+                    "tokens" % name,
                     hint="LayerNorm",
                 )
         context.apply(root, self.axes)
@@ -48,8 +49,13 @@ class ContextSplit(Split):
             if not trains:
                 return None  # as it is: whole on every rank
             raise Refusal(
-                "%s gets %s, and --scale context cuts sequences: rows of tokens, or of vectors"
-                % (name, "no sequence" if lead is None else "a tensor of shape %s first" % (tuple(lead.shape),)),
+                "%s gets %s, but --scale context cuts sequences: rows of tokens, or rows of vectors"
+                % (
+                    name,
+                    "no sequence"
+                    if lead is None
+                    else "a tensor of shape %s as its first argument" % (tuple(lead.shape),),
+                ),
                 WITH_THE_BATCH,
             )
         if not trains and lead.size(1) % number:

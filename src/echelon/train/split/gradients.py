@@ -53,7 +53,7 @@ class SplitGradients(Gradients):
         """Run backward() on every rank, from the same loss."""
         if self.split is None or not self.split.roots:
             raise Refusal(
-                "backward() was called, and no model has been split before: every rank would train the same",
+                "the script called backward() before echelon split a model; every rank would train on the same batch",
                 "call a torch.nn.Module, and step with a torch.optim optimizer, or " + WITH_THE_BATCH,
             )
         wait = self._begin_comparison(loss)
@@ -99,8 +99,7 @@ class SplitGradients(Gradients):
             most, least = float(both[0]), -float(both[1])
             if most - least > TOLERANCE * max(abs(most), abs(least)):
                 raise Refusal(
-                    "the ranks have computed different losses from what should be one batch: from %.6g to %.6g"
-                    % (least, most),
+                    "the ranks computed different losses for the same batch: from %.6g to %.6g" % (least, most),
                     WITH_SEEDS,
                 )
 

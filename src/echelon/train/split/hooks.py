@@ -43,9 +43,9 @@ def _hook_scaler(gradients: "SplitGradients") -> None:
     def scale(self: Any, outputs: Any) -> Any:
         if self.is_enabled() and gradients.split is not None:
             raise Refusal(
-                "the script scales its loss for fp16 (GradScaler), and each rank would look for overflows in its own "
-                "part of the model",
-                "bfloat16, which needs no GradScaler; or " + WITH_THE_BATCH,
+                "the script scales its loss for fp16 (GradScaler), but each rank would look for overflows only "
+                "in its own part of the model",
+                "use bfloat16, which needs no GradScaler; or " + WITH_THE_BATCH,
             )
         return original(self, outputs)
 
@@ -61,7 +61,7 @@ def _hook_saving(gradients: "SplitGradients") -> None:
         for one in inside:
             if isinstance(one, nn.Module) and gradients.split is not None and gradients.split.has_part_of(one):
                 raise Refusal(
-                    "torch.save() is given a %s itself, of which every rank has a part" % type(one).__name__,
+                    "torch.save() got a whole %s, but every rank has only a part of it" % type(one).__name__,
                     "save its state, which is whole: torch.save(model.state_dict(), …)",
                 )
         return original(content, *args, **kwargs)
@@ -100,7 +100,7 @@ def _hook_compile(run: "Run") -> None:
 
     def leave(model: Any = None, *_args: Any, **_kwargs: Any) -> Any:
         if not was_said and run.is_main:
-            run.say("note: torch.compile() is left out: a model that is split is computed as it is written")
+            run.say("note: echelon leaves torch.compile() out: it runs a split model without compilation")
         was_said.append(True)
         return model if model is not None else _same
 

@@ -27,8 +27,8 @@ _IN_WORDS = (
 """Hints of strategies, and what they are on the command line."""
 WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
 WITH_SEEDS = (
-    "let all that is random come from torch, numpy.random or random, or have a seed (numpy.random.default_rng(0)); or "
-    + WITH_THE_BATCH
+    "draw all random numbers with torch, numpy.random or random, or with a generator that has a seed "
+    "(numpy.random.default_rng(0)); or " + WITH_THE_BATCH
 )
 
 
@@ -87,7 +87,7 @@ class Split:
             return
         are_split = {id(one) for root in self.roots for one in root.parameters()}
         if any(id(one) in are_split for group in optimizer.param_groups for one in group["params"]):
-            raise Refusal(why, "echelon run --scale data …, where every rank has all weights")
+            raise Refusal(why, "echelon run --scale data …, which keeps all weights on every rank")
 
     def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
         """Let optimizers have the weights that a model has now."""
@@ -111,7 +111,8 @@ class Split:
         for root in roots:
             if root not in found:
                 self.say(
-                    "note: %s has no layers that are known, and every rank computes it whole" % type(root).__name__
+                    "note: echelon recognizes no layers in %s, so every rank computes the whole model"
+                    % type(root).__name__
                 )
         return found
 
@@ -130,7 +131,7 @@ class Split:
             if isinstance(error, Refusal) or not is_about_parts(error):
                 raise
             raise Refusal(
-                "%s does what PyTorch cannot do with tensors that are cut (--scale %s): %s"
+                "%s uses an operation that PyTorch cannot do with cut tensors (--scale %s): %s"
                 % (type(module).__name__, self.name, str(error).partition("\n")[0]),
                 WITH_THE_BATCH,
             ) from error
@@ -167,7 +168,7 @@ class Split:
     @property
     def headline(self) -> str:
         """Return the line that says what was decided."""
-        return "scaled over %d ranks: each has the whole of every batch, and %s (--scale %s)" % (
+        return "scaled over %d ranks: each gets the whole of every batch, and %s (--scale %s)" % (
             self.world.size, self.what, self.name,
         )  # fmt: skip
 

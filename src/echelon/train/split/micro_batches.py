@@ -115,9 +115,9 @@ class MicroBatches:
         if self._is_last:
             if len(outputs) > 1 and not all(map(gives_rows, outputs, rows)):
                 raise Refusal(
-                    "a model that is a pipeline gave rows for its samples, and now gives something else for the same "
-                    "inputs",
-                    "a model that gives a row for each sample; or --scale tensor",
+                    "a model in a pipeline returned a row for each sample before, but now returns something "
+                    "else for the same inputs",
+                    "use a model that returns a row for each sample; or --scale tensor",
                 )
             pieces = [tensors_of(one) for one in outputs]
             wholes = [
@@ -180,8 +180,8 @@ class _Passes:
     def backward(self, gradients: Sequence[Optional[torch.Tensor]]) -> None:
         if self._passes is None:
             raise Refusal(
-                "backward() was called a second time through one call of a model that is a pipeline",
-                "one backward() for each call of the model",
+                "the script called backward() twice for one call of a model in a pipeline",
+                "call backward() once for each call of the model",
             )
         passes, self._passes = self._passes, None
         self._owner.backward(passes, gradients)

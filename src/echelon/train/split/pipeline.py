@@ -49,9 +49,9 @@ class PipelineSplit(Split):
         for name, module in root.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 raise StrategyError(
-                    "%s is a BatchNorm, whose statistics are those of the whole batch, and a pipeline computes a few "
-                    "rows at a time" % name,
-                    hint="GroupNorm or LayerNorm",
+                    "%s is a BatchNorm, which needs the statistics of the whole batch, but a pipeline computes "
+                    "a few rows at a time" % name,
+                    hint="use GroupNorm or LayerNorm",
                 )
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -66,9 +66,9 @@ class PipelineSplit(Split):
                 self._lay(module, args, kwargs)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args, kwargs)):
             raise Refusal(
-                "%s gets an input that needs a gradient, which would have to go back to every rank"
-                % type(module).__name__,
-                "let what makes it be a part of the model; or " + WITH_THE_BATCH,
+                "%s gets an input that needs a gradient, but a pipeline does not send this gradient back to "
+                "every rank" % type(module).__name__,
+                "move the computation of this input into the model; or " + WITH_THE_BATCH,
             )
         with self.streams.in_own():
             return self._micro_batches[id(module)].call(original, args, kwargs)
@@ -78,7 +78,7 @@ class PipelineSplit(Split):
         for parameter in module.parameters():
             if id(parameter) in inner:
                 raise Refusal(
-                    "%s is called by itself, and it is a part of %s, whose layers are on several ranks"
+                    "the script calls %s alone, but it is a part of %s, whose layers are on several ranks"
                     % (type(module).__name__, type(inner[id(parameter)]).__name__),
                     "call the whole model; or --scale tensor, or " + WITH_THE_BATCH,
                 )
@@ -97,8 +97,8 @@ class PipelineSplit(Split):
         if not gives_rows(layout.output, rows):
             number = 1
             self.say(
-                "note: %s gives something that is not a row for each sample, such as a loss: its batch stays in one "
-                "piece, and ranks compute one after another" % type(root).__name__
+                "note: %s does not return a row for each sample (it may return a loss): its batch stays whole, "
+                "and the ranks compute one after another" % type(root).__name__
             )
         shared = self._keep_own(root, layout.stages_of(root))
         stage = Stage(root, layout, self.world.rank)
@@ -251,9 +251,9 @@ def _refuse_changed(root: nn.Module, before: Dict[str, Tuple[int, int]]) -> None
     for name, now in _buffers(root).items():
         if before.get(name) != now:
             raise StrategyError(
-                "%s changes its buffer %s as it computes, and with it that of one rank alone"
+                "%s changes its buffer %s in its forward pass, but only one rank's copy changes"
                 % (type(root).__name__, name),
-                hint="a model that keeps nothing; --scale tensor",
+                hint="use a model that changes no buffers; --scale tensor",
             )
 
 

@@ -37,7 +37,7 @@ class SameInputs:
         most, least, size = ends[0], -ends[1], ends[2]
         if not bool(most - least <= TOLERANCE * size):
             raise Refusal(
-                "the ranks call the model with different batches, and each computes its part of what has to be one: "
+                "the ranks call the model with different batches, but must compute parts of the same batch: "
                 "their signatures go from %.9g to %.9g" % (least, most),
                 WITH_SEEDS,
             )

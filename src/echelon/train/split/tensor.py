@@ -26,7 +26,7 @@ class TensorSplit(Split):
     def refuse_without_blocks(self, root: nn.Module) -> None:
         """Say why a model cannot be cut."""
         tensor_plans.derive(root, _blocks(root), self.axes)
-        raise StrategyError("%s has nothing to cut" % type(root).__name__)
+        raise StrategyError("echelon finds no layer to cut in %s" % type(root).__name__)
 
 
 def _blocks(root: nn.Module) -> Dict[str, nn.Module]:

@@ -48,9 +48,9 @@ def settle() -> None:
     for view, whole, version, own_versions in pending:
         if view.versions() != own_versions and _is_kept(whole):
             raise Refusal(
-                "a batch of shape %s, which the ranks share, is changed in place while a part of it is kept that shows "
-                "its elements, such as a row" % (tuple(view.shape),),
-                "a part that is a copy (row = batch[0].clone()), or one rank: echelon run -n 1 …",
+                "the script changes a batch of shape %s in place, and keeps a view of its elements, such as a "
+                "row; the ranks share the batch, so the view would not change" % (tuple(view.shape),),
+                "keep a copy (row = batch[0].clone()), or start one rank: echelon run -n 1 …",
             )
         if version_of(whole) != version:
             view.put_whole(whole)

@@ -114,11 +114,11 @@ class Entries:
             return before
         if dim is None and tensor.size(0) > 1:
             raise Refusal(
-                "%s gets a tensor of shape %s beside a batch of %d samples, and one in its place had as many rows as "
-                "the batch before, and was taken for samples"
+                "%s gets a tensor of shape %s with a batch of %d samples; an earlier tensor in the same place "
+                "had as many rows as its batch, so echelon took its rows for samples"
                 % (type(self._module).__name__, tuple(tensor.shape), num_rows),
-                "a batch size that is not %d, or what is no samples as a buffer of the model, "
-                "or one rank: echelon run -n 1 …" % tensor.size(0),
+                "use a batch size other than %d, or make the tensor a buffer of the model if its rows are not "
+                "samples, or start one rank: echelon run -n 1 …" % tensor.size(0),
             )
         return dim
 
@@ -130,7 +130,7 @@ class Entries:
             if dim is None or own.is_inference() or self._lead.world.is_exact:
                 raise Refusal(
                     "%s changes an argument of shape %s in place" % (type(self._module).__name__, tuple(owner.shape)),
-                    "a model that changes a copy of it: x = x.clone(), or one rank: echelon run -n 1 …",
+                    "let the model change a copy: x = x.clone(), or start one rank: echelon run -n 1 …",
                 )
             whole = exchange.gather(own, self._lead.world, self._lead.rows, dim)
             if isinstance(owner, View):
@@ -162,9 +162,10 @@ def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
     if bool((content[above] == corner).all()) or bool(((content == 0) | (content == 1) | (content < -1e4)).all()):
         return True
     raise Refusal(
-        "a model gets a square tensor of shape %s beside a batch of as many samples: it may have a row for each "
-        "sample, or be the same for all" % (tuple(tensor.shape),),
-        "another batch size, or what is no samples as a buffer of the model, or one rank: echelon run -n 1 …",
+        "the model gets a square tensor of shape %s with a batch of as many samples; echelon cannot tell "
+        "whether its rows are samples" % (tuple(tensor.shape),),
+        "use another batch size, or make the tensor a buffer of the model if its rows are not samples, or "
+        "start one rank: echelon run -n 1 …",
     )
 
 

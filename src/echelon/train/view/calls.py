@@ -118,7 +118,7 @@ class Calls:
             raise Refusal(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
-                "a model whose samples stand in the first dim of its input, or one rank: echelon run -n 1 …",
+                "let the first dim of the model's input be the batch dimension, or start one rank: echelon run -n 1 …",
             ) from error
 
     def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:

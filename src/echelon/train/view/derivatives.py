@@ -56,8 +56,8 @@ def _grad_of_shards(
     """Differentiate each shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
         raise Refusal(
-            "with --exact torch.autograd.grad is called for what is the same for all samples",
-            "loss.backward(), or a run without --exact",
+            "with --exact the script calls torch.autograd.grad for a tensor that has no entry for each sample",
+            "use loss.backward(), or run without --exact",
         )
     return pieces.of(
         [_grad(original, run, part[0], part[1], part[2], args, kwargs)

@@ -24,10 +24,10 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return views[0].detach()
     if any(_has_gradient(one) for one in views):
         raise Refusal(
-            "a batch of shape %s is given to %s, which echelon cannot follow, and a gradient has to come back from it"
-            % (tuple(views[0].shape), name.replace("aten::", "torch's ")),
-            "put this line into the forward() of the model, where a batch is a plain tensor of this rank's samples; "
-            "or one rank: echelon run -n 1 …",
+            "the script gives a batch of shape %s to %s; echelon cannot follow the batch through this "
+            "function, and the batch needs a gradient" % (tuple(views[0].shape), name.replace("aten::", "torch's ")),
+            "move this line into the forward() of the model, where the batch is a plain tensor of this rank's "
+            "samples; or start one rank: echelon run -n 1 …",
         )
     if name in _KEEPING and len(views) == 1 and not isinstance(views[0], (Partial, Pieces)):
         return like(views[0], func(views[0].local, *args[1:], **kwargs))

@@ -21,11 +21,11 @@ def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[
     if layer is None or first.dim() < 2:
         return None
     return (
-        "%s was called with a tensor of shape %s, whose samples stand in dim 1: %s has batch_first=False; "
-        "the ranks shared dim 0, which are %d moments of time"
+        "the script called %s with a tensor of shape %s, and its batch dimension is dim 1: %s has "
+        "batch_first=False; the ranks shared dim 0, which has %d time steps"
         % (type(module).__name__, tuple(first.shape), type(layer).__name__, num_rows),
-        "%s(…, batch_first=True), and batches with the samples in dim 0: x.transpose(0, 1); "
-        "or one rank: echelon run -n 1 …" % type(layer).__name__,
+        "use %s(…, batch_first=True), and batches with the samples in dim 0: x.transpose(0, 1); or start one "
+        "rank: echelon run -n 1 …" % type(layer).__name__,
     )
 
 
@@ -35,10 +35,10 @@ def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> 
     if edges is None:
         return None
     return (
-        "%s was called with one graph: %d nodes, a tensor of shape %s, and what connects them, of shape %s; "
-        "nodes are no samples, for each looks at others"
+        "the script called %s with one graph: %d nodes in a tensor of shape %s, and edges in a tensor of shape "
+        "%s; nodes are not samples, because each node uses other nodes"
         % (type(module).__name__, num_rows, tuple(tensors[0].shape), tuple(edges.shape)),
-        "batches of several graphs, from a loader that makes them; or one rank: echelon run -n 1 …",
+        "use batches of several graphs, from a loader that makes them; or start one rank: echelon run -n 1 …",
     )
 
 

@@ -172,7 +172,7 @@ def _refuse_other_shapes(part: torch.Tensor, world: World, dim: int) -> None:
     for rank, shape in enumerate(shapes([[part]], world)[0]):
         if shape[:dim] + shape[dim + 1 :] != tuple(part.shape[:dim] + part.shape[dim + 1 :]):
             raise Refusal(
-                "the parts of a batch do not fit together: of one tensor rank %d has the shape %s, and rank %d %s"
-                % (world.rank, tuple(part.shape), rank, shape),
+                "the ranks' parts of a tensor do not fit together: on rank %d its shape is %s, but on rank %d "
+                "%s" % (world.rank, tuple(part.shape), rank, shape),
                 "pad all samples to one length, or start one rank: echelon run -n 1 …",
             )

@@ -142,8 +142,8 @@ def _refuse_uneven_counts(given: Kwargs, count: torch.Tensor, has_rows: bool) ->
     num_targets = target.numel() // (given["input"].size(1) if target.is_floating_point() else 1)
     if given["weight"] is not None or (has_rows and float(count) != num_targets):
         raise Refusal(
-            "with --exact the model computes a loss of each shard by itself, and its mean leaves targets out",
-            "let the model return logits, and compute the loss outside of it",
+            "with --exact the model computes a loss for each shard, and the mean in this loss leaves targets out",
+            "let the model return logits, and compute the loss outside the model",
         )
 
 

@@ -106,9 +106,9 @@ def of(parts: Sequence[Any]) -> Any:
         return merged
     if isinstance(first, (int, float)) and any(one != first for one in parts):
         raise Refusal(
-            "with --exact each shard of a batch is computed by itself, and a number differs from one to the next: %s"
-            % ", ".join(str(one) for one in parts),
-            "a tensor with an entry for each sample in its place",
+            "with --exact echelon computes each shard of a batch separately, but a number differs between the "
+            "shards: %s" % ", ".join(str(one) for one in parts),
+            "use a tensor with an entry for each sample",
         )
     return first
 

@@ -100,13 +100,16 @@ def _kinds(own: Dict[int, Any], means: Set[int], call: Call) -> Dict[int, str]:
 
 def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
     reason = (
-        "%s returns a number (output %d of them) of which echelon cannot tell that it is a sum over samples, their "
-        "mean, or the same for all" % (type(call.module).__name__, place)
+        "%s returns a number (output %d); echelon cannot tell whether it is a sum over the samples, their "
+        "mean, or the same for all samples" % (type(call.module).__name__, place)
     )
     if is_mean:
-        call.say("%s; it is the mean of what each rank has" % reason)
+        call.say("%s; echelon takes the mean of the ranks' numbers" % reason)
         return _MEAN
-    raise Refusal(reason, "a tensor with an entry for each sample in its place, or one rank: echelon run -n 1 …")
+    raise Refusal(
+        reason,
+        "return a tensor with an entry for each sample in place of the number, or start one rank: echelon run -n 1 …",
+    )
 
 
 def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:

@@ -47,9 +47,9 @@ def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
         return exchange.enter(view.whole(), lead.world)
     if view.rows != lead.rows:
         raise Refusal(
-            "a model that gets %d samples uses a tensor of %d rows, which the ranks share, without getting it as an "
-            "argument" % (sum(lead.rows), sum(view.rows)),
-            "what the model needs as its argument, or one rank: echelon run -n 1 …",
+            "the model gets %d samples, but uses a shared tensor of %d rows that is not an argument of the "
+            "model" % (sum(lead.rows), sum(view.rows)),
+            "pass this tensor to the model as an argument, or start one rank: echelon run -n 1 …",
         )
     return view.local
 
@@ -179,7 +179,10 @@ def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Let a hook have the gradient of the view, and give another."""
     view, hook = (*args, *kwargs.values())
     if isinstance(view, pieces.Pieces):
-        raise Refusal("with --exact a hook on the gradient of a batch is not called", "leave the hook out")
+        raise Refusal(
+            "echelon does not call a hook on the gradient of a batch with --exact",
+            "remove the hook, or run without --exact",
+        )
 
     def call(gradient: torch.Tensor) -> Optional[torch.Tensor]:
         result = hook(_gradient_of(view, gradient))

@@ -180,9 +180,9 @@ def version_of(tensor: torch.Tensor) -> int:
 def _refuse_other_shape(view: View, whole: torch.Tensor) -> None:
     if view.shape != whole.shape:
         raise Refusal(
-            "a batch that is shared among the ranks changes its shape in place, from %s to %s"
+            "the script changes the shape of a shared batch in place, from %s to %s"
             % (tuple(view.shape), tuple(whole.shape)),
-            "the function that returns a new tensor: x = x.unsqueeze(1) in place of x.unsqueeze_(1)",
+            "use the function that returns a new tensor: x = x.unsqueeze(1) in place of x.unsqueeze_(1)",
         )
 
 
