@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, Callable, List, Optional, Set, Union
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Set, Union
 
 import torch
 import torch.distributed as dist
@@ -18,13 +18,13 @@ from .buckets import DEFAULT_MEGABYTES, Buckets
 from .caught_errors import Raised
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
-from .compression import ONE_BUCKET_MEGABYTES, described, is_of_matrices
+from .compression import ONE_BUCKET_MEGABYTES, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
 from .gradients import Gradients
+from .headline import headline
 from .late_hooks import LateHooks
 from .local_sgd.gradients import OwnGradients
-from .local_sgd.headline import headline
 from .local_sgd.meetings import Rule
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .proof import record
@@ -38,8 +38,11 @@ from .view.pieces import Pieces
 from .view.signs import Signs
 from .view.tensors import Partial, View, plain
 
-SCALED_EXACTLY = "scaled over %d rank%s in %d shards: the same bits on %s ranks"
-SCALED = "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole"
+if TYPE_CHECKING:
+    from .parallel.state_files import State
+    from .parallel.strategy import Strategy
+    from .parallel.training import Parallel
+
 Floats = Union[torch.Tensor, float]
 
 
@@ -71,7 +74,8 @@ class Run:
         self.first_step.syncs_batch_norm = options.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
         self.later = LaterSteps(self, is_wanted=self.first_step.is_due and self.record is None)
-        self.draws = self._new_draws()
+        draws_as_one = world.size > 1 and not (world.is_exact or options.steps_alone or self.is_split)
+        self.draws = Draws(world, self.streams, self.say, is_on=draws_as_one, takes_all=options.draws_all)
         self.calls = self._new_calls()
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.gradients)
@@ -89,9 +93,7 @@ class Run:
         if self.is_split:
             from .split.gradients import SplitGradients
 
-            return SplitGradients(
-                self.world.processes, options.how, self.say if self.is_main else _nothing, self.streams
-            )
+            return SplitGradients(self.world.processes, options.how, self.say, self.streams)
         if options.steps_alone and self.world.size > 1:
             rule = Rule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
             return OwnGradients(self.world, rule)
@@ -101,15 +103,9 @@ class Run:
         return Gradients(
             self.world,
             are_sharded=options.how == "fsdp" and self.world.size > 1,
-            buckets=Buckets(self.world, megabytes=megabytes, say=self.say if self.is_main else _nothing),
+            buckets=Buckets(self.world, megabytes=megabytes, say=self.say),
             compression=options.compress,
         )
-
-    def _new_draws(self) -> Draws:
-        options, world = self.options, self.world
-        is_on = world.size > 1 and not (world.is_exact or options.steps_alone or self.is_split)
-        say = self.say if self.is_main else _nothing
-        return Draws(world, self.streams, say, is_on=is_on, takes_all=options.draws_all)
 
     def _new_calls(self) -> Calls:
         if not self.is_split:
@@ -135,13 +131,35 @@ class Run:
             self.gradients.add(optimizer)
         return model.to(self.device)
 
-    def parallelize(self, model: nn.Module, strategy: Any, **wishes: Any) -> Any:
-        """Split a training as a Strategy says, and return what steps, clips, saves and loads: docs/strategies.md."""
-        from .parallel.apply import parallelize
+    def parallelize(
+        self,
+        model: nn.Module,
+        strategy: "Strategy",
+        *,
+        loss: Optional[Callable[..., torch.Tensor]] = None,
+        count: Optional[Callable[[Any], int]] = None,
+        blocks: Sequence[str] = (),
+        plan: Optional[Mapping[str, Any]] = None,
+        sample: Any = None,
+        state: Optional["State"] = None,
+        initialize: Optional[Callable[[nn.Module], Any]] = None,
+    ) -> "Parallel":
+        """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
+
+        `loss` gives the mean over the targets of a batch from outputs and targets; without it the output is the loss.
+        `count` gives the number of elements of which the loss is a mean, `blocks` the names of the modules that repeat,
+        `plan` how the tensor axis cuts modules by name, `sample` inputs of one batch, which a pipeline needs, `state`
+        the first weights by name or their file, and `initialize` gives a module of the meta device its first weights.
+        StrategyError says what does not fit the model, the ranks or the version of PyTorch.
+
+        >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
+        """
+        from .parallel.apply import ModelHints, parallelize
 
         self.first_step.cancel("all ranks must call run.parallelize() together")
         self.later.cancel()
-        return parallelize(self, model, strategy, **wishes)
+        hints = ModelHints(blocks, plan or {}, sample, state, initialize)
+        return parallelize(self, model, strategy, hints, loss=loss, count=count)
 
     def mean(self, value: Floats) -> torch.Tensor:
         """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
@@ -228,20 +246,8 @@ class Run:
         """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
         if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
             self.streams.follow(self.world.processes)  # a script may seed with the time
-        if self.is_main and not self.world.is_alone:
-            self.say(self._headline())
-
-    def _headline(self) -> str:
-        if self.gradients.headline:
-            return self.gradients.headline
-        if self.options.steps_alone:
-            return headline(self.world.size, self.options)
-        if not self.world.is_exact:
-            return SCALED % self.world.size + described(self.options.compress)
-        num_ranks, num_shards = self.world.processes.size, self.world.size
-        valid = [str(1 << power) for power in range(num_shards.bit_length())]
-        numbers = "%s or %s" % (", ".join(valid[:-1]), valid[-1])
-        return SCALED_EXACTLY % (num_ranks, "s" if num_ranks > 1 else "", num_shards, numbers)
+        if not self.world.is_alone:
+            self.say(self.gradients.headline or headline(self.world, self.options))
 
     def watch_devices(self) -> None:
         """Let the oracle go first, wherever this process is about to use a device."""
@@ -270,8 +276,7 @@ class Run:
 
     def stand_aside(self) -> None:
         """Leave a script alone that turns out to share the work by itself."""
-        if self.is_main:
-            self.say("not scaled: the script calls torch.distributed.init_process_group()")
+        self.say("not scaled: the script calls torch.distributed.init_process_group()")
         self.is_aside = True
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
@@ -310,9 +315,10 @@ class Run:
         self.later.after_step()
 
     def say(self, text: str) -> None:
-        """Talk to the person: on standard error, which is shown for rank 0."""
-        sys.stderr.write("echelon: %s\n" % text)
-        sys.stderr.flush()
+        """Talk to the person, on the standard error of rank 0."""
+        if self.is_main:
+            sys.stderr.write("echelon: %s\n" % text)
+            sys.stderr.flush()
 
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
@@ -393,7 +399,3 @@ class Run:
                 "call backward() on a single number: loss.mean().backward()",
             )
         loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
-
-
-def _nothing(_text: str) -> None:
-    pass

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .training import Parallel
 
 
-class Wishes(NamedTuple):
+class ModelHints(NamedTuple):
     """What a strategy may need to know of a model."""
 
     blocks: Sequence[str] = ()
@@ -42,10 +42,10 @@ def parallelize(
     run: "Run",
     model: nn.Module,
     strategy: Strategy,
+    hints: ModelHints,
     *,
-    loss: Optional[Callable[..., torch.Tensor]] = None,
-    count: Optional[Callable[[Any], int]] = None,
-    **wishes: Any,
+    loss: Optional[Callable[..., torch.Tensor]],
+    count: Optional[Callable[[Any], int]],
 ) -> "Parallel":
     """Apply a strategy, and return what trains with it."""
     from .exactly import ExactParallel
@@ -62,35 +62,34 @@ def parallelize(
     versions.check(strategy, run.world.device)
     _refuse_batch_norm(model, strategy)
     run.prepare()
-    wanted = Wishes(**wishes)
     axes = Axes(strategy, ranks, num_shards)
     order = [name for name, one in model.state_dict(keep_vars=True).items() if isinstance(one, torch.Tensor)]
     trained = [name for name, one in model.named_parameters() if one.requires_grad]
-    names = list(blocks.find(model, wanted.blocks))
-    parts = _apply(model, axes, wanted)
+    names = list(blocks.find(model, hints.blocks))
+    parts = _apply(model, axes, hints)
     settings: Dict[str, Any] = {"order": order, "trained": trained, "loss": loss, "count": count}
     if num_shards:
         return ExactParallel(run, parts, axes, blocks=names, **settings)
     return Parallel(run, parts, axes, **settings)
 
 
-def _apply(model: nn.Module, axes: Axes, wishes: Wishes) -> Dict[int, nn.Module]:
+def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Module]:
     """Cut, checkpoint, compile and spread; return this rank's stages, of which there is one without a pipeline."""
     strategy, device = axes.strategy, axes.world.device
     skeleton = meta.skeleton_of(model) if meta.is_meta(model) else None
     if skeleton is None:
         model.to(device)
         axes.broadcast_first([*model.parameters(), *model.buffers()])
-    found = _blocks(model, strategy, wishes)
+    found = _blocks(model, strategy, hints)
     parts = {0: model}
     if strategy.pipeline > 1:
         begin = stages.begins(model, found, strategy)
-        parts = stages.split(model, found, begin, _sample(wishes, axes), axes)
+        parts = stages.split(model, found, begin, _sample(hints, axes), axes)
     done: Dict[int, nn.Module] = {}
     for number, part in parts.items():
         own = stages.own_blocks(part, found)
         if strategy.tensor > 1:
-            tensor_plans.apply(part, own, axes, wishes.plan)
+            tensor_plans.apply(part, own, axes, hints.plan)
         if strategy.context > 1:
             context.apply(part, axes)
         if strategy.checkpointing != "none":
@@ -102,45 +101,45 @@ def _apply(model: nn.Module, axes: Axes, wishes: Wishes) -> Dict[int, nn.Module]
             meta.materialize([part], device)
         done[number] = spreading.apply(part, own, axes)
     stages.watch(parts.values())
-    _fill(list(done.values()), skeleton, axes, wishes)
+    _fill(list(done.values()), skeleton, axes, hints)
     return done
 
 
-def _blocks(model: nn.Module, strategy: Strategy, wishes: Wishes) -> Dict[str, nn.Module]:
+def _blocks(model: nn.Module, strategy: Strategy, hints: ModelHints) -> Dict[str, nn.Module]:
     """Return the blocks, which some strategies cannot do without."""
     reasons = {
         "checkpointing": strategy.checkpointing != "none",
         'shard with reshard="always"': strategy.shard > 1 and strategy.reshard == "always",
         "compile": strategy.compile,
         "pipeline": strategy.pipeline > 1,
-        "tensor": strategy.tensor > 1 and not (wishes.plan or getattr(model, "_tp_plan", None)),
+        "tensor": strategy.tensor > 1 and not (hints.plan or getattr(model, "_tp_plan", None)),
     }
     for wish, needs in reasons.items():
         if needs:
-            return blocks.need(model, wishes.blocks, wish)
-    return blocks.find(model, wishes.blocks)
+            return blocks.need(model, hints.blocks, wish)
+    return blocks.find(model, hints.blocks)
 
 
-def _sample(wishes: Wishes, axes: Axes) -> Any:
+def _sample(hints: ModelHints, axes: Axes) -> Any:
     """Return the inputs of one micro-batch."""
-    if wishes.sample is None:
+    if hints.sample is None:
         raise StrategyError(
             "echelon cuts a pipeline along the computation of the model, and needs a batch to trace the computation",
             hint="run.parallelize(model, strategy, sample=inputs)",
         )
-    rows = own_rows(wishes.sample, axes)
+    rows = own_rows(hints.sample, axes)
     part = in_parts(rows, axes.strategy.accumulation, is_even=True)[0]
     return each(lambda one: one.to(axes.world.device), part)
 
 
-def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, wishes: Wishes) -> None:
+def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, hints: ModelHints) -> None:
     """Give weights that were made on the meta device their numbers, and put a given state into any."""
-    given = read(wishes.state) if wishes.state is not None else {}
+    given = read(hints.state) if hints.state is not None else {}
     if skeleton is not None:
         device = axes.world.device
         if axes.strategy.is_fully_sharded:
             meta.materialize(parts, torch.device("cpu") if axes.strategy.offload else device)
-        meta.draw(parts, skeleton, device, wishes.initialize, given=given)
+        meta.draw(parts, skeleton, device, hints.initialize, given=given)
     if given:
         states.fill(states.named(parts), given, list(given))
 

@@ -79,7 +79,7 @@ class Parallel:
         if self.strategy.num_data < self.strategy.num_ranks:
             for part in self.parts:
                 part.register_forward_pre_hook(self._refuse_shared_rows)
-        if run.world.rank == 0 and run.world.size > 1:
+        if run.world.size > 1:
             run.say("strategy: %s" % self.strategy)
 
     def _make_schedule(self, parts: Dict[int, nn.Module]) -> Any:

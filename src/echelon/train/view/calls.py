@@ -191,11 +191,9 @@ class Calls:
                 View.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        return returned_numbers.of_all(result, outputs[0], returned_numbers.Call(module, rows[0], compute, self._say))
-
-    def _say(self, text: str) -> None:
-        if self._run.is_main:
-            self._run.say(text)
+        return returned_numbers.of_all(
+            result, outputs[0], returned_numbers.Call(module, rows[0], compute, self._run.say)
+        )
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
         """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
