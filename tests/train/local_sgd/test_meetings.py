@@ -199,9 +199,9 @@ def test_nothing_is_exchanged_between_meetings(tmp_path: Path) -> None:
     ("words", "message", "hint"),
     [
         ("--sync-every 0", "--sync-every 0: give the number of steps", "--sync-every 100"),
-        ("--sync-every often", "--sync-every often: the number of steps", "--sync-every 100"),
-        ("--async", "--async is for ranks that train alone", "--sync-every 100 --async"),
-        ("--outer-lr 0.7", "--outer-lr is for ranks that train alone", "--sync-every 100 --outer-lr 0.7"),
+        ("--sync-every often", "--sync-every often: give the number of steps", "--sync-every 100"),
+        ("--async", "--async needs --sync-every", "--sync-every 100 --async"),
+        ("--outer-lr 0.7", "--outer-lr needs --sync-every", "--sync-every 100 --outer-lr 0.7"),
         ("--sync-every 4 --outer-lr 0", "--outer-lr 0: give a number above 0", "--outer-lr 0.7"),
         ("--sync-every 4 --outer-momentum 1", "--outer-momentum 1: give a number from 0", "--outer-momentum 0.9"),
         ("--sync-every 4 --exact 2", "--sync-every does not go with --exact", "remove --exact"),
