@@ -146,11 +146,10 @@ class Run:
     ) -> "Parallel":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
 
-        `loss` gives the mean over the targets of a batch from outputs and targets; without it the output is the loss.
-        `count` gives the number of elements of which the loss is a mean, `blocks` the names of the modules that repeat,
-        `plan` how the tensor axis cuts modules by name, `sample` inputs of one batch, which a pipeline needs, `state`
-        the first weights by name or their file, and `initialize` gives a module of the meta device its first weights.
-        StrategyError says what does not fit the model, the ranks or the version of PyTorch.
+        `loss` gives the mean over a batch's targets from outputs and targets (without it, the output is the loss),
+        `count` over how many elements; `blocks` are names of modules that repeat, `plan` how the tensor axis cuts them,
+        `sample` inputs of a batch for a pipeline, `state` the first weights or their file, and `initialize` gives a
+        module of the meta device its first weights. StrategyError says what does not fit model, ranks or PyTorch.
 
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
         """
