@@ -111,8 +111,9 @@ class Calls:
         except (RuntimeError, IndexError, ValueError) as error:
             if "out of memory" in str(error):
                 raise
-            with self._inside(None):
-                original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+            if self._run.options.how != "fsdp":  # which needs all ranks to put weights together
+                with self._inside(None):
+                    original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
             if self.doubt is not None:
                 raise Refusal(*self.doubt) from error
             raise Refusal(
