@@ -165,7 +165,7 @@ def test_one_rank_alone_has_no_thread_limit():
         (["--visible"], "--visible takes own or all, not ''"),
         (["--visible=some", "python"], "--visible takes own or all, not 'some'"),
         (["--visibel=own", "python"], "did you mean --visible?"),
-        (["-x", "python"], "echelon has no option -x"),
+        (["-x", "python"], "echelon exec has no option -x"),
         (["no-such-folder/train"], "there is no program no-such-folder/train"),
         (["pyton3-does-not-exist-xyz"], "there is no program pyton3-does-not-exist-xyz"),
         (["/usr"], "/usr is a folder"),

@@ -159,7 +159,7 @@ def test_losses_over_the_whole_batch(tmp_path: Path) -> None:
         ("nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))", "nn.functional.cross_entropy(model(x), y)",
          "changes its buffer"),
         ("InModel()", "model(x, y)", "the mean in this loss leaves targets out"),
-        ("nn.Linear(8, 4)", "nn.functional.cross_entropy(model(x), y, reduction='none')", "a row for each sample"),
+        ("nn.Linear(8, 4)", "nn.functional.cross_entropy(model(x), y, reduction='none')", "an entry for each sample"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exact(tmp_path: Path, model: str, loss: str, message: str) -> None:
