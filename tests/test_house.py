@@ -183,3 +183,13 @@ def test_command_line_imports_no_torch() -> None:
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_guide_to_places_names_files() -> None:
+    """Each path of the table "Where is …" in CONTRIBUTING exists."""
+    guide = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text().partition("## Where is …")[2].partition("\n## ")[0]
+    rows = [line for line in guide.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(rows) >= 10
+    paths = [path for row in rows for path in re.findall(r"`([\w/]+(?:\.py|/))`", row)]
+    assert [path for path in paths if not (SOURCE / path).exists()] == []
+    assert len(paths) >= len(rows)
