@@ -13,6 +13,9 @@ from echelon.errors import EchelonError
 if TYPE_CHECKING:
     import subprocess
 
+    Process = subprocess.Popen[bytes]
+    """A program that was started."""
+
 
 class ToolMissing(EchelonError):
     """A program of the system is not installed here."""
@@ -65,7 +68,7 @@ class Host:
             stderr=os.fsdecode(done.stderr),
         )
 
-    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> Process:
         """Start a program in a session of its own; what it writes comes through one pipe."""
         import subprocess
 

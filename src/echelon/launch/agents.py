@@ -13,7 +13,7 @@ from echelon.host import Host
 from echelon.spec import Plan
 
 if TYPE_CHECKING:
-    import subprocess
+    from echelon.host.host import Process
 
 
 def command(plan: Plan, archive: str) -> tuple[str, ...]:
@@ -28,9 +28,7 @@ def command(plan: Plan, archive: str) -> tuple[str, ...]:
 class Agents:
     """The process whose life is that of all agents: an agent itself, or srun."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], on_end: Callable[[int, str], None], on_said: Callable[[str], None]
-    ) -> None:
+    def __init__(self, process: Process, on_end: Callable[[int, str], None], on_said: Callable[[str], None]) -> None:
         self._process = process
         self._on_said = on_said
         self._on_end = on_end

@@ -23,7 +23,7 @@ from echelon.node.survey.nouns import Survey, rebuild
 from echelon.node.survey.take import Asked
 
 if TYPE_CHECKING:
-    import subprocess
+    from echelon.host.host import Process
 
 GATHER_SECONDS = 60.0
 LATE_SECONDS = 5.0  # beside a part's deadline: so much longer have the others once half of the nodes have answered
@@ -85,7 +85,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
 
 
-def _end(process: subprocess.Popen[bytes], *, seconds: float) -> None:
+def _end(process: Process, *, seconds: float) -> None:
     """Wait for the end of the step, or make it end: a node that hangs would keep it for ever."""
     for stop in (None, process.terminate, process.kill):
         if stop is not None:
@@ -118,7 +118,7 @@ class Gathering:
         self._answers: dict[str, _Answer] = {}
         self._refusals: list[str] = []
         self._said = bytearray()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._is_over = False
         self._is_meeting = False
         self._deadline = time.monotonic() + asked_round.gather_seconds
@@ -133,7 +133,7 @@ class Gathering:
             on_refusal=self._refusals.append,
         )
 
-    def follow(self, process: subprocess.Popen[bytes]) -> None:
+    def follow(self, process: Process) -> None:
         """Notice the end of the step, and what it says."""
         self._process = process
         if process.stdout is not None:
