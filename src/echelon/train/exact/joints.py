@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import torch
 
 from ..refusal import Refusal
+from ..wholes import whole as full
 from . import tree
 
 
@@ -44,7 +45,7 @@ class Joints:
         number = self._made.get(shard, 0)
         self._made[shard] = number + 1
         if number not in self._cuts:
-            gathered = whole.full_tensor() if hasattr(whole, "full_tensor") else whole  # of weights that are spread
+            gathered = full(whole)  # of weights that are spread
             self._cuts[number] = _Cut(gathered, [], self._step)
         leaf = self._cuts[number].whole.detach().clone().requires_grad_()
         self._cuts[number].leaves.append(leaf)

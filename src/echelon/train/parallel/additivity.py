@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..wholes import whole
 from .batches import each, tensors_of
 from .strategy import Strategy, StrategyError
 
@@ -53,4 +54,4 @@ def _rows(first: int, end: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _plain(loss: Any) -> Any:
-    return loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+    return whole(loss)

@@ -9,6 +9,7 @@ from typing import Any, List, Tuple
 import torch
 import torch.distributed as dist
 
+from ..wholes import whole
 from . import dropping
 from .strategy import StrategyError
 
@@ -82,7 +83,7 @@ def _all_of(tensor: Any) -> torch.Tensor:
 
 def _own_rows(mask: Any, query: Any, first: int, number: int) -> Any:
     """Return the rows of a mask that are about this rank's queries."""
-    mask = mask.full_tensor() if hasattr(mask, "full_tensor") else mask
+    mask = whole(mask)
     return mask[..., first : first + number, :] if mask.size(-2) == query.size(-2) else mask
 
 

@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .. import messages
+from ..wholes import is_dtensor
 from .axes import Axes
 
 WHOLE, NOTHING = "whole", "–"
@@ -28,7 +29,7 @@ def table(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> str:
 
 def _place(tensor: Any) -> str:
     """Return which part of a tensor this rank holds, dim by dim, as Python slices."""
-    if not hasattr(tensor, "placements"):
+    if not is_dtensor(tensor):
         return WHOLE
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

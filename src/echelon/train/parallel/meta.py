@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 import torch
 from torch import nn
 
+from ..wholes import is_dtensor
 from . import blocks, states
 from .strategy import StrategyError
 
@@ -73,7 +74,7 @@ def draw(
             for name, value in zip(names, _own(module).values()):  # noqa: B905
                 if name in local and name not in given:
                     target = local[name]
-                    holder = target._local_tensor if hasattr(target, "placements") else target
+                    holder = target._local_tensor if is_dtensor(target) else target
                     holder.detach().copy_(states.part_of(value.detach(), target))
         module.to_empty(device="meta", recurse=False)
 

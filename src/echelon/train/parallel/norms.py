@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List
 import torch
 from torch import nn
 
+from ..wholes import is_dtensor
 from .axes import Axes
 
 EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -54,18 +55,14 @@ def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
 
 def local(tensor: Any) -> torch.Tensor:
     """Return what this rank holds of a tensor."""
-    found: torch.Tensor = tensor._local_tensor if _is_cut(tensor) else tensor
+    found: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
     return found
-
-
-def _is_cut(tensor: Any) -> bool:
-    return hasattr(tensor, "placements")
 
 
 def _num_parts(gradient: Any) -> int:
     """Return into how many parts a tensor is cut."""
     number = 1
-    if _is_cut(gradient):
+    if is_dtensor(gradient):
         for axis, placement in enumerate(gradient.placements):
             number *= gradient.device_mesh.size(axis) if not placement.is_replicate() else 1
     return number

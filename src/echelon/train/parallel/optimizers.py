@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .. import messages, optimizer_kinds
+from ..wholes import is_dtensor
 from . import spreading, states
 from .axes import Axes
 from .strategy import StrategyError
@@ -162,7 +163,7 @@ def _part(value: Any, parameter: Any) -> Any:
     """Return what this rank holds of one state, spread as its weight is."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return value.clone() if isinstance(value, torch.Tensor) else value
-    if not hasattr(parameter, "placements"):
+    if not is_dtensor(parameter):
         return value.to(parameter.device).clone()
     from torch.distributed.tensor import DTensor
 
@@ -224,4 +225,4 @@ def _all_settings(mine: List[Dict[str, Any]], axes: Axes) -> List[Dict[str, Any]
 
 
 def _how_cut(parameter: Any) -> str:
-    return str(parameter.device_mesh) if hasattr(parameter, "placements") else ""
+    return str(parameter.device_mesh) if is_dtensor(parameter) else ""

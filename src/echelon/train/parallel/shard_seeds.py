@@ -9,6 +9,7 @@ from torch import nn
 from .. import all_gather, messages
 from ..exact.weights import own_rows
 from ..streams import seed_again
+from ..wholes import is_dtensor
 from . import blocks, norms
 from .axes import Axes
 
@@ -88,11 +89,11 @@ class Fingerprints:
 
 def _is_copy(parameter: nn.Parameter, axes: Axes) -> bool:
     """Say whether another rank of the shard axis has the same."""
-    return not hasattr(parameter, "placements") and axes.place("shard") > 0
+    return not is_dtensor(parameter) and axes.place("shard") > 0
 
 
 def _first_element(parameter: Any) -> int:
     """Return which element of a weight is the first that this rank keeps."""
-    if not hasattr(parameter, "placements"):
+    if not is_dtensor(parameter):
         return 0
     return own_rows(parameter).start * (parameter.numel() // max(parameter.size(0), 1))  # type: ignore[no-any-return]

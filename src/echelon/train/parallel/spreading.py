@@ -7,6 +7,7 @@ from torch import nn
 
 from .. import all_gather
 from .. import device as devices
+from ..wholes import is_dtensor
 from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy
@@ -83,7 +84,7 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
 def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some."""
     weights = [weight for group in groups for weight in group["params"]]
-    if axes.num_shards or any(hasattr(weight, "placements") for weight in weights):
+    if axes.num_shards or any(is_dtensor(weight) for weight in weights):
         from . import elementwise
 
         # all at once and one by one have not the same bits with each kind: exact, every rank does as all others do

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import messages
-from ..wholes import each_whole
+from ..wholes import each_whole, is_dtensor
 from . import blocks
 from .axes import Axes
 from .strategy import StrategyError
@@ -35,7 +35,7 @@ def named(parts: Sequence[nn.Module]) -> Dict[str, Any]:
 
 def part_of(given: torch.Tensor, like: Any) -> torch.Tensor:
     """Return what this rank holds of a whole tensor, without a message to anybody."""
-    if not hasattr(like, "placements"):
+    if not is_dtensor(like):
         return given
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -95,7 +95,7 @@ def fill(local: Mapping[str, Any], given: Mapping[str, torch.Tensor], order: Seq
 
 
 def _local(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor._local_tensor if hasattr(tensor, "placements") else tensor
+    found: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
     return found.detach()
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .. import device as devices
+from ..wholes import is_dtensor
 from . import blocks, dropping, dtensors
 from .axes import Axes
 from .strategy import StrategyError
@@ -244,7 +245,7 @@ def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
     from torch.distributed.tensor import Replicate, distribute_tensor
 
     for name, parameter in list(module.named_parameters(recurse=False)):
-        if not hasattr(parameter, "placements"):
+        if not is_dtensor(parameter):
             placement = placements.get(name, Replicate())
             cut = distribute_tensor(parameter.detach(), mesh, [placement], **unsent(distribute_tensor))
             module.register_parameter(name, nn.Parameter(cut, requires_grad=parameter.requires_grad))
@@ -285,7 +286,7 @@ def _leaves(outside: Any) -> Any:
     def leave(module: nn.Module, _args: Any, output: Any) -> Any:
         if isinstance(output, tuple):
             return tuple(leave(module, (), one) for one in output)
-        if not hasattr(output, "placements"):
+        if not is_dtensor(output):
             return output
         return _laid_like(output.redistribute(placements=[outside]).to_local(), output)
 

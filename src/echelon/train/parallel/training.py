@@ -9,6 +9,7 @@ from torch import nn
 
 from ..proof.record import in_other_order
 from ..streams import Streams
+from ..wholes import whole
 from . import (
     additivity,
     batches,
@@ -275,9 +276,8 @@ class Parallel:
         loss = batches.own_loss(outputs) if self._loss is None else self._loss(outputs, targets)
         if self._loss is not None and self._num_begun <= additivity.NUM_STEPS and additivity.matters(self.strategy):
             additivity.check(self._loss, self._count, outputs, targets, loss.detach(), self.strategy)
-        if hasattr(loss, "full_tensor"):
-            loss = loss.full_tensor()
-        return loss * weight
+        whole_loss: torch.Tensor = whole(loss)
+        return whole_loss * weight
 
     def _loss_of_part(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return a micro-batch's loss as a schedule runs backward from it."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ..streams import seed_all
+from ..wholes import is_dtensor
 from ..world import SEED_OF_RECORDS
 from . import loaders, watch
 from .record import MOST_OF_OTHERS, Record, asked
@@ -85,7 +86,7 @@ class _Local:
         record = self._record
 
         def note(gradient: torch.Tensor) -> None:
-            if record.step < 2 and not hasattr(gradient, "full_tensor") and gradient.layout == torch.strided:
+            if record.step < 2 and not is_dtensor(gradient) and gradient.layout == torch.strided:
                 before = record.local.get(key)
                 mine = gradient.detach()
                 record.local[key] = mine.clone() if before is None else before + mine
@@ -94,7 +95,7 @@ class _Local:
 
 
 def _is_plain(parameter: Any) -> bool:
-    is_whole = not hasattr(parameter, "full_tensor") and type(parameter).__name__ != "FlatParameter"
+    is_whole = not is_dtensor(parameter) and type(parameter).__name__ != "FlatParameter"
     return is_whole and isinstance(parameter, torch.Tensor) and parameter.is_leaf
 
 
@@ -117,7 +118,7 @@ def nudge(parameters: List[nn.Parameter]) -> None:
         gradient: Any = parameter.grad
         if gradient is None or gradient.layout != torch.strided or not gradient.is_floating_point():
             continue
-        local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+        local = gradient.to_local() if is_dtensor(gradient) else gradient
         signs = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
         size = local.detach().abs() + local.detach().pow(2).mean().sqrt()
         with torch.no_grad():
