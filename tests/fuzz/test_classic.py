@@ -201,7 +201,7 @@ def test_tasks_on_nodes_that_nobody_knows(folder: Path) -> None:
         (
             HostlistError("n[", 1, "a bracket opens that is never closed"),
             2,
-            "'n[' is no list of Slurm: a bracket opens",
+            "'n[' is not a Slurm list: a bracket opens",
         ),
     ],
 )

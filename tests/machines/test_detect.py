@@ -62,7 +62,7 @@ def test_cluster_without_a_name_is_nothing() -> None:
 
 def test_machine_of_the_environment_must_be_known() -> None:
     """ECHELON_MACHINE with an unknown name is an error with the nearest ones."""
-    with pytest.raises(UsageError, match=r"no machine 'lummi' is known; did you mean lumi"):
+    with pytest.raises(UsageError, match=r"echelon knows no machine 'lummi'; did you mean lumi"):
         detect.detect({**EMPTY, "ECHELON_MACHINE": "lummi"}, NO_SLURM, "laptop")
 
 

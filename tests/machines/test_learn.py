@@ -131,7 +131,7 @@ def test_sinfo_is_asked_where_scontrol_is_refused() -> None:
     learned = learn(host("22.05", node=refused("slurm_load_node error: Access/permission denied")))
     assert kind(learned, "mi250").num_nodes == 4
     assert kind(learned, "mi250").architecture == ""
-    assert "Access/permission denied: sinfo was asked" in learned.remarks[0]
+    assert "Access/permission denied: echelon used sinfo instead" in learned.remarks[0]
 
 
 def test_no_slurm_is_said_with_the_repair() -> None:

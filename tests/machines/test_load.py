@@ -121,9 +121,9 @@ REFUSED = [
         r"max_minutes = \"60\", but must be a whole number",
         "max_minutes = 60",
     ),
-    ("max_minutes = 60", "max_minutes = true", "max_minutes = true, and a whole number", "max_minutes = "),
-    ("max_minutes = 60", "whole_nodes = 1", "whole_nodes = 1, and true or false", "whole_nodes = true"),
-    ("max_minutes = 60", "purpose = 1", "purpose = 1, and a text", 'purpose = "1"'),
+    ("max_minutes = 60", "max_minutes = true", "max_minutes = true, but must be a whole number", "max_minutes = "),
+    ("max_minutes = 60", "whole_nodes = 1", "whole_nodes = 1, but must be true or false", "whole_nodes = true"),
+    ("max_minutes = 60", "purpose = 1", "purpose = 1, but must be a text", 'purpose = "1"'),
     ("max_minutes = 60", 'purpose = "tests"', "the choices are batch, test, interactive, request", 'purpose = "test"'),
     (
         'node_type = "a100"',
@@ -136,7 +136,7 @@ REFUSED = [
     (
         'cores = "1-7,9-15"',
         'cores = "7-1"',
-        r"\[\[node_type.nearest\]\] \"0\": cores = \"7-1\", and a list of cores",
+        r"\[\[node_type.nearest\]\] \"0\": cores = \"7-1\", but must be a list of cores",
         'cores = "1-7,9-15"',
     ),
     ('cores = "1-7,9-15"', "cores = [1, -2]", "a list of cores", 'cores = "1-7,9-15"'),
@@ -152,7 +152,7 @@ REFUSED = [
     (
         "date = 2026-11-21\n\n[[partition]]",
         'date = "2026-11-21"\n\n[[partition]]',
-        r"line 4: date = \"2026-11-21\", and a date without quotes",
+        r"line 4: date = \"2026-11-21\", but must be a date without quotes",
         "date = 2026-11-21",
     ),
     ('name = "mine"', 'name = "local"', "local always means the machine that you are on", "name = "),
@@ -294,7 +294,7 @@ def test_overlay_row_needs_its_own_source(environ: dict[str, str]) -> None:
 def test_overlay_of_nothing_is_refused(environ: dict[str, str]) -> None:
     """merge = true without a machine below it is a mistake in the name."""
     put(environ, "mine.toml", OVERLAY.replace('"lumi"', '"lumii"'))
-    with pytest.raises(UsageError, match="no machine 'lumii' below it"):
+    with pytest.raises(UsageError, match="there is no machine 'lumii' to change"):
         load.find("lumii", environ)
 
 

@@ -1,11 +1,12 @@
 """torch.autograd.grad and a script's own autograd functions over what the ranks have in parts."""
 
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 
 import torch
 from torch.autograd.graph import GradientEdge
 
 from ..refusal import Refusal
+from ..world import World
 from . import dispatch, exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole
@@ -86,6 +87,8 @@ def _grad(
         [getattr(one, "local", one) for one in inputs],
         weights if given is not None else None, *args, **kwargs,
     )  # fmt: skip
+    if _allows_unused(*args, **kwargs) and not run.world.is_exact:
+        gradients = _with_zeros(gradients, inputs, run.world)
     factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
     found: List[Optional[torch.Tensor]] = []
     for gradient, variable in zip(gradients, inputs):  # noqa: B905
@@ -98,6 +101,25 @@ def _grad(
         else:
             found.append(exchange.total(gradient * factor, run.world))
     return tuple(found)
+
+
+def _allows_unused(
+    _retain_graph: Any = None, _create_graph: bool = False, _only_inputs: bool = True,
+    allow_unused: Optional[bool] = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
+    **_others: Any,
+) -> bool:  # fmt: skip
+    """Say whether torch.autograd.grad gives None for an input that outputs do not depend on."""
+    return bool(allow_unused) and not materialize_grads
+
+
+def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -> List[Optional[torch.Tensor]]:
+    """Return zeros for inputs that the rows of another rank use, and None for those that no rank uses."""
+    flags = [gradient is not None for gradient in gradients]
+    num_users = exchange.start_total(torch.tensor(flags, dtype=torch.float32, device=world.device), world)().tolist()
+    return [
+        torch.zeros_like(getattr(variable, "local", variable)) if gradient is None and users else gradient
+        for gradient, variable, users in zip(gradients, inputs, num_users)  # noqa: B905
+    ]
 
 
 def _local_like(weight: Any, output: torch.Tensor) -> Any:
