@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from tests.train import compositions
 from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, Composition
@@ -39,6 +39,25 @@ any_composition = st.builds(
     num_steps=st.integers(1, 2),
     has_two_optimizers=st.booleans(),
 )
+
+
+BESIDE = Composition(
+    num_samples=4, is_loaded=True, operations=(("made of weights beside", 0, 0), ("a", 0, 0)),
+    losses=(("absolute", 0, 0),), ending="by hand", num_steps=1, has_two_optimizers=False,
+)  # fmt: skip
+AS_MANY_CLASSES = Composition(
+    num_samples=7, is_loaded=True,
+    operations=(("list of outputs", 0, 0), ("of a slice", 0, 0), ("list of outputs", 0, 0), ("add in place", 0, 1),
+                ("table", 2, 0), ("own loss", 1, 3), ("vector", 2, 1)),
+    losses=(("whole targets", 2, 3), ("whole targets", 3, 0), ("class weights", 3, 2)),
+    ending="each", num_steps=2, has_two_optimizers=True,
+)  # fmt: skip
+UNUSED_BY_A_RANK = Composition(
+    num_samples=8, is_loaded=True,
+    operations=(("of each", 3, 2), ("some rows inside", 2, 2), ("set a row", 3, 2), ("b", 1, 0), ("product", 3, 2),
+                ("both", 0, 0), ("b", 1, 0)),
+    losses=(("class weights", 0, 3),), ending="by hand", num_steps=2, has_two_optimizers=False,
+)  # fmt: skip
 
 
 class Worlds:
@@ -92,9 +111,13 @@ def test_compositions_are_those_of_one_device(worlds: Worlds) -> None:
 
     @settings(
         max_examples=NUM_COMPOSITIONS, derandomize=True, deadline=None, database=None,
-        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink), report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
     )  # fmt: skip
     @given(any_composition)
+    @example(BESIDE)
+    @example(AS_MANY_CLASSES)
+    @example(UNUSED_BY_A_RANK)
     def check(composition: Composition) -> None:
         expected = _expected(composition)
         assume(expected is not None)
