@@ -98,7 +98,7 @@ def test_cancelled_step(tmp_path: Path, wide: Cluster) -> None:
 
 def test_node_set_down(tmp_path: Path, wide: Cluster) -> None:
     """A node that the administrator takes down is named."""
-    strike_many(tmp_path, wide, lambda run, _: wide.down(run.nodes[1]), "lost node: {node} is")
+    strike_many(tmp_path, wide, lambda run, _: wide.down(run.nodes[1]), "lost node: Slurm reports that {node} is")
 
 
 def test_killed_slurmd(tmp_path: Path, wide: Cluster) -> None:
@@ -107,7 +107,7 @@ def test_killed_slurmd(tmp_path: Path, wide: Cluster) -> None:
     def strike(run: SlurmRun, _: int) -> None:
         wide.kill_slurmd(run.nodes[1])
 
-    strike_many(tmp_path, wide, strike, "lost node: {node} is")
+    strike_many(tmp_path, wide, strike, "lost node: Slurm reports that {node} is")
 
 
 def test_killed_agent_on_a_node(tmp_path: Path, wide: Cluster) -> None:

@@ -404,7 +404,7 @@ def test_signal_that_no_rank_answers_is_the_exit_code(shell: Shell, number: sign
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert f"echelon: stopped by {number.name}\n" in said.decode()
+    assert f"echelon: {number.name} stopped the run\n" in said.decode()
     assert "failed first" not in said.decode()
 
 

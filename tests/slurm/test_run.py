@@ -278,7 +278,7 @@ def test_one_task_of_a_step_stays_on_its_node(slurm: Cluster, tmp_path: Path) ->
     assert [[place[1:] for place in part] for part in parts] == [[("0", "0", "2", "2"), ("1", "0", "2", "2")]] * 2
     assert {place[0] for part in parts for place in part} == {"nid005000", "nid005001"}
     said = launch(slurm, tmp_path, "-N2", "srun", "-N1", "-n1", *ECHELON, "run", "--nnodes", "2", REPORT, str(tmp_path))
-    assert "2 the job asks for nodes, but this Slurm step has one task, on nid00500" in said.stderr
+    assert "you asked for 2 nodes, but this Slurm step has one task, on nid00500" in said.stderr
 
 
 def test_heterogeneous_job(slurm: Cluster, tmp_path: Path) -> None:

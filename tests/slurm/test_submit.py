@@ -135,7 +135,7 @@ def test_person_at_a_terminal_is_asked(slurm: Cluster, tmp_path: Path) -> None:
             env={**slurm.environ, "XDG_CONFIG_HOME": str(tmp_path / "home")}, stdout=subprocess.PIPE, stderr=terminal,
             timeout=150, check=False,
         )  # fmt: skip
-        assert b"Learn it from its Slurm now, and go on? [Y/n]" in os.read(person.fileno(), 1 << 16)
+        assert b"Learn it from its Slurm now, and continue? [Y/n]" in os.read(person.fileno(), 1 << 16)
     assert done.returncode == 0
     assert done.stdout.startswith(b"#!/bin/bash\n")
 

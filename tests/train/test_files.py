@@ -532,7 +532,7 @@ torch.save(torch.ones(1), "best.pt" if os.environ.get(os.environ["WHO"]) == "1" 
     scaled = run(tmp_path, script, num_ranks=2)
     assert scaled.returncode != 0
     assert "the ranks went different ways: rank 0 reaches torch.save" in scaled.err
-    assert "last.pt where rank 1 comes to torch.save" in scaled.err
+    assert "last.pt, but rank 1 reaches torch.save" in scaled.err
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -748,7 +748,10 @@ print("done")
 def on_two_nodes(folder: Path, script: str, own_disk: Path) -> list[subprocess.CompletedProcess[str]]:
     """Run two ranks, each as if on a node of its own: the second has another disk at one folder."""
     (folder / "script.py").write_text(script)
-    start = "import runpy, sys; from echelon.train import start; start.start_hooked(); runpy.run_path(sys.argv[1])"
+    start = (
+        "import runpy, sys; from echelon.scale_options import DEFAULT; from echelon.train import start; "
+        "start.start_hooked(DEFAULT); runpy.run_path(sys.argv[1])"
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])

@@ -85,9 +85,9 @@ def _last_lines(path: str) -> list[str]:
 def _state(number: str, host: Host) -> queue.State | None:
     try:
         return queue.state(host, number)
-    except EchelonError as error:
-        if "not known" in error.message:
-            raise RunError(f"Slurm no longer knows job {number}; its run directory shows how it ended") from None
+    except queue.UnknownJob:
+        raise RunError(f"Slurm no longer knows job {number}; its run directory shows how it ended") from None
+    except EchelonError:
         return None  # a controller that is busy for a moment
 
 

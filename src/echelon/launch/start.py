@@ -175,7 +175,7 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
     if not mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
         return UsageError(
-            f"{', '.join(nodes)} has no {plan.python}",
+            f"there is no {plan.python} on {', '.join(nodes)}",
             hint="install Python where every node sees it, and start echelon with that Python",
         )
     hint = ""

@@ -81,12 +81,17 @@ class State:
         return f"job {number} {_ENDS.get(self.name, f'failed with exit code {self.exit_code}')}"
 
 
+class UnknownJob(EchelonError):
+    """Slurm has no job of that number, or has forgotten it."""
+
+
 def state(host: Host, number: str) -> State:
-    """Return a job's state; raise EchelonError when Slurm does not answer or has forgotten it."""
+    """Return a job's state; raise UnknownJob if Slurm has forgotten it, and EchelonError if Slurm does not answer."""
     answer = host.ask(("scontrol", "show", "job", "--oneliner", number), timeout_seconds=ASK_SECONDS)
     if answer.exit_code != 0:
-        known = "Invalid job id" not in answer.stderr
-        raise EchelonError(answer.stderr.strip() if known else f"Slurm does not know job {number}")
+        if "Invalid job id" in answer.stderr:
+            raise UnknownJob(f"Slurm does not know job {number}")
+        raise EchelonError(answer.stderr.strip())
     return read(answer.stdout)
 
 
@@ -95,9 +100,7 @@ def refuse_bad_predecessor(host: Host, number: str) -> None:
     predecessor: State | None
     try:
         predecessor = state(host, number)
-    except EchelonError as error:
-        if "not known to Slurm" not in error.message:
-            raise
+    except UnknownJob:
         predecessor = _from_accounting(host, number)
     if predecessor is None:
         raise UsageError(f"--after {number}: Slurm knows no job {number}", hint="squeue --me lists your jobs")
