@@ -48,7 +48,7 @@ REFUSED: dict[str, str] = {
     "one_by_one": "the script's batch has 1 sample, but 2 ranks share it",
     "own_process_group": "distributes itself: it mentions torch.distributed",
     "model_by_hand": "no optimizer of torch.optim has the weights",
-    "one_sample_drawn": "the batch has 1 sample, and 2 ranks cannot share it: Sequential was called with",
+    "one_sample_drawn": "the batch has 1 sample, and 2 ranks cannot share it: the script called Sequential with",
     "own_update": "no optimizer of torch.optim has the weights (of shape (4, 1), (1,)): the script",
     "sparse_graph": "the script called GCN with one graph: 40 nodes",
     "weights_in_functions": "called no model: it called forward() directly, or functions with the weights",
@@ -168,7 +168,7 @@ def test_not_fully_sharded(tmp_path: Path, name: str) -> None:
     done = start(FOLDER / f"{name}.py", 2, tmp_path, "--scale", "fsdp")
     assert done.returncode != 0
     assert NOT_FSDP[name] in done.err
-    assert "way out: echelon run --scale data …" in done.err
+    assert "way out: use echelon run --scale data …" in done.err
 
 
 @pytest.mark.alone("cnn_batchnorm")

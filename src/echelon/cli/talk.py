@@ -40,12 +40,19 @@ def say_error(error: EchelonError) -> None:
     head = terminal.paint("error:", "error", with_colour=with_colour)
     print(text.replace("echelon: error:", f"echelon: {head}", 1), file=sys.stderr)
     if error.details:
-        # one sign for one, so that a caret stays below its column
-        shown = (sign if sign.isprintable() or sign in "\n\t" else "�" for sign in error.details.rstrip("\n"))
-        print("".join(shown), file=sys.stderr)
+        print(_shown_details(error.details), file=sys.stderr)
     if error.hint:
         head = terminal.paint("hint:", "hint", with_colour=with_colour)
         print(f"  {head} {one_line(error.hint, longest=LONGEST_PATH)}", file=sys.stderr)
+
+
+def _shown_details(details: str) -> str:
+    """Return lines of facts, which break between words; an excerpt with a caret below it stays as it is."""
+    # one sign for one, so that a caret stays below its column
+    shown = "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in details.rstrip("\n"))
+    if re.search(r"^\s*\^+\s*$", shown, re.MULTILINE):
+        return shown
+    return "\n".join(terminal.for_person(line, sys.stderr) for line in shown.split("\n"))
 
 
 def print_help(text: str) -> None:
