@@ -359,7 +359,8 @@ def test_a_secret_is_not_written_through_a_link(open_folder: Path) -> None:
         codes[folder.name] = done.returncode
         assert trap.read_bytes() == b""
     assert codes == {"mine": 0, "theirs": 2}
-    assert "cannot be written: another user owns it" in done.stderr
+    assert "echelon cannot write the run directory" in done.stderr
+    assert "another user owns it" in done.stderr
 
 
 def test_a_secret_does_not_outlive_the_run(tmp_path: Path) -> None:
