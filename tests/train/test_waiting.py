@@ -50,3 +50,11 @@ def test_slow_rank_is_waited_for(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "trained" in done.stdout
     assert "s at train.py:19 for rank 1, which is at train.py:17" in done.stderr
+
+
+def test_ranks_that_wait_at_one_line(tmp_path: Path) -> None:
+    """Ranks that come to different exchanges at the same line of the script are told so as well."""
+    group = 'getattr(torch, "distri" + "buted")'
+    done = run(tmp_path, f"{group}.recv(torch.ones(1), 0) if rank else {group}.barrier()")
+    assert done.returncode == 2, done.stderr
+    assert "the ranks wait for each other in different exchanges at train.py:17, so none can continue" in done.stderr

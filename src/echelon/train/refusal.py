@@ -147,6 +147,9 @@ def _place_of(trace: Optional[TracebackType]) -> str:
 def _line_of(frame: FrameType, number: int) -> str:
     """Return how a line of the script is shown."""
     path = frame.f_code.co_filename
-    short = os.path.relpath(path)
+    try:
+        short = os.path.relpath(path)
+    except FileNotFoundError:  # the working directory was removed
+        short = path
     line = linecache.getline(path, number).strip()
     return "  at %s:%d: %s\n" % (path if short.startswith("..") else short, number, line)

@@ -37,6 +37,8 @@ class Stand(NamedTuple):
     """The line of the script."""
     is_waiting: bool
     """Whether it is in a call that all ranks must make."""
+    call: str
+    """That call: the code that waits, and how many collectives were begun."""
 
 
 class Waits:
@@ -51,7 +53,7 @@ class Waits:
         self._since = time.monotonic()
         self._next_note = FIRST_NOTE_SECONDS
         self._round = 0
-        self._earlier: Dict[int, str] = {}
+        self._earlier: Dict[int, Tuple[str, str]] = {}
         self._end = threading.Event()
 
     def begin(self) -> None:
@@ -76,7 +78,9 @@ class Waits:
         mark = (id(frame.f_code), frame.f_lasti, _num_collectives())
         if mark != self._mark:
             self._mark, self._since = mark, time.monotonic()
-        return Stand(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame))
+        code = frame.f_code
+        call = "%s:%d, collective %d" % (os.path.basename(code.co_filename), frame.f_lineno, mark[2])
+        return Stand(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame), call)
 
     def _speak(self, stand: Stand) -> None:
         """Ask the others where this rank has waited too long; answer who asks. Rank 0 tells what has come of it."""
@@ -111,21 +115,24 @@ class Waits:
     def _judge(self, stands: Dict[int, Stand]) -> None:
         """Refuse where all wait, and stood so a round before: none was on its way; else say who waits for whom."""
         waiting = {rank: one for rank, one in stands.items() if one.is_waiting and one.seconds >= STILL_SECONDS / 2}
-        places = {rank: one.place for rank, one in waiting.items()}
+        places = {rank: (one.place, one.call) for rank, one in waiting.items()}
         earlier, self._earlier = self._earlier, places
         if len(places) == self._num_ranks and len(set(places.values())) > 1:
             if places == earlier:
-                self._refuse(places)
+                self._refuse({rank: one.place for rank, one in waiting.items()})
             return
         longest = max((one.seconds for one in waiting.values()), default=0.0)
         others = set(range(self._num_ranks)) - set(places)
         away = {rank: stands[rank].place if rank in stands else "" for rank in others}
         if places and away and longest >= self._next_note:
             self._next_note = 2 * longest
-            sys.stderr.write("echelon: note: %s\n" % _note(places, away, longest))
+            lines_of_waiting = {rank: one.place for rank, one in waiting.items()}
+            sys.stderr.write("echelon: note: %s\n" % _note(lines_of_waiting, away, longest))
             sys.stderr.flush()
 
     def _refuse(self, places: Dict[int, str]) -> None:
+        if len(set(places.values())) == 1:
+            self._refuse_one_line(places[0])
         by_place: Dict[str, List[int]] = {}
         for rank, place in sorted(places.items()):
             by_place.setdefault(place, []).append(rank)
@@ -135,6 +142,16 @@ class Waits:
                 "the ranks wait for each other at different lines, so none can continue: %s" % told,
                 "let all ranks take the same decisions: do not decide by a rank's own clock, environment or "
                 "files; or start one rank: echelon run -n 1 …",
+            )
+        )
+        end_refused()
+
+    def _refuse_one_line(self, place: str) -> None:
+        tell_at(
+            Refusal(
+                "the ranks wait for each other in different exchanges at %s, so none can continue" % place,
+                "let no number, shape or branch in this line depend on the samples of a rank; "
+                "or start one rank: echelon run -n 1 …",
             )
         )
         end_refused()

@@ -17,7 +17,10 @@ class Line(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        short = os.path.relpath(self.path)
+        try:
+            short = os.path.relpath(self.path)
+        except FileNotFoundError:  # the working directory was removed
+            return "%s:%d" % self
         return "%s:%d" % (self.path if short.startswith("..") else short, self.number)
 
 

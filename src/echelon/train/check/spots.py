@@ -19,7 +19,8 @@ from .. import messages
 from .. import world as worlds
 from ..refusal import Refusal
 from ..single_rank import alone
-from ..view import calls, exchange, returned_numbers
+from ..view import exchange, returned_numbers
+from ..view import outputs as model_outputs
 from ..view.arguments import Entries
 from ..view.pieces import Pieces
 from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
@@ -139,7 +140,7 @@ class _Call:
             parts = self._parts(every, leads)
         if not self._agree(is_fine=parts is not None) or parts is None:
             return self._left_out()
-        views = calls.leave([part for part, _ in parts], leads)
+        views = model_outputs.leave(self._module, [part for part, _ in parts], leads)
         if not self._run.world.is_exact:
             views = returned_numbers.as_known(views, parts[0][0], self._module, leads[0][0])
         if not self._agree(is_fine=_fits(views)):
@@ -273,7 +274,7 @@ class _Call:
 
     def _whole_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: Any) -> Optional[List[torch.Tensor]]:
         total: Any = None
-        for output, weights in zip(calls.distinct(outputs), wanted):  # noqa: B905
+        for output, weights in zip(model_outputs.distinct(outputs), wanted):  # noqa: B905
             if output.requires_grad:
                 value = _summed(output, weights)
                 total = value if total is None else total + value

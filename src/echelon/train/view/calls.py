@@ -7,7 +7,7 @@ any is computed by `rules`, like the script's own functions. Inside of a model e
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 import torch
 from torch import nn
@@ -15,9 +15,9 @@ from torch import nn
 from .. import batches, tracing
 from ..refusal import Refusal
 from ..unshared_batch import Unshared
-from . import aliases, doubts, exchange, pieces, returned_numbers
+from . import aliases, doubts, exchange, outputs, pieces, returned_numbers
 from .arguments import Entries
-from .tensors import Partial, Sharded, View, map_tensors, own_part, tensors_of
+from .tensors import Sharded, View, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -168,7 +168,7 @@ class Calls:
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._run.gradients.shard()  # weights that are trained from now on
         self._run.later.at_call(original, module, given, every, leads)
-        outputs = []
+        results = []
         with self._run.later.pace.part("model"), self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
                 self.note_rows(rows[0])
@@ -177,12 +177,12 @@ class Calls:
                 own_args, own_kwargs = entries.enter(args, kwargs)
                 try:
                     with self._inside(rows), self._run.raised.noted(self.num_shared, module):
-                        outputs.append(original(module, *own_args, **own_kwargs))
+                        results.append(original(module, *own_args, **own_kwargs))
                 except (RuntimeError, IndexError, ValueError) as error:
                     entries.refuse_guess(error)
                     raise
                 entries.leave()
-        result = leave(outputs, leads)
+        result = outputs.leave(module, results, leads)
         if self._run.world.is_exact:
             return result
 
@@ -193,7 +193,7 @@ class Calls:
                 return original(twin, *own[0], **own[1])
 
         return returned_numbers.of_all(
-            result, outputs[0], returned_numbers.Call(module, rows[0], compute, self._run.say)
+            result, results[0], returned_numbers.Call(module, rows[0], compute, self._run.say)
         )
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
@@ -249,44 +249,3 @@ def _rows_among(value: Any) -> List[Sharded]:
 def has_parameters(module: nn.Module) -> bool:
     """Say whether a module is a model, rather than a loss or an augmentation."""
     return next(module.parameters(), None) is not None
-
-
-def leave(outputs: List[Any], leads: List[List[Sharded]]) -> Any:
-    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
-
-    Where ranks have as many rows each, what a dim counts is seen from this rank's shapes; else from those of all, for
-    ranks must not come to different views.
-    """
-    tensors = [distinct(output) for output in outputs]
-    world = leads[0][0].world
-    are_even = all(len(set(lead.rows)) == 1 for lead in leads[0])
-    every = [[tuple(one.shape)] * world.size for one in tensors[0]] if are_even else exchange.shapes(tensors, world)
-    views = []
-    for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
-        known = {id(one): _view(one, shapes, lead) for one, shapes in zip(own, every)}  # noqa: B905
-        views.append(map_tensors(output, lambda tensor: known.get(id(tensor), tensor)))  # noqa: B023
-    return pieces.of(views) if world.is_exact else views[0]
-
-
-def distinct(output: Any) -> List[torch.Tensor]:
-    """Return the tensors that a model gives, each once."""
-    found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
-    return list(found.values())
-
-
-def _view(tensor: torch.Tensor, shapes: List[Tuple[int, ...]], leads: List[Sharded]) -> torch.Tensor:
-    """View one output by the shapes that it has on all ranks."""
-    world = leads[0].world
-    for dim in range(tensor.dim()):
-        for lead in leads:
-            sizes = [max(one, 1) for one in lead.rows]
-            if all(shape[dim] == size for shape, size in zip(shapes, sizes)):  # noqa: B905
-                return Sharded(tensor, world, lead.rows, dim)
-    lead = leads[0]
-    ratio = tensor.size(0) // lead.local.size(lead.dim_of_rows) if tensor.dim() else 0
-    if ratio and all(shape[0] == ratio * max(one, 1) for shape, one in zip(shapes, lead.rows)):  # noqa: B905
-        return Sharded(tensor, world, [one * ratio for one in lead.rows])  # rows of tokens, say
-    fraction = lead.rows[world.rank] / sum(lead.rows)
-    if tensor.is_floating_point():  # a mean over samples, as losses are; or the same on all ranks
-        return Partial(tensor * fraction, world, fraction)
-    return tensor

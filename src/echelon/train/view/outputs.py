@@ -1,0 +1,150 @@
+"""What a model gives for this rank's rows, as views of what it gives for all.
+
+Ranks must come to the same views. They exchange the shapes of their outputs in the first calls of a model, and where
+parts are uneven. Later each rank takes its own shapes for those of all, as long as they are of the same kind as before.
+"""
+
+import weakref
+from typing import Any, Dict, List, Set, Tuple
+
+import torch
+from torch import nn
+
+from ..refusal import Refusal
+from ..world import World
+from . import exchange, pieces
+from .tensors import Partial, Sharded, View, map_tensors, tensors_of
+
+NUM_EXCHANGED = 3
+"""Calls of a model in which ranks exchange the shapes of its outputs, though all have as many rows."""
+RAGGED, SAME = "ragged", "the same on all ranks"
+_Shapes = List[Tuple[int, ...]]
+"""Of one output, on every rank or in every shard."""
+
+
+class _Known:
+    """The outputs of a model in calls before."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.kinds: List[str] = []
+        self.ragged: Set[int] = set()
+        """Outputs whose number of rows depends on the samples."""
+        self.is_open = True
+        """Whether ranks exchange shapes in the next call too: this rank's own do not tell those of all."""
+
+
+_known: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Known]]" = weakref.WeakKeyDictionary()
+
+
+def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]]) -> Any:
+    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all."""
+    tensors = [distinct(output) for output in outputs]
+    world = leads[0][0].world
+    known = _known.setdefault(module, {}).setdefault((module.training, torch.is_grad_enabled()), _Known())
+    every = _shapes_of_all(module, known, tensors, leads)
+    views = []
+    for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
+        by_id = {}
+        for place, (one, shapes) in enumerate(zip(own, every)):  # noqa: B905
+            see = _ragged if place in known.ragged else _view
+            by_id[id(one)] = see(module, one, shapes, lead)
+        views.append(map_tensors(output, lambda tensor: by_id.get(id(tensor), tensor)))  # noqa: B023
+    return pieces.of(views) if world.is_exact else views[0]
+
+
+def distinct(output: Any) -> List[torch.Tensor]:
+    """Return the tensors that a model gives, each once."""
+    found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
+    return list(found.values())
+
+
+def _shapes_of_all(
+    module: nn.Module, known: _Known, tensors: List[List[torch.Tensor]], leads: List[List[Sharded]]
+) -> List[_Shapes]:
+    """Return the shape of each output on every rank."""
+    world = leads[0][0].world
+    known.num_calls += 1
+    if known.num_calls <= NUM_EXCHANGED:
+        _refuse_other_numbers(module, tensors, world)
+    if not tensors[0]:
+        return []
+    are_even = all(len(set(lead.rows)) == 1 for lead in leads[0])
+    if not are_even or known.num_calls <= NUM_EXCHANGED or known.is_open or len(known.kinds) != len(tensors[0]):
+        every = exchange.shapes(tensors, world)
+        known.kinds = [_kind(shapes, leads[0]) for shapes in every]
+        known.ragged.update(place for place, kind in enumerate(known.kinds) if kind == RAGGED)
+        has_other_rows = any(kind == SAME and shapes[0] for kind, shapes in zip(known.kinds, every))  # noqa: B905
+        known.is_open = bool(known.ragged) or has_other_rows
+        return every
+    every = [[tuple(one.shape)] * world.size for one in tensors[0]]
+    for shapes, before in zip(every, known.kinds):  # noqa: B905
+        if _kind(shapes, leads[0]) != before:
+            raise _refusal(module, "a tensor of shape %s, but the shapes before were of another kind" % (shapes[0],))
+    return every
+
+
+def _refuse_other_numbers(module: nn.Module, tensors: List[List[torch.Tensor]], world: World) -> None:
+    """Refuse outputs of which ranks have other numbers, such as a list with a tensor for each sample."""
+    counts = [[torch.empty(len(own), device="meta")] for own in tensors]
+    numbers = sorted({shape[0] for shape in exchange.shapes(counts, world)[0]})
+    if len(numbers) > 1:
+        raise _refusal(module, "%s tensors, by rank" % " or ".join(map(str, numbers)))
+
+
+def _kind(shapes: _Shapes, leads: List[Sharded]) -> str:
+    """Return how the shapes of an output follow from the numbers of rows: ranks must agree on that."""
+    for dim in range(len(shapes[0])):
+        if any(_has_rows(shapes, dim, lead) for lead in leads):
+            return "rows in dim %d" % dim
+    if len(set(shapes)) > 1:
+        return RAGGED
+    return "tokens" if _ratio(shapes, leads[0]) else SAME
+
+
+def _has_rows(shapes: _Shapes, dim: int, lead: Sharded) -> bool:
+    sizes = [max(one, 1) for one in lead.rows]
+    return all(len(shape) > dim and shape[dim] == size for shape, size in zip(shapes, sizes))  # noqa: B905
+
+
+def _ratio(shapes: _Shapes, lead: Sharded) -> int:
+    """Return how many rows there are for each sample; 0 where that is no whole number."""
+    if not shapes[0]:
+        return 0
+    ratio = shapes[0][0] // max(lead.rows[0], 1)
+    is_ratio = all(shape[0] == ratio * max(one, 1) for shape, one in zip(shapes, lead.rows))  # noqa: B905
+    return ratio if is_ratio else 0
+
+
+def _view(_module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
+    """View one output by the shapes that it has on all ranks."""
+    world, lead = leads[0].world, leads[0]
+    for dim in range(tensor.dim()):
+        for one in leads:
+            if _has_rows(shapes, dim, one):
+                return Sharded(tensor, world, one.rows, dim)
+    ratio = _ratio(shapes, lead)
+    if ratio:
+        return Sharded(tensor, world, [one * ratio for one in lead.rows])  # rows of tokens, say
+    fraction = lead.rows[world.rank] / sum(lead.rows)
+    if tensor.is_floating_point():  # a mean over samples, as losses are; or the same on all ranks
+        return Partial(tensor * fraction, world, fraction)
+    return tensor
+
+
+def _ragged(module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
+    """View rows that a model selects from its samples: those of all ranks lie in the order of the samples."""
+    lead = leads[0]
+    has_rows = all(shape and shape[0] for shape in shapes) and min(lead.rows) > 0
+    if not has_rows or len({shape[1:] for shape in shapes}) > 1:
+        told = "tensors of other shapes on other ranks: %s" % ", ".join(map(str, dict.fromkeys(shapes)))
+        raise _refusal(module, told)
+    return Sharded(tensor, lead.world, [shape[0] for shape in shapes])
+
+
+def _refusal(module: nn.Module, told: str) -> Refusal:
+    return Refusal(
+        "%s returns %s; the number of rows depends on the samples" % (type(module).__name__, told),
+        "return a row for each sample and select rows outside the model, or compute the loss inside the model; "
+        "or start one rank: echelon run -n 1 …",
+    )
