@@ -25,7 +25,7 @@ class Detector(nn.Module):
 model = Detector()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 step = 0
-for _epoch in range(2):
+for _epoch in range(17):
     for xb, kb, yb in DataLoader(TensorDataset(x, keep, y), batch_size=40, shuffle=True):
         scores = model(xb, kb)
         loss = F.cross_entropy(scores, yb[kb])
