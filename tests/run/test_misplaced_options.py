@@ -6,6 +6,14 @@ from .shell import Shell
 
 RANK = "import os; print(os.environ['RANK'])"
 QUIET = "import json\nprint('trained')\n"
+TRAINS = """
+import torch
+from torch import nn
+model = nn.Linear(2, 1)
+model.eval()
+model.train()
+model(torch.ones(4, 2)).mean().backward()
+"""
 PARSES = (
     "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('-n')\nprint(parser.parse_args().n)\n"
 )
@@ -27,6 +35,14 @@ def test_option_behind_a_script_that_reads_none(shell: Shell, words: str) -> Non
     done = shell.run("train.py", *words.split())
     assert done.exit_code == 2
     assert f"{words} comes after train.py, which reads no arguments\n  hint: echelon run {words} train.py" in done.said
+
+
+def test_option_behind_a_training(shell: Shell) -> None:
+    """A training that evaluates a model and calls backward() reads no arguments by that."""
+    shell.script(TRAINS)
+    done = shell.run("train.py", "--exact", "8")
+    assert done.exit_code == 2
+    assert "--exact 8 comes after train.py, which reads no arguments" in done.said
 
 
 def test_own_module_may_read_arguments(shell: Shell) -> None:

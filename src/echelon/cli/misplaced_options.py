@@ -21,7 +21,8 @@ NAMES = {name: option for option in OPTIONS for name in option.names if name not
 OF_RANKS = ("nproc_per_node", "nnodes")
 # whatever may read a command line: a script in which none of it stands reads no arguments
 READS = re.compile(
-    r"argv|[Aa]rg(?:ument|parse|s\b)|getopt|optparse|parse|CLI|_cli\b|Fire|exec|eval|runpy|importlib|__import__"
+    r"argv|[Aa]rg(?:ument|parse|s\b)|getopt|optparse|parse|CLI|_cli\b|Fire|(?<![.\w])(?:exec|eval)\(|runpy|importlib"
+    r"|__import__"
 )
 # packages whose import reads no command line; beside another, echelon cannot be sure
 QUIET = frozenset(

@@ -30,5 +30,8 @@ class Attempt:
         if not reason.is_symptom or not left:
             return reason
         who = f"rank {left[0]}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
-        detail = f"{who} had ended before, with exit code 0"
+        detail = (
+            f"{who} had ended before, with exit code 0; all ranks must take the same number of steps, "
+            "so no rank may decide by its own clock or files when to stop"
+        )
         return replace(reason, detail=f"{reason.detail}; {detail}" if reason.detail else detail)

@@ -94,7 +94,7 @@ class _Reader:
             preload=tuple(self.preload),
             skipped=tuple(self.skipped.items()),
             local=tuple(self.local),
-            uses=frozenset(name.partition(".")[0] for name in foreign) - {"__future__"},
+            uses=frozenset(name.partition(".")[0] for name in foreign if not name.startswith("$")) - {"__future__"},
             mentions=frozenset(foreign),
         )
 

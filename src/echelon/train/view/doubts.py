@@ -11,7 +11,7 @@ Doubt = Tuple[str, str]
 
 def doubt(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
     """Return why the rows of a model's first tensor may be no samples; None: nothing speaks for it."""
-    return _of_graph(module, tensors, num_rows) or _of_time(module, tensors[0], num_rows)
+    return _of_time(module, tensors[0], num_rows) or _of_graph(module, tensors, num_rows)
 
 
 def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[Doubt]:
