@@ -15,12 +15,16 @@ from torch import nn
 from .. import batches, tracing
 from ..refusal import Refusal
 from ..unshared_batch import Unshared
-from . import aliases, doubts, exchange, outputs, pieces, returned_numbers
+from . import aliases, doubts, exchange, outputs, pieces, returned_numbers, script_hooks
 from .arguments import Entries
 from .tensors import Sharded, View, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
     from ..run import Run
+
+
+NUM_LOOKED_AT = 32
+"""Calls of models in which hooks of the script are looked for."""
 
 
 class Calls:
@@ -41,6 +45,7 @@ class Calls:
         """How much of the batch that is computed this rank has."""
         self.num_shared = 0
         """Calls in which every rank had rows of its own."""
+        self._has_told_hook = False
         self.num_samples = 0
         """The most that all ranks had together in one of them."""
         self.num_counted = 0
@@ -166,6 +171,7 @@ class Calls:
         self._run.raised.refuse_if_caught()
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
+        self._note_hooks(module)
         self._run.gradients.shard()  # weights that are trained from now on
         self._run.later.at_call(original, module, given, every, leads)
         results = []
@@ -182,7 +188,7 @@ class Calls:
                     entries.refuse_guess(error)
                     raise
                 entries.leave()
-        result = outputs.leave(module, results, leads)
+        result = outputs.leave(module, results, leads, is_trained_alone=bool(self._run.options.steps_alone))
         if self._run.world.is_exact:
             return result
 
@@ -195,6 +201,18 @@ class Calls:
         return returned_numbers.of_all(
             result, results[0], returned_numbers.Call(module, rows[0], compute, self._run.say)
         )
+
+    def _note_hooks(self, module: nn.Module) -> None:
+        """Say, once, that a hook of the script sees a part of the batch."""
+        if self._has_told_hook or self.num_shared > NUM_LOOKED_AT:
+            return
+        place = script_hooks.first_place(module)
+        if place is not None:
+            self._has_told_hook = True
+            self._run.say(
+                "note: a forward hook of %s gets the samples of its rank, not the whole batch; "
+                "let forward() return what the script prints or keeps of it" % place
+            )
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
         """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.

@@ -37,12 +37,18 @@ class _Known:
 _known: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Known]]" = weakref.WeakKeyDictionary()
 
 
-def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]]) -> Any:
-    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all."""
+def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, is_trained_alone: bool = False) -> Any:
+    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
+
+    Ranks that train alone between meetings exchange nothing while they have as many rows each.
+    """
     tensors = [distinct(output) for output in outputs]
     world = leads[0][0].world
     known = _known.setdefault(module, {}).setdefault((module.training, torch.is_grad_enabled()), _Known())
-    every = _shapes_of_all(module, known, tensors, leads)
+    if is_trained_alone and _are_even(leads):
+        every = [[tuple(one.shape)] * world.size for one in tensors[0]]
+    else:
+        every = _shapes_of_all(module, known, tensors, leads)
     views = []
     for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
         by_id = {}
@@ -69,8 +75,7 @@ def _shapes_of_all(
         _refuse_other_numbers(module, tensors, world)
     if not tensors[0]:
         return []
-    are_even = all(len(set(lead.rows)) == 1 for lead in leads[0])
-    if not are_even or known.num_calls <= NUM_EXCHANGED or known.is_open or len(known.kinds) != len(tensors[0]):
+    if not _are_even(leads) or known.num_calls <= NUM_EXCHANGED or known.is_open or len(known.kinds) != len(tensors[0]):
         every = exchange.shapes(tensors, world)
         known.kinds = [_kind(shapes, leads[0]) for shapes in every]
         known.ragged.update(place for place, kind in enumerate(known.kinds) if kind == RAGGED)
@@ -82,6 +87,10 @@ def _shapes_of_all(
         if _kind(shapes, leads[0]) != before:
             raise _refusal(module, "a tensor of shape %s, but the shapes before were of another kind" % (shapes[0],))
     return every
+
+
+def _are_even(leads: List[List[Sharded]]) -> bool:
+    return all(len(set(lead.rows)) == 1 for lead in leads[0])
 
 
 def _refuse_other_numbers(module: nn.Module, tensors: List[List[torch.Tensor]], world: World) -> None:

@@ -1,0 +1,79 @@
+"""What a model gives, and what hooks see of it, is that of one device, or the run says that it is not."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests import warm
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 6), nn.Linear(6, 2)
+    def forward(self, x):
+        h = torch.relu(self.body(x))
+        RETURN
+model = Model()
+HOOK
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+places = torch.arange(48.0)[:, None]
+for (x,) in DataLoader(TensorDataset(torch.cat([torch.randn(48, 2), places], 1)), batch_size=12):
+    out = model(x)
+    loss = LOSS
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"loss {loss.item():.6f}")
+"""
+ALL_ROWS = {"RETURN": "return self.head(h)", "HOOK": "", "LOSS": "out.pow(2).mean()"}
+
+
+def run(folder: Path, ranks: int, **parts: str) -> "subprocess.CompletedProcess[str]":
+    text = SCRIPT
+    for name, part in {**ALL_ROWS, **parts}.items():
+        text = text.replace(name, part)
+    (folder / "train.py").write_text(text)
+    words = ["-m", "echelon", "run", "-n", str(ranks), "train.py"] if ranks > 1 else ["train.py"]
+    return warm.run(words, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (
+            "return self.head(h)[x[:, 2] % 12 < 3]",
+            "Model returns tensors of other shapes on other ranks: (3, 2), (0, 2)",
+        ),
+        ("return [self.head(row) for row in h[x[:, 2] % 12 < 5]]", "Model returns 0 or 5 tensors, by rank"),
+    ],
+    ids=["no rows on a rank", "a list by samples"],
+)
+def test_rows_that_cannot_be_put_together(tmp_path: Path, output: str, told: str) -> None:
+    """Outputs that depend on the samples, and are none on some rank, are refused with the reason, and nobody waits."""
+    done = run(tmp_path, 2, RETURN=output, LOSS="sum(one.pow(2).sum() for one in out)")
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "the number of rows depends on the samples" in done.stderr
+
+
+def test_rows_that_a_rank_selects(tmp_path: Path) -> None:
+    """Rows that a model selects are those of one device, also where ranks select as many as they have, or alike."""
+    parts = {"RETURN": "return self.head(h)[x[:, 0] > -0.4]", "LOSS": "out.pow(2).sum() / len(out)"}
+    done = run(tmp_path, 2, **parts)
+    assert done.returncode == 0, done.stderr
+    alone = run(tmp_path, 1, **parts)
+    losses, of_one = ([float(loss) for loss in said.stdout.split()[1::2]] for said in (done, alone))
+    assert losses == pytest.approx(of_one, rel=1e-5)
+
+
+def test_forward_hook_is_noted(tmp_path: Path) -> None:
+    """A hook of the script gets the samples of its rank: the run says which hook, once."""
+    done = run(tmp_path, 2, HOOK="model.body.register_forward_hook(lambda module, given, out: None)")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("note: a forward hook of Linear, at train.py:14 gets the samples of its rank") == 1
+    assert "a forward hook" not in run(tmp_path, 2).stderr
