@@ -20,7 +20,7 @@ from .exact.weights import Weights
 from .refusal import Refusal
 from .shards import Shards
 from .view import exchange
-from .wholes import is_dtensor
+from .wholes import is_sharded
 from .witnesses import Witnesses, multiply_all
 from .world import World
 
@@ -121,7 +121,7 @@ class Gradients:
         if {id(one) for one in parameters} != known:
             refuse_several_devices(parameters)
             for parameter in parameters:
-                if id(parameter) not in known and not is_dtensor(parameter):
+                if id(parameter) not in known and not is_sharded(parameter):
                     dist.broadcast(parameter.data, 0)  # a graph that waits for its backward() shall not notice
             self._parameters = parameters
             self._ddp = None
@@ -132,7 +132,7 @@ class Gradients:
             return
         self._shards.refuse_thawed()
         self.prepare()
-        if not all(is_dtensor(one) for one in self._parameters):
+        if not all(is_sharded(one) for one in self._parameters):
             self._shards.apply(self.known_optimizers(), self._parameters)
             self._parameters = self.parameters()
 
@@ -254,7 +254,7 @@ class Gradients:
         if not self.is_local or self._world.size == 1:
             return
         self.is_local = False
-        self._mean([one for one in self._parameters if not is_dtensor(one)])
+        self._mean([one for one in self._parameters if not is_sharded(one)])
 
     def _mean(self, parameters: List[nn.Parameter]) -> None:
         """Take the mean of gradients over all ranks."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .wholes import is_dtensor, whole
+from .wholes import is_sharded, whole
 
 _INSIDE = ("torch", "echelon", "_echelon")
 _KINDS = ("register_hook", "register_post_accumulate_grad_hook")
@@ -86,7 +86,7 @@ def _changed(gradient: Any, hooks: List[Any]) -> Any:
     for hook in hooks:
         changed = hook(result)
         result = result if changed is None else changed
-    if not is_dtensor(gradient):
+    if not is_sharded(gradient):
         return result
     from torch.distributed.tensor import distribute_tensor
 

@@ -15,7 +15,7 @@ from . import device as devices
 from .former import Former
 from .refusal import Refusal
 from .view.tensors import map_tensors, tensors_of
-from .wholes import each_whole, is_dtensor, whole
+from .wholes import each_whole, is_dtensor, is_sharded, whole
 from .world import World
 
 
@@ -42,7 +42,7 @@ class Shards:
     def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that needs more than its part of each weight, or, in an exact run, may."""
         groups = optimizer.param_groups
-        if not any(is_dtensor(one) for group in groups for one in group["params"]):
+        if not any(is_sharded(one) for group in groups for one in group["params"]):
             return
         why = optimizer_kinds.why_needs_whole(type(optimizer))
         if why is None and self._world.is_exact:
@@ -56,7 +56,7 @@ class Shards:
         from torch.distributed.device_mesh import init_device_mesh
 
         refuse_old(self._world.device)
-        plain = [one for one in parameters if not is_dtensor(one)]
+        plain = [one for one in parameters if not is_sharded(one)]
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to views of ours
         roots = [root for root in roots_of(plain) if root not in self.roots]
         if not roots:
@@ -177,7 +177,7 @@ def _part_of_state(state: Any, parameter: Any) -> Any:
     from torch.distributed.tensor import distribute_tensor
 
     def change(tensor: torch.Tensor) -> Any:
-        if is_dtensor(tensor) or tensor.shape != parameter.shape or not tensor.dim():
+        if is_sharded(tensor) or tensor.shape != parameter.shape or not tensor.dim():
             return tensor
         return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
 
@@ -212,7 +212,7 @@ def _hook_modules() -> None:
     def load(self: nn.Module, given: Any, *args: Any, **kwargs: Any) -> Any:
         own = dict(self.named_parameters(remove_duplicate=False))
         given = {
-            name: _part_of_state(value, own[name]) if name in own and is_dtensor(own[name]) else value
+            name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value
             for name, value in given.items()
         }
         return load_state_dict(self, given, *args, **kwargs)
@@ -223,10 +223,10 @@ def _hook_modules() -> None:
 
 def _with_wholes(state: Any) -> Any:
     """Return a state whose tensors have all their parts, many of which travel together."""
-    spread = [one for one in tensors_of(state) if is_dtensor(one)]
+    spread = [one for one in tensors_of(state) if is_sharded(one)]
     # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
     found = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
-    return map_tensors(state, lambda one: next(found) if is_dtensor(one) else one)
+    return map_tensors(state, lambda one: next(found) if is_sharded(one) else one)
 
 
 def _hook_optimizers() -> None:
@@ -236,7 +236,7 @@ def _hook_optimizers() -> None:
 
     def load_state_dict(self: torch.optim.Optimizer, given: Any) -> None:
         load(self, given)
-        for parameter in [one for one in self.state if is_dtensor(one)]:
+        for parameter in [one for one in self.state if is_sharded(one)]:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
 
     torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]

@@ -17,14 +17,19 @@ class Axis(NamedTuple):
     device: torch.device
 
 
+def is_sharded(tensor: Any) -> bool:
+    """Say whether other ranks have parts of a tensor: a DTensor, or a weight of another rank's stage."""
+    return hasattr(tensor, "full_tensor")
+
+
 def is_dtensor(tensor: Any) -> bool:
     """Say whether a tensor is a DTensor, without the import of DTensor, which takes a rank time."""
-    return hasattr(tensor, "full_tensor")
+    return hasattr(tensor, "placements")
 
 
 def whole(tensor: Any) -> Any:
     """Return a tensor with all its parts; every rank must ask."""
-    return tensor.full_tensor() if is_dtensor(tensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -35,7 +40,7 @@ def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     batch: List[torch.Tensor] = []
     mesh, num_bytes = None, 0  # of what is sharded: ranks may differ in what else they have
     for tensor in tensors:
-        if is_dtensor(tensor):
+        if is_sharded(tensor):
             own = tensor.numel() * tensor.element_size()
             if getattr(tensor, "device_mesh", None) != mesh or num_bytes + own > MOST_BYTES:
                 yield from _wholes(batch)
@@ -63,7 +68,7 @@ def _wholes(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
 
 def _axis(tensor: Any) -> Optional[Axis]:
     """Return how a tensor is cut if that is along one axis of its ranks, in parts that follow each other."""
-    if not is_dtensor(tensor) or not tensor.numel():
+    if not is_sharded(tensor) or not tensor.numel():
         return None
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

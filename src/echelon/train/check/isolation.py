@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 from torch import nn
 
-from ..wholes import is_dtensor
+from ..wholes import is_sharded
 from . import dropouts
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -20,7 +20,7 @@ class Copies:
 
     def __init__(self, module: nn.Module) -> None:
         self._modules = [one for one in module.modules() if not isinstance(one, torch.jit.ScriptModule)]
-        self.is_spread = any(is_dtensor(one) for one in module.parameters())
+        self.is_spread = any(is_sharded(one) for one in module.parameters())
         self.names = {id(one): name for name, one in module.named_parameters()}
         self.weights: Dict[int, torch.Tensor] = {}
         """The copies by the identity of the weights, in the model's order."""

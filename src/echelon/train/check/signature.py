@@ -8,7 +8,7 @@ import torch
 
 from ..view.pieces import Pieces
 from ..view.tensors import Sharded, View, tensors_of
-from ..wholes import is_dtensor
+from ..wholes import is_sharded
 
 TOLERANCE = 1e-5
 """Kernels may differ in the last digits, and batches differ by far more: by one of the root of their elements."""
@@ -58,7 +58,7 @@ def is_plain(tensor: Any) -> bool:
     """Say whether a tensor has elements in this rank's memory that can be read one by one."""
     return not (
         isinstance(tensor, View)
-        or is_dtensor(tensor)
+        or is_sharded(tensor)
         or tensor.is_nested
         or tensor.is_quantized
         or tensor.layout != torch.strided

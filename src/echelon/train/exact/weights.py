@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import torch
 from torch import nn
 
-from ..wholes import is_dtensor, whole
+from ..wholes import is_sharded, whole
 
 
 class Weights:
@@ -16,7 +16,7 @@ class Weights:
         self._spread = _unsharded(roots)
         self._before: List[Optional[torch.Tensor]] = []
         self._sparse: Set[int] = set()
-        self._rows = [own_rows(one) if is_dtensor(one) else None for one in parameters]
+        self._rows = [own_rows(one) if is_sharded(one) else None for one in parameters]
         self.likes = [_like(one) for one in parameters]
         """Tensors with the shapes and dtypes of whole gradients."""
 
@@ -44,7 +44,7 @@ class Weights:
         run()
         for parameter, old in zip(self.parameters, self._before):  # noqa: B905
             new: Any = parameter.grad
-            if new is not None and is_dtensor(new):  # PyTorch may have put it elsewhere than the parameter
+            if new is not None and is_sharded(new):  # PyTorch may have put it elsewhere than the parameter
                 new = new.redistribute(new.device_mesh, parameter.placements)  # type: ignore[attr-defined]
             parameter.grad = new if old is None else old if new is None else old.add_(new)
 
@@ -59,7 +59,7 @@ class Weights:
 
 
 def _like(parameter: Any) -> torch.Tensor:
-    if not is_dtensor(parameter):
+    if not is_sharded(parameter):
         return parameter.detach()  # type: ignore[no-any-return]
     return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
 
@@ -122,6 +122,6 @@ def clip_by_whole_norm(
         raise RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type)
     factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
     for gradient in gradients:
-        local = gradient.to_local() if is_dtensor(gradient) else gradient
+        local = gradient.to_local() if is_sharded(gradient) else gradient
         local.mul_(factor.to(local.device))
     return total

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .. import modules
-from ..wholes import is_dtensor
+from ..wholes import is_sharded
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
 _WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -71,7 +71,7 @@ def _held(root: nn.Module) -> Iterator[Tuple[str, str, torch.Tensor]]:
 
 
 def _is_whole(tensor: Any) -> bool:
-    is_plain = not is_dtensor(tensor) and type(tensor).__name__ != "FlatParameter"
+    is_plain = not is_sharded(tensor) and type(tensor).__name__ != "FlatParameter"
     return is_plain and not tensor.is_meta and tensor.layout == torch.strided and tensor.is_floating_point()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..streams import seed_all
-from ..wholes import is_dtensor
+from ..wholes import is_dtensor, is_sharded
 from ..world import SEED_OF_RECORDS
 from . import loaders, watch
 from .record import MOST_OF_OTHERS, Record, asked
@@ -86,7 +86,7 @@ class _Local:
         record = self._record
 
         def note(gradient: torch.Tensor) -> None:
-            if record.step < 2 and not is_dtensor(gradient) and gradient.layout == torch.strided:
+            if record.step < 2 and not is_sharded(gradient) and gradient.layout == torch.strided:
                 before = record.local.get(key)
                 mine = gradient.detach()
                 record.local[key] = mine.clone() if before is None else before + mine
@@ -95,7 +95,7 @@ class _Local:
 
 
 def _is_plain(parameter: Any) -> bool:
-    is_whole = not is_dtensor(parameter) and type(parameter).__name__ != "FlatParameter"
+    is_whole = not is_sharded(parameter) and type(parameter).__name__ != "FlatParameter"
     return is_whole and isinstance(parameter, torch.Tensor) and parameter.is_leaf
 
 

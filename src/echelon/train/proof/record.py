@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import modules
-from ..wholes import each_whole, is_dtensor, whole
+from ..wholes import each_whole, is_sharded, whole
 from . import flat as flats
 from . import names
 from .clock import Clock
@@ -288,7 +288,7 @@ class Trained(NamedTuple):
     def norms(self) -> Iterator[Tuple[str, float]]:
         """Yield each name with the norm of its gradient."""
         gradient = self.parameter.grad
-        if gradient is not None and is_dtensor(gradient):
+        if gradient is not None and is_sharded(gradient):
             yield self.names[0], float(whole(_norm(gradient.detach())))  # one number travels
             return
         for name, one in _wholes(self.gradients()):

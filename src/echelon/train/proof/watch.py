@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..wholes import is_dtensor
+from ..wholes import is_sharded
 from .record import Record
 from .trail import Trail
 
@@ -70,7 +70,7 @@ class _Meetings:
         owners = {}
         for one in self._record.trained:
             for tensor, kind in ((one.parameter, "parameter "), (one.parameter.grad, "gradient of ")):
-                if tensor is not None and not is_dtensor(tensor):
+                if tensor is not None and not is_sharded(tensor):
                     owners[tensor.data_ptr()] = kind + one.names[0]
         if self._record.step <= _NOTED_STEPS:
             noted = [

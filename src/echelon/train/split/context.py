@@ -9,7 +9,7 @@ from ..parallel import context, dtensors
 from ..parallel.strategy import StrategyError
 from ..refusal import Refusal
 from ..view.tensors import map_tensors, tensors_of
-from ..wholes import is_dtensor
+from ..wholes import is_sharded
 from .kind import WITH_THE_BATCH, Split, refusing
 
 
@@ -33,7 +33,7 @@ class ContextSplit(Split):
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module with tokens that are cut, and give what comes out whole to every rank."""
-        if not any(is_dtensor(one) for one in module.parameters()):
+        if not any(is_sharded(one) for one in module.parameters()):
             return original(module, *args, **kwargs)
         lead = self._lead(module, args, kwargs)
         if lead is not None:
@@ -67,7 +67,7 @@ class ContextSplit(Split):
     def _cut(self, tensor: torch.Tensor, lead: torch.Tensor) -> Any:
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        if is_dtensor(tensor) or tensor.shape[:2] != lead.shape[:2]:
+        if is_sharded(tensor) or tensor.shape[:2] != lead.shape[:2]:
             return tensor
         mesh = self.axes.mesh("context")
         whole = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)

@@ -16,7 +16,7 @@ from ..refusal import Refusal, is_about_parts
 from ..shards import give_parts, roots_of
 from ..streams import Streams
 from ..view.tensors import map_tensors, tensors_of
-from ..wholes import is_dtensor, whole
+from ..wholes import is_sharded, whole
 from ..world import World
 
 _IN_WORDS = (
@@ -69,7 +69,7 @@ class Split:
 
     def apply(self, parameters: Sequence[nn.Parameter]) -> None:
         """Split every model that has trained weights and was not split yet, and let its optimizers have the parts."""
-        plain = [one for one in parameters if not is_dtensor(one)]
+        plain = [one for one in parameters if not is_sharded(one)]
         known = {id(inner) for root in self.roots for inner in root.modules()}
         roots = [root for root in roots_of(plain) if id(root) not in known]
         for root in self._worth_it(roots):
@@ -135,7 +135,7 @@ class Split:
                 % (type(module).__name__, self.name, str(error).partition("\n")[0]),
                 WITH_THE_BATCH,
             ) from error
-        if not any(is_dtensor(one) for one in tensors_of(output)):
+        if not any(is_sharded(one) for one in tensors_of(output)):
             return output
         return map_tensors(output, whole)
 
@@ -143,7 +143,7 @@ class Split:
         """Make gradients what an optimizer uses, after a backward(): sums over ranks where there are parts of one."""
         norms.finish(parameters)
         for parameter in parameters:
-            if not is_dtensor(parameter) and is_dtensor(parameter.grad):
+            if not is_sharded(parameter) and is_sharded(parameter.grad):
                 parameter.grad = whole(parameter.grad)
 
     def present(self, parameter: Any) -> Any:
@@ -152,11 +152,11 @@ class Split:
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
         """Say of each gradient whether other ranks have other parts of it, rather than the same."""
-        return [is_dtensor(one) and not all(each.is_replicate() for each in one.placements) for one in gradients]
+        return [is_sharded(one) and not all(each.is_replicate() for each in one.placements) for one in gradients]
 
     def has_part_of(self, module: nn.Module) -> bool:
         """Say whether some weights of a module are on other ranks."""
-        return any(is_dtensor(one) for one in module.parameters())
+        return any(is_sharded(one) for one in module.parameters())
 
     def shown(self) -> ContextManager[None]:
         """Let every rank have all weights, gradients and states for a while; here DTensors see to that."""

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from ..refusal import Refusal
 from ..view.tensors import tensors_of
-from ..wholes import is_dtensor
+from ..wholes import is_sharded
 from ..world import World
 from .kind import WITH_SEEDS
 
@@ -47,7 +47,7 @@ def _signature(inputs: Any) -> Tuple[torch.Tensor, torch.Tensor]:
     """Return a number made of all elements and their places, and how large it may become."""
     total = size = torch.zeros((), dtype=torch.float64)
     for number, tensor in enumerate(tensors_of(inputs), 1):
-        if is_dtensor(tensor) or tensor.is_nested or tensor.layout != torch.strided or not tensor.numel():
+        if is_sharded(tensor) or tensor.is_nested or tensor.layout != torch.strided or not tensor.numel():
             continue
         plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         turned, amount = _sums(plain.reshape(-1))
