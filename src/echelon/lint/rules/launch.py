@@ -12,6 +12,7 @@ from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
+from echelon.lint.rules.meeting import MEETING
 from echelon.lint.starts import LAUNCHERS, Start
 from echelon.lint.toml import words
 
@@ -168,14 +169,16 @@ def one_process(job: Job) -> Iterator[Hit]:
 
 def tasks_of_ranks(job: Job) -> Iterator[Hit]:
     """srun starts ranks, and not as many as there are devices."""
-    if job.devices_per_node < 2:
+    are_ranks = any(variable.name in MEETING for variable in job.variables)  # of one program, which meet
+    if job.devices_per_node < (1 if are_ranks else 2):
         return
     for start in job.started("python", "python3"):
         tasks = job.step_tasks_per_node(start)
         if start.step is None or tasks < 2 or any(outer.name in LAUNCHERS for outer in start.outer):
             continue
         if tasks != job.devices_per_node:
-            message = f"{tasks} ranks on each node, but the job has {job.devices_per_node} devices there"
+            devices = f"{job.devices_per_node} device{'' if job.devices_per_node == 1 else 's'}"
+            message = f"{tasks} ranks on each node, but the job has {devices} there"
             yield hit(start.word, message, f"--ntasks-per-node={job.devices_per_node}")
 
 

@@ -44,8 +44,13 @@ def few_cores(job: Job) -> Iterator[Hit]:
         repair = f"--cpus-per-task={wanted // parts}" if per_task else f"--cpus-per-gpu={share}"
         message = f"{asked} cores for {job.devices_per_node} devices, but their share is {wanted} ({share} each)"
         place = option or job.option("partition")
-        if place is not None and not job.has_whole_nodes:
+        if place is not None and (not job.has_whole_nodes or _are_steps_bound(job)):
             yield hit(place, message, repair)
+
+
+def _are_steps_bound(job: Job) -> bool:
+    """Say whether srun gives tasks a number of cores, and not all that a whole node has."""
+    return any(start.option("cpus-per-task", "c") is not None for start in job.started("srun"))
 
 
 def over_share(job: Job) -> Iterator[Hit]:
