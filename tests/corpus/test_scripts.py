@@ -168,7 +168,7 @@ def test_not_fully_sharded(tmp_path: Path, name: str) -> None:
     done = start(FOLDER / f"{name}.py", 2, tmp_path, "--scale", "fsdp")
     assert done.returncode != 0
     assert NOT_FSDP[name] in done.err
-    assert "way out: use echelon run --scale data …" in done.err
+    assert "way out: echelon run --scale data …" in done.err
 
 
 @pytest.mark.alone("cnn_batchnorm")

@@ -36,7 +36,7 @@ class Shards:
                     raise Refusal(
                         "%s.%s was %s after echelon sharded the model, and fully_shard does not notice"
                         % (type(root).__name__, name, "unfrozen" if parameter.requires_grad else "frozen"),
-                        "use echelon run --scale data …, which notices; or freeze before the first step",
+                        "echelon run --scale data …, which notices; or freeze before the first step",
                     )
 
     def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
