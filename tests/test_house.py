@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.imports import circles
+from tests.import_circles import circles
 
 from echelon.launch import package
 

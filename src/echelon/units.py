@@ -58,14 +58,14 @@ def slurm_time(total_minutes: int) -> str:
 
 def size_bytes(text: str, *, option: str = "--mem") -> int:
     """Read a size such as 60G (powers of 1024, as Slurm has it); raise UsageError for anything else."""
-    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not found or float(found.group(1)) <= 0:
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not match or float(match.group(1)) <= 0:
         is_bare = bool(re.fullmatch("0*[1-9][0-9]{0,11}", text))  # Slurm would read megabytes
         raise UsageError(
             f"{option} {text or repr('')}: not a size; a size has a unit: 60G, 1.5T or 500M",
             hint=f"{option} {text if is_bare else 60}G",
         )
-    return int(float(found.group(1)) * _SIZES[found.group(2).upper()])
+    return int(float(match.group(1)) * _SIZES[match.group(2).upper()])
 
 
 def size(num_bytes: int) -> str:

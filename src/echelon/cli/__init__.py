@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from echelon.cli import streams, translation
+from echelon.cli import foreign_errors, streams
 from echelon.errors import EchelonError, UsageError
 
 COMMANDS = {
@@ -47,14 +47,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; without arguments given, this process is the command alone."""
     if argv is None:
         streams.replace()
-        sys.excepthook = translation.tell_mistake
+        sys.excepthook = foreign_errors.tell_mistake
     try:
         exit_code = _run_command(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except translation.FOREIGN as error:
-        return _tell(translation.translated(error), is_silent=translation.is_unread(error))
+    except foreign_errors.FOREIGN as error:
+        return _tell(foreign_errors.translated(error), is_silent=foreign_errors.is_unread(error))
     except EchelonError as error:
         return _tell(error)
     return exit_code

@@ -52,8 +52,8 @@ def main(arguments: list[str]) -> int:
         print_help(HELP.text())
         return 0
     if scanned.rest:
-        given = scanned.rest[0]
-        raise UsageError(f"echelon check takes no {given}: it checks nodes", hint=f"echelon lint {given}")
+        word = scanned.rest[0]
+        raise UsageError(f"echelon check takes no {word}: it checks nodes", hint=f"echelon lint {word}")
     if "list" in values:
         print("\n".join(listing()))
         return 0

@@ -59,11 +59,11 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
             "--sync-every does not go with --scale fsdp: a rank that trains alone needs all weights",
             hint="echelon run --scale data --sync-every … or remove --sync-every",
         )
-    found: dict[str, Any] = {"steps_alone": int(number), "is_late": "async" in values}
+    chosen: dict[str, Any] = {"steps_alone": int(number), "is_late": "async" in values}
     if "outer_lr" in values or "outer_momentum" in values:
-        found["outer_learning_rate"] = _rate(values.get("outer_lr", OUTER_LEARNING_RATE))
-        found["outer_momentum"] = _momentum(values.get("outer_momentum", OUTER_MOMENTUM))
-    return found
+        chosen["outer_learning_rate"] = _rate(values.get("outer_lr", OUTER_LEARNING_RATE))
+        chosen["outer_momentum"] = _momentum(values.get("outer_momentum", OUTER_MOMENTUM))
+    return chosen
 
 
 def refuse_with_splits(values: Mapping[str, str]) -> None:

@@ -73,10 +73,10 @@ def read_model(values: Mapping[str, str]) -> Model | None:
 
 
 def _count(text: str) -> int:
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e\+?[0-9]{1,2})?)\s*([KMBGT]?)", text.strip(), re.IGNORECASE
     )
-    number = round(float(found[1]) * _COUNTS[found[2].upper()]) if found else 0
+    number = round(float(match[1]) * _COUNTS[match[2].upper()]) if match else 0
     if not 1 <= number <= _MOST:
         raise UsageError(
             f"--parameters {text or repr('')}: not a number of weights; examples: 124M, 7B, 7e9 or 7000000000",

@@ -33,7 +33,7 @@ def _opened(path: Path) -> BinaryIO:
     elif not stat.S_ISREG(mode) and not os.path.samefile(descriptor, os.devnull):
         os.close(descriptor)
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "it is no regular file", path)
+        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "it is not a regular file", path)
     return os.fdopen(descriptor, "rb")
 
 
@@ -53,4 +53,4 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise OSError(errno.EILSEQ, f"it is no UTF-8 text (byte {error.start})", path) from None
+        raise OSError(errno.EILSEQ, f"it is not a UTF-8 text (byte {error.start})", path) from None

@@ -308,15 +308,15 @@ class Job:
             return digits.whole(text)
         if product := re.fullmatch(r"\$\(\((.+)\*(.+)\)\)", text):
             return self.number(_named(product[1])) * self.number(_named(product[2]))
-        found = re.fullmatch(r"\$\{?(\w+)(?::?-\w+)?\}?", text)
-        if not found:
+        match = re.fullmatch(r"\$\{?(\w+)(?::?-\w+)?\}?", text)
+        if not match:
             return 0
-        variable = self.last(found[1])
-        if variable is not None and (found[1] in self._branched or "+=" in variable.word.raw):
+        variable = self.last(match[1])
+        if variable is not None and (match[1] in self._branched or "+=" in variable.word.raw):
             return 0
-        if variable is not None and f"${found[1]}" not in variable.value and f"{{{found[1]}" not in variable.value:
+        if variable is not None and f"${match[1]}" not in variable.value and f"{{{match[1]}" not in variable.value:
             return self.number(variable.value)
-        return self._slurm_number(found[1])
+        return self._slurm_number(match[1])
 
     def _slurm_number(self, name: str) -> int:
         prefix = words()["slurm"]["variable"]

@@ -11,10 +11,10 @@ def read(text: str) -> tuple[int, ...] | None:
     """Return the numbers of a list in ascending order, or None where it is none."""
     numbers: set[int] = set()
     for part in text.split(",") if text else ():
-        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
-        if not found:
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if not match:
             return None
-        low, high = int(found[1]), int(found[2] or found[1])
+        low, high = int(match[1]), int(match[2] or match[1])
         if not low <= high < _MOST:
             return None
         numbers.update(range(low, high + 1))

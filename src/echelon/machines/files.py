@@ -84,9 +84,9 @@ def _entry(entry: str) -> list[File]:
 
 def _sample(text: str, error: str) -> str:
     """Show the line that is meant."""
-    found = re.search(r"line (\d+)", error)
+    match = re.search(r"line (\d+)", error)
     lines = text.splitlines()
-    number = int(found.group(1)) if found else 0
+    number = int(match.group(1)) if match else 0
     return f"line {number} is: {lines[number - 1].strip()}" if 0 < number <= len(lines) else 'key = "value"'
 
 

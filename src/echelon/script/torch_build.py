@@ -15,8 +15,8 @@ def rocm(search_path: Sequence[str]) -> str:
     for folder in search_path:
         try:
             with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
-                found = re.search(r"^hip\b[^=]*=\s*['\"](\d+\.\d+)", file.read(), re.MULTILINE)
+                match = re.search(r"^hip\b[^=]*=\s*['\"](\d+\.\d+)", file.read(), re.MULTILINE)
         except OSError:
             continue
-        return found.group(1) if found else ""
+        return match.group(1) if match else ""
     return ""

@@ -116,5 +116,5 @@ def _words(text: str) -> list[str]:
 
 
 def _number(text: str) -> int | None:
-    found = re.match(r"[0-9]{1,15}", text)  # sinfo writes 128+ where nodes differ
-    return int(found.group()) if found else None
+    match = re.match(r"[0-9]{1,15}", text)  # sinfo writes 128+ where nodes differ
+    return int(match.group()) if match else None

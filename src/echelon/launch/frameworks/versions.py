@@ -9,8 +9,8 @@ OPERATORS = re.compile(r"\s*(===|==|!=|<=|>=|~=|<|>)\s*([\w.*+!-]+)\s*")
 
 def parts(version: str) -> tuple[int, ...]:
     """Return the numbers of a release: 2.13.0+cpu, 2.13.0rc1 and 2.13.0.dev1 are (2, 13, 0)."""
-    found = re.match(r"\d+(?:\.\d+)*", version.strip().lstrip("v"))
-    return tuple(map(int, found.group().split("."))) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", version.strip().lstrip("v"))
+    return tuple(map(int, match.group().split("."))) if match else ()
 
 
 def is_older(version: str, than: str) -> bool:

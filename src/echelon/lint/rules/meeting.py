@@ -44,10 +44,10 @@ def fixed_port(job: Job) -> Iterator[Hit]:
         return
     for start in job.started("torchrun", "accelerate"):
         given = start.option("master-port", "main-process-port", "rdzv-endpoint")
-        found = re.search(r"(?:^|:)(\d{4,5})$", given[1]) if given else None
-        if given and found:
+        match = re.search(r"(?:^|:)(\d{4,5})$", given[1]) if given else None
+        if given and match:
             word = given[0]
-            message = f"every job uses port {found[1]}, and jobs may share the node"
+            message = f"every job uses port {match[1]}, and jobs may share the node"
             yield hit(word, message, f"{_port()}   and here $MASTER_PORT")
 
 
@@ -96,11 +96,11 @@ def several_addresses(job: Job) -> Iterator[Hit]:
     """`hostname -i` gives several words where a node has several addresses."""
     for command in (each for each in job.commands if each.program not in ("echo", "printf", "logger")):
         for word in command.words:
-            found = re.search(
+            match = re.search(
                 r"(?:\$\(|`)(?:[^()`]*\s)?hostname\s+(-i|-I|--ip-address|--all-ip-addresses)\s*(?:\)|`)", word.live
             )
-            if found:
-                yield hit(word, f"hostname {found[1]} prints one word for each address of the node", _first_node())
+            if match:
+                yield hit(word, f"hostname {match[1]} prints one word for each address of the node", _first_node())
 
 
 def tool_in_container(job: Job) -> Iterator[Hit]:

@@ -209,10 +209,10 @@ def fixed_port(program: Program) -> Iterator[Hit]:
                 edits = program.edit(node, becomes) if is_alone else ()
                 yield program.hit(node, message, "let the launcher set MASTER_PORT", edits)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found = re.fullmatch(r"tcp://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)", node.value)
-            if found and "init_process_group" in program.words and found[1] != "0":
+            match = re.fullmatch(r"tcp://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)", node.value)
+            if match and "init_process_group" in program.words and match[1] != "0":
                 yield program.hit(
-                    node, f"port {found[1]} is the same in every run: two runs on one node conflict", '"env://"'
+                    node, f"port {match[1]} is the same in every run: two runs on one node conflict", '"env://"'
                 )
 
 

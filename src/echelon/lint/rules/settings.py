@@ -141,10 +141,10 @@ def processes(settings: Settings) -> Iterator[Hit]:
     if job is None or settings.path.endswith(".json"):
         return
     for key, there in (("num_machines", job.num_nodes), ("num_processes", job.num_nodes * job.devices_per_node)):
-        found = re.search(rf"^\s*{key}:\s*([0-9]{{1,9}})\s*$", settings.text, re.MULTILINE)
+        match = re.search(rf"^\s*{key}:\s*([0-9]{{1,9}})\s*$", settings.text, re.MULTILINE)
         overruled = any(start.option(key.replace("_", "-")) for start in job.started("accelerate"))
-        if found and int(found[1]) != there and not overruled and any(job.started("accelerate")):
-            yield settings.hit(key, f"{key}: {found[1]}, but the job has {there}", f"{key}: {there}")
+        if match and int(match[1]) != there and not overruled and any(job.started("accelerate")):
+            yield settings.hit(key, f"{key}: {match[1]}, but the job has {there}", f"{key}: {there}")
 
 
 RULES = (

@@ -104,21 +104,21 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
         for number in range(word.raw.count("\n"))
     }
     for number, line in enumerate(job.lines, 1):
-        found = re.search(r"\\([ \t]+)$", line)
-        if found and number in quoted:
+        match = re.search(r"\\([ \t]+)$", line)
+        if match and number in quoted:
             message = "a space follows the backslash: inside quotes the program gets both"
-            edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
-            at = {"column": found.start() + 1, "width": len(found.group())}
+            edits = (Edit(line=number, column=match.start() + 1, old=match.group(), new="\\"),)
+            at = {"column": match.start() + 1, "width": len(match.group())}
             yield Hit(line=number, message=message, repair=line.strip(), edits=edits, severity="warning", **at)
-        elif found and job.is_bash and not line.lstrip().startswith("#"):
+        elif match and job.is_bash and not line.lstrip().startswith("#"):
             message = (
-                f"{len(found[1])} spaces after the backslash: the line ends here, and the shell runs the next "
+                f"{len(match[1])} spaces after the backslash: the line ends here, and the shell runs the next "
                 "line as a new command"
             )
             message = message.replace("1 spaces", "a space")
-            edits = (Edit(line=number, column=found.start() + 1, old=found.group(), new="\\"),)
+            edits = (Edit(line=number, column=match.start() + 1, old=match.group(), new="\\"),)
             yield Hit(
-                line=number, column=found.start() + 1, width=len(found.group()), message=message, repair=line.strip(),
+                line=number, column=match.start() + 1, width=len(match.group()), message=message, repair=line.strip(),
                 edits=edits,
             )  # fmt: skip
 
@@ -187,10 +187,10 @@ def removal(job: Job) -> Iterator[Hit]:
         if command.program != "rm" or "r" not in options.lower():
             continue
         for word in command.argv[1:]:
-            found = re.match(r"\$(\w+)(/.*)?$|\$\{(\w+)\}(/.*)?$", word.text)
-            name = (found[1] or found[3]) if found else ""
-            if found and name not in assigned | BUILT_IN and not stops and (found[2] or found[4]):
-                rest = found[2] or found[4]
+            match = re.match(r"\$(\w+)(/.*)?$|\$\{(\w+)\}(/.*)?$", word.text)
+            name = (match[1] or match[3]) if match else ""
+            if match and name not in assigned | BUILT_IN and not stops and (match[2] or match[4]):
+                rest = match[2] or match[4]
                 becomes = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", f"${{{name}:?}}", word.raw, count=1)
                 yield hit(word, f"if ${name} is not set, this removes {rest}", becomes, becomes=becomes)
 

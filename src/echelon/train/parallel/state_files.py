@@ -17,5 +17,5 @@ def read(state: State) -> Mapping[str, torch.Tensor]:
     path = os.fspath(state)
     if os.path.isdir(path) or path.endswith(".safetensors"):
         return safetensors.read(path)
-    found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    return found.get("model", found)  # type: ignore[no-any-return]
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return content.get("model", content)  # type: ignore[no-any-return]

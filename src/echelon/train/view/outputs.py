@@ -1,7 +1,8 @@
-"""What a model gives for this rank's rows, as views of what it gives for all.
+"""The outputs of a model for this rank's rows, as views of its outputs for the whole batch.
 
-Ranks must come to the same views. They exchange the shapes of their outputs in the first calls of a model, and where
-parts are uneven. Later each rank takes its own shapes for those of all, as long as they are of the same kind as before.
+All ranks must make the same views. They exchange the shapes of their outputs in the first calls of a model, and
+wherever ranks have unequal numbers of rows. In later calls a rank assumes that all ranks have outputs of its own
+shapes, as long as these shapes are of the same kind as in earlier calls.
 """
 
 import weakref
@@ -22,8 +23,8 @@ _Shapes = List[Tuple[int, ...]]
 """Of one output, on every rank or in every shard."""
 
 
-class _Known:
-    """The outputs of a model in calls before."""
+class _Earlier:
+    """The outputs of a model in earlier calls."""
 
     def __init__(self) -> None:
         self.num_calls = 0
@@ -34,7 +35,7 @@ class _Known:
         """Whether ranks exchange shapes in the next call too: this rank's own do not tell those of all."""
 
 
-_known: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Known]]" = weakref.WeakKeyDictionary()
+_earlier_of: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Earlier]]" = weakref.WeakKeyDictionary()
 
 
 def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, is_trained_alone: bool = False) -> Any:
@@ -44,46 +45,47 @@ def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, 
     """
     tensors = [distinct(output) for output in outputs]
     world = leads[0][0].world
-    known = _known.setdefault(module, {}).setdefault((module.training, torch.is_grad_enabled()), _Known())
+    earlier = _earlier_of.setdefault(module, {}).setdefault((module.training, torch.is_grad_enabled()), _Earlier())
     if is_trained_alone and _are_even(leads):
-        every = [[tuple(one.shape)] * world.size for one in tensors[0]]
+        every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
     else:
-        every = _shapes_of_all(module, known, tensors, leads)
+        every = _shapes_of_all(module, earlier, tensors, leads)
     views = []
     for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
-        by_id = {}
-        for place, (one, shapes) in enumerate(zip(own, every)):  # noqa: B905
-            see = _ragged if place in known.ragged else _view
-            by_id[id(one)] = see(module, one, shapes, lead)
-        views.append(map_tensors(output, lambda tensor: by_id.get(id(tensor), tensor)))  # noqa: B023
+        view_of = {}
+        for place, (tensor, shapes) in enumerate(zip(own, every)):  # noqa: B905
+            as_view = _ragged if place in earlier.ragged else _view
+            view_of[id(tensor)] = as_view(module, tensor, shapes, lead)
+        views.append(map_tensors(output, lambda tensor: view_of.get(id(tensor), tensor)))  # noqa: B023
     return pieces.of(views) if world.is_exact else views[0]
 
 
 def distinct(output: Any) -> List[torch.Tensor]:
     """Return the tensors that a model gives, each once."""
-    found = {id(one): one for one in tensors_of(output) if not isinstance(one, (View, nn.Parameter))}
-    return list(found.values())
+    plain = (tensor for tensor in tensors_of(output) if not isinstance(tensor, (View, nn.Parameter)))
+    return list({id(tensor): tensor for tensor in plain}.values())
 
 
 def _shapes_of_all(
-    module: nn.Module, known: _Known, tensors: List[List[torch.Tensor]], leads: List[List[Sharded]]
+    module: nn.Module, earlier: _Earlier, tensors: List[List[torch.Tensor]], leads: List[List[Sharded]]
 ) -> List[_Shapes]:
     """Return the shape of each output on every rank."""
     world = leads[0][0].world
-    known.num_calls += 1
-    if known.num_calls <= NUM_EXCHANGED:
+    earlier.num_calls += 1
+    if earlier.num_calls <= NUM_EXCHANGED:
         _refuse_other_numbers(module, tensors, world)
     if not tensors[0]:
         return []
-    if not _are_even(leads) or known.num_calls <= NUM_EXCHANGED or known.is_open or len(known.kinds) != len(tensors[0]):
+    has_kinds = earlier.num_calls > NUM_EXCHANGED and len(earlier.kinds) == len(tensors[0])
+    if earlier.is_open or not has_kinds or not _are_even(leads):
         every = exchange.shapes(tensors, world)
-        known.kinds = [_kind(shapes, leads[0]) for shapes in every]
-        known.ragged.update(place for place, kind in enumerate(known.kinds) if kind == RAGGED)
-        has_other_rows = any(kind == SAME and shapes[0] for kind, shapes in zip(known.kinds, every))  # noqa: B905
-        known.is_open = bool(known.ragged) or has_other_rows
+        earlier.kinds = [_kind(shapes, leads[0]) for shapes in every]
+        earlier.ragged.update(place for place, kind in enumerate(earlier.kinds) if kind == RAGGED)
+        has_other_rows = any(kind == SAME and shapes[0] for kind, shapes in zip(earlier.kinds, every))  # noqa: B905
+        earlier.is_open = bool(earlier.ragged) or has_other_rows
         return every
-    every = [[tuple(one.shape)] * world.size for one in tensors[0]]
-    for shapes, before in zip(every, known.kinds):  # noqa: B905
+    every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
+    for shapes, before in zip(every, earlier.kinds):  # noqa: B905
         if _kind(shapes, leads[0]) != before:
             raise _refusal(module, "a tensor of shape %s, but the shapes before were of another kind" % (shapes[0],))
     return every
@@ -94,7 +96,7 @@ def _are_even(leads: List[List[Sharded]]) -> bool:
 
 
 def _refuse_other_numbers(module: nn.Module, tensors: List[List[torch.Tensor]], world: World) -> None:
-    """Refuse outputs of which ranks have other numbers, such as a list with a tensor for each sample."""
+    """Refuse a model that returns more tensors on some ranks than on others, such as one for each sample."""
     counts = [[torch.empty(len(own), device="meta")] for own in tensors]
     numbers = sorted({shape[0] for shape in exchange.shapes(counts, world)[0]})
     if len(numbers) > 1:
@@ -112,7 +114,7 @@ def _kind(shapes: _Shapes, leads: List[Sharded]) -> str:
 
 
 def _has_rows(shapes: _Shapes, dim: int, lead: Sharded) -> bool:
-    sizes = [max(one, 1) for one in lead.rows]
+    sizes = [max(num_rows, 1) for num_rows in lead.rows]
     return all(len(shape) > dim and shape[dim] == size for shape, size in zip(shapes, sizes))  # noqa: B905
 
 
@@ -121,20 +123,24 @@ def _ratio(shapes: _Shapes, lead: Sharded) -> int:
     if not shapes[0]:
         return 0
     ratio = shapes[0][0] // max(lead.rows[0], 1)
-    is_ratio = all(shape[0] == ratio * max(one, 1) for shape, one in zip(shapes, lead.rows))  # noqa: B905
+    is_ratio = all(
+        shape[0] == ratio * max(num_rows, 1)
+        for shape, num_rows in zip(shapes, lead.rows)  # noqa: B905
+    )
     return ratio if is_ratio else 0
 
 
 def _view(_module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
     """View one output by the shapes that it has on all ranks."""
-    world, lead = leads[0].world, leads[0]
     for dim in range(tensor.dim()):
-        for one in leads:
-            if _has_rows(shapes, dim, one):
-                return Sharded(tensor, world, one.rows, dim)
+        for lead in leads:
+            if _has_rows(shapes, dim, lead):
+                return Sharded(tensor, lead.world, lead.rows, dim)
+    lead = leads[0]
+    world = lead.world
     ratio = _ratio(shapes, lead)
     if ratio:
-        return Sharded(tensor, world, [one * ratio for one in lead.rows])  # rows of tokens, say
+        return Sharded(tensor, world, [num_rows * ratio for num_rows in lead.rows])  # rows of tokens, say
     fraction = lead.rows[world.rank] / sum(lead.rows)
     if tensor.is_floating_point():  # a mean over samples, as losses are; or the same on all ranks
         return Partial(tensor * fraction, world, fraction)

@@ -44,7 +44,7 @@ def translated(error: BaseException) -> EchelonError:
     if isinstance(error, MemoryError):
         return EchelonError("there is not enough memory for echelon itself", hint=_REPAIRS[errno.ENOMEM])
     if isinstance(error, RecursionError):
-        return UsageError("the input is nested too deeply to be read", hint="fewer brackets inside of brackets")
+        return UsageError("the input is nested too deeply to be read", hint="use fewer nested brackets")
     if isinstance(error, UnicodeError):
         return UsageError(f"a text is not UTF-8: {error}", hint="iconv -t UTF-8 FILE   writes it anew")
     return _of_system(error) if isinstance(error, OSError) else EchelonError(str(error))
