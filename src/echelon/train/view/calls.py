@@ -227,7 +227,7 @@ class Calls:
             return None
         run.begin_training()
         size = first.size(0)
-        if size < run.world.size or run.world.size == 1:
+        if run.world.size == 1 or (size < run.world.size and size not in run.batch_sizes()):
             return None
         rows = batches.rows_of(size, run.world.size)
         return [
