@@ -117,9 +117,12 @@ class Starter:
 
     def _exec_environment(self, variables: Variables) -> Dict[str, str]:
         environ = merged(self.environ, variables)
-        if self.order.is_python and not warm_process.reason_against(self.order.argv, self.archive):
-            return warm_process.with_hook(environ, self.archive)
-        return environ
+        if not self.order.is_python:
+            return environ
+        reason = warm_process.reason_against(self.order.argv, self.archive)
+        if reason and self.order.scale:
+            raise CannotStart("each rank would train by itself: " + reason)
+        return environ if reason else warm_process.with_hook(environ, self.archive)
 
     def give_up_fork(self, why: str) -> None:
         """From now on ranks are started by exec."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
@@ -88,7 +89,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         scale_why=around.scale_why,
         share_devices=job.share_devices,
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
-        run_directory=job.run_directory or around.run_directory,
+        run_directory=_run_directory(job, around),
         show=job.show,
         stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),
         timeout_seconds=job.timeout_seconds,
@@ -108,6 +109,18 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
+
+
+def _run_directory(job: Job, around: Surroundings) -> str:
+    """Return where the run writes; ranks that are scaled get echelon from there by PYTHONPATH."""
+    folder = job.run_directory or around.run_directory
+    if job.scale != "off" and os.pathsep in folder:
+        raise UsageError(
+            f"echelon cannot scale a script from the run directory {folder}: PYTHONPATH cannot hold a folder with a "
+            f"{os.pathsep!r} in its name, so each rank would train by itself",
+            hint="echelon run --run-dir /tmp/run …   or a working directory without a colon",
+        )
+    return folder
 
 
 def _why_so(job: Job, around: Surroundings) -> list[Reason]:
