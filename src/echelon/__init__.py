@@ -22,9 +22,9 @@ def start(exact: int = 0) -> Run:
 
 
 def __getattr__(name: str) -> Any:
-    """Give Strategy to whom asks for it; nothing of training is imported before."""
+    """Import Strategy on first use; until then nothing of `echelon.train` is imported."""
     if name == "Strategy":
         import importlib
 
-        return importlib.import_module("echelon.train.parallel.strategy").Strategy  # the command line never asks
+        return importlib.import_module("echelon.train.parallel.strategy").Strategy  # the command line never uses it
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ def look(
     *,
     usual: Usual | None = None,
 ) -> list[Finding]:
-    """Return what a sweep shows; `debug` are the lines that NCCL or RCCL wrote, `usual` is what it should reach."""
+    """Return the findings of a sweep; `debug` holds NCCL's or RCCL's log lines, `usual` the expected bandwidth."""
     names = [survey.node for survey in surveys]
     found = [
         *_wrong(result),
@@ -37,7 +37,7 @@ def look(
 
 
 def rows(result: Mapping[str, Any]) -> list[str]:
-    """Return the table of a sweep."""
+    """Return the table of a sweep for a person."""
     where = f"{result['num_ranks']} ranks on {_count(len(result['nodes']), 'node')}"
     return [
         f"all-reduce of {where} ({result['backend']}, {result['device']}):",
@@ -61,7 +61,7 @@ def _compared(reference: Mapping[str, Any] | None) -> str:
 
 
 def used(debug: Iterable[str]) -> list[str]:
-    """Return by what the library says that it goes: "OFI cxi", "IB", "Socket nmn0"; GDRDMA where it does.
+    """Return the transports that the library names in its log: "OFI cxi", "IB", "Socket nmn0", "GDRDMA".
 
     nid005000:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi (found 4 nics)
     nid005000:1:2 [0] NCCL INFO NET/Socket : Using [0]nmn0:10.120.0.1<0>
@@ -123,7 +123,7 @@ def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Fin
 
 
 def _times(result: Mapping[str, Any], number: int) -> str:
-    """Return how a node's groups did beside the others of its last round."""
+    """Compare the time of a slow node's groups with the median of the other groups."""
     groups = [group for each in result["rounds"] for group in each["groups"]]
     own = [group["seconds"] for group in groups if number in group["nodes"] and group["is_slow"]]
     others = sorted(group["seconds"] for group in groups if not group["is_slow"])

@@ -1,4 +1,4 @@
-"""From surveys to findings, and to the nodes that should be left out."""
+"""Turn surveys into findings, and name the nodes to leave out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_order(findings: Sequence[Finding], surveys: Sequence[Survey]) -> list[Fin
 
 
 def of_one(survey: Survey, wanted: Wanted) -> list[Finding]:
-    """Return the findings of one node: of every check whose parts have answered."""
+    """Return the findings of one node; a check is skipped when a part that it needs did not answer."""
     answered = set(survey.answered)
     return [
         replace(finding, check=check.name, node=survey.node)
@@ -46,7 +46,7 @@ def of_one(survey: Survey, wanted: Wanted) -> list[Finding]:
 
 
 def bad_nodes(surveys: Sequence[Survey], findings: Sequence[Finding]) -> list[str]:
-    """Return the nodes that others do better without: those with an error that not all nodes have."""
+    """Return the nodes to leave out: those with an error that not all nodes have."""
     having: dict[str, set[str]] = {}
     for finding in findings:
         if finding.severity == "error" and finding.node:

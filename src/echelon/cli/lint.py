@@ -145,7 +145,7 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
 
 
 def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
-    """Return what lints the files, and the machines among which it looks where neither name nor place says one."""
+    """Return the function that lints the files, and the names of the machines that it tries if none is given."""
     from echelon.host import Host
     from echelon.lint.run import lint
     from echelon.machines import load
@@ -154,14 +154,14 @@ def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Lin
     if "machine" in values:
         return partial(lint, today=today(), machine=load.find(values["machine"], host.environ)), ()
     if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
-        return partial(lint, today=today()), ()  # nothing in them depends on the machine
+        return partial(lint, today=today()), ()  # these files do not depend on the machine
     machine = _where(host)
     known = {} if machine is not None else load.load_all(host.environ)
     return partial(lint, today=today(), machine=machine, machines=known), tuple(known)
 
 
 def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files that scripts call and that stand beside them: they are read, and nothing is said of them."""
+    """Return files that scripts call and that lie beside them: rules read them, but report nothing about them."""
     from echelon.lint.called_files import MOST_BYTES, called
 
     texts: dict[str, bytes] = {}
@@ -180,7 +180,7 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _where(host: Host) -> Machine | None:
-    """Return the machine that one stands on, where it is known."""
+    """Return this machine if echelon recognises it."""
     import socket
 
     from echelon.machines import load

@@ -1,4 +1,4 @@
-"""Draw the curves of trainings that were compared, with matplotlib where it is installed."""
+"""Plot the losses of compared trainings, with matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def refuse_what_cannot_be_drawn(path: str) -> None:
-    """Raise UsageError, before anything is run, where no picture could be written."""
+    """Raise UsageError before any run if a plot could not be written."""
     if not path.endswith(".png"):
         raise UsageError(f"--plot {path or repr('')}: give the name of a PNG file", hint="--plot prove.png")
     folder = os.path.dirname(path) or "."
@@ -24,7 +24,7 @@ def refuse_what_cannot_be_drawn(path: str) -> None:
 
 
 def draw(result: Mapping[str, Any], path: str) -> None:
-    """Write the losses of one device and of several ranks as PNG, and below them how far they are apart."""
+    """Plot the losses of one device and of several ranks as PNG, and their difference below."""
     from matplotlib.figure import Figure
 
     runs = [run for run in result["runs"] if run.get("steps")]

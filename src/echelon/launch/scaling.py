@@ -1,4 +1,4 @@
-"""Whether a script is trained on all ranks by us, or shares the work out by itself."""
+"""Decide whether echelon scales a script, or the script distributes itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided."""
+    """The way to scale, with its reason."""
 
     how: str
     """"off", "data", "fsdp", "tensor", "context" or "pipeline"."""
     why: str
-    """Empty where there was nothing to decide."""
+    """Empty if no decision was needed."""
 
 
 def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Decision:
-    """Decide by what was asked for, and else by what the script says; raise UsageError where the two disagree."""
+    """Decide by the options, else by the script; raise UsageError if the two disagree."""
     from echelon.script import distributes
 
     command = job.command
@@ -63,7 +63,7 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
 
 
 def _way_out(options: ScaleOptions, reason: str) -> str:
-    """Return what to do about an option for scaled scripts where the script is none."""
+    """Return the repair for an option of scaling on a script that is not scaled."""
     if not reason:
         return "remove it, or add --scale data if the script trains"
     is_explicit = reason == "it imports echelon" and options.num_shards > 0

@@ -12,7 +12,7 @@ from echelon.units import GIB, size
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report nodes that differ from most in what they are made of."""
+    """Report nodes whose hardware differs from that of most nodes."""
     del wanted
     for severity, part, read, describe in _ROWS:
         found = majority(surveys, part, read)
@@ -42,7 +42,7 @@ def _device_memory(survey: Survey) -> int:
 
 
 def _memory(survey: Survey) -> int:
-    """Return whole parts of 8 GiB: firmware keeps another little on each node."""
+    """Return memory in units of 8 GiB: firmware reserves a little more or less on each node."""
     return round(survey.cores.memory_bytes / (8 * GIB))
 
 

@@ -26,7 +26,7 @@ OF_EACH_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_I
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report variables of the network whose values differ between nodes."""
+    """Report network variables whose values differ between nodes."""
     del wanted
     names = {name for survey in surveys for name in survey.settings.variables}
     for name in sorted(name for name in names if name.startswith(MUST_AGREE) and name not in OF_EACH_NODE):

@@ -18,7 +18,7 @@ SERIOUS = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "deepspeed
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report nodes with another version than most, or without the package."""
+    """Report nodes that lack a package, or have another version than most nodes."""
     del wanted
     for severity, name, title in FIELDS:
         yield from _drift(surveys, severity, title, name, "")

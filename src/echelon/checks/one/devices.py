@@ -9,11 +9,11 @@ from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.node.survey.nouns import Survey
 from echelon.units import size
 
-_LEAST_SHARE = 0.9  # drivers keep some of a device's memory for themselves
+_LEAST_SHARE = 0.9  # drivers reserve part of a device's memory
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Compare what is there with what was given, with the machine's facts, and the devices with each other."""
+    """Compare the devices with the job's request, with the machine's facts, and with each other."""
     found = survey.devices.devices
     allowed = [device for device in found if device.is_allowed]
     given = wanted.devices_by_node.get(survey.node, 0)
@@ -61,7 +61,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _unlike(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report devices of another kind, or with less memory than the others or than is documented."""
+    """Report devices of another model, or with less memory than the others or than published."""
     allowed = [device for device in survey.devices.devices if device.is_allowed]
     seen = [device for device in allowed if device.memory_bytes > 0]
     models = Counter(device.model for device in allowed if device.model)

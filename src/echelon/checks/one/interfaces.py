@@ -14,7 +14,7 @@ FAST = ("slingshot", "infiniband")
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report names of interfaces that choose nothing or what is down, and fast ones that are down or slow."""
+    """Report interface variables that select nothing or a down interface, and fast interfaces that are down or slow."""
     variables, interfaces = survey.settings.variables, survey.network.interfaces
     for name in NAMES:
         text = variables.get(name, "")
@@ -28,7 +28,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def chosen(text: str, names: Sequence[str]) -> list[str]:
-    """Return the interfaces that a value chooses: prefixes, or with = exact names; ^ turns it around."""
+    """Return the interfaces that a value selects: by prefix, after = by exact name; ^ excludes them."""
     is_not, text = text.startswith("^"), text.removeprefix("^")
     is_exact, text = text.startswith("="), text.removeprefix("=")
     words = [word.strip() for word in text.split(",") if word.strip()]
@@ -37,7 +37,7 @@ def chosen(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _of_one(name: str, text: str, interfaces: Sequence[Interface], wanted: Wanted) -> Iterator[Finding]:
-    is_exact = name.startswith(("GLOO", "TP"))  # gloo and TensorPipe take one name as it is
+    is_exact = name.startswith(("GLOO", "TP"))  # gloo and TensorPipe take one exact name
     value = text if not is_exact or text.startswith("=") else "=" + text
     found = chosen(value, [each.name for each in interfaces])
     up = [each for each in interfaces if each.is_up and each.name != "lo"]

@@ -11,7 +11,7 @@ NAME = "NCCL_NET_PLUGIN"
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report a plugin that is missing where Slingshot needs it, or that is named and is not there."""
+    """Report a missing plugin on Slingshot, and a named plugin that does not exist."""
     if wanted.num_nodes < 2 or not survey.devices.visible:
         return
     asked = survey.settings.variables.get(NAME, "")

@@ -11,7 +11,7 @@ from echelon.units import size
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report quotas that are used up, nearly used up, or above their soft limit."""
+    """Report quotas that are exhausted, nearly exhausted, or above their soft limit."""
     del wanted
     for quota in survey.quotas.quotas:
         for what, used, soft, limit, least in (

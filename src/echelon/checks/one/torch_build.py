@@ -11,7 +11,7 @@ _PAGE = "PyTorch documentation: get started"
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report a build without devices where there are some, or for another vendor's; and one from the home folder."""
+    """Report a PyTorch built for no device or for another vendor's devices, and one from the home folder."""
     del wanted
     packages, allowed = survey.software.packages, [each for each in survey.devices.devices if each.is_allowed]
     version = packages.get("torch", "")

@@ -1,4 +1,4 @@
-"""The completion of fish: a line an option, with its meaning."""
+"""The completion of fish: one line for each option, with its meaning."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _lines(command: Help) -> Iterator[str]:
 
 
 def _value(rows: Sequence[Option]) -> str:
-    """Return what fish offers as a value, or as operands."""
+    """Return the completions that fish offers for a value or for operands."""
     what, _, words = kind(rows).partition(" ")
     if what == "list":
         offered = "\\n".join(words.split(" "))

@@ -1,4 +1,4 @@
-"""The completion of zsh: its own `_arguments`, with the meaning of each option beside it."""
+"""The completion of zsh: its own `_arguments`, with the meaning of each option."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _case(command: Help) -> str:
 
 
 def _specs(option: Option) -> list[str]:
-    """Return how `_arguments` wants each spelling of an option; any may be repeated."""
+    """Return an `_arguments` specification for each spelling of an option; options may be repeated."""
     meaning = re.sub(r"([\[\]\\:])", r"\\\1", option.help)
     specs = []
     for name in option.names:

@@ -1,4 +1,4 @@
-"""What frameworks get wrong only after the start, found before it by reading the script and its configuration."""
+"""Find framework mistakes that would show only after the start, by reading the script and its configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READS_DEEPSPEED = frozenset({"deepspeed", "transformers", "accelerate", "trl"})
 
 
 def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Raise UsageError for what would fail, or train something else, in every rank; return what may do so."""
+    """Raise UsageError for mistakes that fail or train wrongly in every rank; return notes on possible mistakes."""
     source = read(script)
     if source is None:
         return ()
@@ -50,7 +50,7 @@ def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -
 
 
 def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
-    """Refuse what cannot be imported: each rank would say so, after all of them have been started."""
+    """Refuse a script whose imports are not installed: each rank would fail, after all of them have started."""
     shown = os.path.relpath(source.path)
     frameworks = [row for name in used if (row := installed.row(name)) is not None]
     for row in frameworks:
@@ -76,7 +76,7 @@ def _is_own(path: str, name: str) -> bool:
 
 
 def _refuse_trainer_without_accelerate(source: Source) -> None:
-    """Transformers installs without accelerate, and its Trainer does not work without it."""
+    """Refuse a Transformers Trainer without accelerate: pip installs one without the other."""
     if installed.is_there("accelerate") or not source.calls(("transformers.Trainer", "transformers.Seq2SeqTrainer")):
         return
     wanted = installed.requirement("transformers", "accelerate")
@@ -99,7 +99,7 @@ def _refuse_configuration(job: Job, source: Source, num_ranks: int) -> None:
 
 
 def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
-    """Lightning's own count of devices and nodes must be that of the ranks; one call that fits is enough."""
+    """Refuse a Lightning Trainer whose numbers differ from those of the ranks; one matching call is enough."""
     calls = [call for call in source.calls(TRAINERS) if not call.has_more]
     if not calls or len(calls) < len(source.calls(TRAINERS)):
         return
@@ -118,7 +118,7 @@ def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
 
 
 def _wrong_numbers(call: Call, ranks: Ranks) -> str:
-    """Return what is wrong with the numbers of one call; empty where they fit or cannot be read."""
+    """Return what is wrong with the numbers of one call; empty if they fit or cannot be read."""
     what = call.name.rpartition(".")[2]
     per_node, nodes = ranks.per_node, ranks.num_nodes
     number = f"{per_node} rank{'s' if per_node != 1 else ''}"
@@ -136,7 +136,7 @@ def _wrong_numbers(call: Call, ranks: Ranks) -> str:
 
 
 def _devices(call: Call, ranks: Ranks) -> int:
-    """Return how many devices the call means on each node; 0 where reading cannot tell."""
+    """Return the number of devices per node that the call asks for; 0 if reading cannot tell."""
     given = call.arguments.get("devices", "auto")
     accelerator = call.arguments.get("accelerator", "auto")
     if given is UNKNOWN or accelerator is UNKNOWN:
@@ -147,12 +147,12 @@ def _devices(call: Call, ranks: Ranks) -> int:
     if text not in ("auto", "-1", "None"):
         return digits.whole(text)
     if accelerator == "cpu" or (accelerator == "auto" and not ranks.devices_per_node):
-        return 1  # Lightning takes one process where it counts CPUs
+        return 1  # Lightning takes one process if it counts CPUs
     return (1 if ranks.visible == "own" else ranks.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0
 
 
 def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapping[str, str]) -> None:
-    """Refuse ranks that only their own launcher makes known to each other, unless they meet through torch as well."""
+    """Refuse ranks that only their own launcher can connect, unless they also meet through torch."""
     used = source.certain_imports
     if source.mentions("init_process_group"):
         return
@@ -179,7 +179,7 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
 
 
 def _notes_of_jax(source: Source, ranks: Ranks) -> tuple[str, ...]:
-    """Return what is wrong with an `initialize()` that leaves the ranks to be found: outside of Slurm JAX cannot."""
+    """Return a note for an `initialize()` without numbers of ranks: outside of Slurm, JAX cannot find them."""
     if ranks.where == "slurm":
         return ()
     for call in source.calls(("jax.distributed.initialize",)):
@@ -194,7 +194,7 @@ def _notes_of_jax(source: Source, ranks: Ranks) -> tuple[str, ...]:
 
 
 def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:
-    """A TF_CONFIG of the user's reaches every rank alike, so that all would be the same worker."""
+    """Refuse a TF_CONFIG of the user's: every rank would get it, and all would be the same worker."""
     text = environ.get("TF_CONFIG", "")
     if not text:
         return

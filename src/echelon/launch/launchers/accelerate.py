@@ -1,4 +1,4 @@
-"""`accelerate launch`: its simple options are read here; what a configuration means, accelerate itself is asked."""
+"""`accelerate launch`: echelon reads its simple options; accelerate itself interprets configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echelon.launch.launchers.words import Grammar, Read, read, whole
 
 Ask = Callable[[Sequence[str]], Answer]
 
-# accelerate 1.15, accelerate/commands/launch.py: these set what is set below, and nothing else
+# accelerate 1.15, accelerate/commands/launch.py: these options need no configuration
 _SIMPLE_FLAGS = frozenset(
     {"cpu", "multi-gpu", "same-network", "module", "no-python", "quiet", "debug", "dynamo-use-fullgraph",
      "dynamo-use-dynamic", "dynamo-use-regional-compilation", "enable-cpu-affinity"}
@@ -71,7 +71,7 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
 def line(name: str, words: Sequence[str], ask: Ask) -> Line:
-    """Read the line, and ask accelerate where a configuration or a plug-in decides."""
+    """Read the line; ask accelerate if a configuration or a plug-in decides."""
     found = read(words, GRAMMAR, example=EXAMPLE)
     for given in found.given:
         if given.key in UNSUPPORTED:
@@ -105,14 +105,14 @@ def line(name: str, words: Sequence[str], ask: Ask) -> Line:
 
 
 def default_config() -> str:
-    """Return the file that accelerate reads when none is named."""
+    """Return the file that accelerate reads by default."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
     home = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
     return os.path.join(os.path.expanduser(home), "accelerate", "default_config.yaml")
 
 
 def _number_of_ranks(found: Read) -> tuple[Given, ...]:
-    """Return the options of place; one machine is what is meant where nobody speaks of several."""
+    """Return the options of place; a line without a number of machines means one machine."""
     kept = [each for each in found.given if not (each.key == "num-machines" and each.value == "1")]
     if found.value("num-machines") in ("", "1"):
         kept = [each for each in kept if each.key in ("max-restarts", "tee")]
@@ -149,7 +149,7 @@ def _environ(name: str, found: Read) -> tuple[tuple[str, str], ...]:
 
 
 def _answered(name: str, found: Read, *, command_line: Line, answer: Answer) -> Line:
-    """Return the line as accelerate understands it: from here, from its file, and from what it sees."""
+    """Return the line as accelerate interprets it: from its options, its file, and the devices here."""
     source = found.value("config-file") or default_config()
     total = found.last("num-processes")
     said = total.text if total is not None else f"num_processes of {source}"

@@ -12,7 +12,7 @@ from echelon.launch.launchers.line import Given, Line
 from echelon.launch.launchers.program import renamed, script_or_program, without_meaning
 from echelon.launch.launchers.words import Grammar, Read, read, whole
 
-# deepspeed 0.19.8, deepspeed/launcher/runner.py, and what older versions had besides
+# deepspeed 0.19.8, deepspeed/launcher/runner.py, and options of older versions
 GRAMMAR = Grammar(
     launcher="deepspeed",
     flags=frozenset(
@@ -27,7 +27,7 @@ GRAMMAR = Grammar(
     short={"-H": "hostfile", "-i": "include", "-e": "exclude", "-q": "quiet"},
 )  # fmt: skip
 EXAMPLE = "echelon run -- deepspeed --num_gpus=4 train.py --deepspeed --deepspeed_config ds.json"
-HOSTFILE = "/job/hostfile"  # read where it is there, also when nobody names it
+HOSTFILE = "/job/hostfile"  # read if it exists, even if no option names it
 ENVIRONMENT_FILE = ".deepspeed_env"  # in the home or the working folder: variables for all nodes
 _BINDS = "--bind binds ranks"
 _BY_ECHELON = "echelon starts the ranks"
@@ -47,7 +47,7 @@ UNSUPPORTED = {
 
 
 def line(name: str, words: Sequence[str]) -> Line:
-    """Read the line; files that it names are read too."""
+    """Read the line and the files that it names."""
     found = read(words, GRAMMAR, example=EXAMPLE)
     _refuse_unsupported(found)
     command = script_or_program(
@@ -87,7 +87,7 @@ def _refuse_unsupported(found: Read) -> None:
 
 
 def _pool(found: Read) -> dict[str, int]:
-    """Return the hosts of the line with their slots; empty where it means this machine."""
+    """Return the hosts of the line with their slots; empty means this machine."""
     named = found.value("hostfile")
     if named:
         return hosts.read_file(named, launcher="deepspeed")
@@ -95,7 +95,7 @@ def _pool(found: Read) -> dict[str, int]:
 
 
 def _layout(found: Read, pool: dict[str, int]) -> tuple[Given | None, Given | None, str]:
-    """Return nodes and ranks per node as options of `echelon run`, and the devices that each node's ranks see."""
+    """Return nodes and ranks per node as options of `echelon run`, and the devices that ranks see on each node."""
     counted = found.last("num-gpus") or found.last("num-accelerators")
     nodes = found.last("num-nodes")
     chosen = found.last("include") or found.last("exclude")
@@ -126,7 +126,7 @@ def _layout(found: Read, pool: dict[str, int]) -> tuple[Given | None, Given | No
 
 
 def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given | None, str]:
-    """Read NAME[:SLOT,SLOT][@NAME…]; every node must show the same devices."""
+    """Apply an include filter NAME[:SLOT,SLOT][@NAME…]; every node must keep the same devices."""
     slots: dict[str, list[int]] = {}
     for part in chosen.value.split("@"):
         host, _, listed = part.partition(":")
@@ -154,7 +154,7 @@ def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given 
 
 
 def _without(chosen: Given, slots: dict[str, list[int]], pool: dict[str, int]) -> dict[str, list[int]]:
-    """Return what is left of the pool."""
+    """Apply an exclude filter to the pool."""
     if not pool:
         from echelon.environment import devices
 
@@ -183,6 +183,6 @@ def _environment_file() -> tuple[tuple[str, str], ...]:
         try:
             lines = regular_files.read_text(os.path.join(folder, name)).splitlines()
         except OSError:
-            continue  # most have none
+            continue  # most folders have no such file
         pairs.update((key, value) for key, equals, value in (each.partition("=") for each in lines) if equals)
     return tuple(pairs.items())

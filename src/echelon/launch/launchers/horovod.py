@@ -1,4 +1,4 @@
-"""horovodrun: read for the layout; it starts our agents, which find its rendezvous in their environment."""
+"""horovodrun: its line gives the layout; it starts our agents, which find its rendezvous in their environment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXAMPLE = "echelon run -- horovodrun -np 4 python train.py"
 
 
 def line(name: str, program: str, words: Sequence[str]) -> Line:
-    """Read the line; its launcher keeps its words and starts our agents in place of the program."""
+    """Read the line; the launcher keeps its options and starts our agents instead of the program."""
     found = read(words, GRAMMAR, example=EXAMPLE)
     elastic = next((given for given in found.given if given.key in ELASTIC), None)
     if elastic is not None:

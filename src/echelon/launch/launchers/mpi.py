@@ -1,4 +1,4 @@
-"""mpirun and mpiexec, of Open MPI and of the MPICH family: read for the layout, started with their own options."""
+"""mpirun and mpiexec of Open MPI and the MPICH family: their lines give the layout, and they start our agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echelon.launch.launchers.line import Given, Line, MpiStart
 from echelon.launch.launchers.program import command
 from echelon.launch.launchers.words import Grammar, Read, read, whole
 
-# Open MPI 5's mpirun(1), Hydra's and Intel MPI's mpiexec(1): what has no effect on the layout is passed on unread.
+# Open MPI 5's mpirun(1), Hydra's and Intel MPI's mpiexec(1): options that do not affect the layout are passed on.
 GRAMMAR = Grammar(
     launcher="mpirun",
     flags=frozenset(
@@ -40,7 +40,7 @@ FILES = ("hostfile", "machinefile", "default-hostfile", "f")
 
 
 def line(name: str, program: str, words: Sequence[str]) -> Line:
-    """Read the line; its launcher keeps its words and starts our agents in place of the program."""
+    """Read the line; the launcher keeps its options and starts our agents instead of the program."""
     found = read(words, GRAMMAR, example=EXAMPLE)
     if ":" in found.rest:
         raise UsageError(
@@ -72,7 +72,7 @@ def line(name: str, program: str, words: Sequence[str]) -> Line:
 
 
 def exported(found: Read) -> tuple[tuple[str, str], ...]:
-    """Return the variables with a value that the line sets in every rank: -x NAME=VALUE, -genv NAME VALUE."""
+    """Return the variables that the line sets in every rank: -x NAME=VALUE, -genv NAME VALUE."""
     named = [given.value.partition("=") for given in found.given if given.key in ("x", "genv", "env")]
     return tuple((name, value) for name, equals, value in named if equals)
 

@@ -1,4 +1,4 @@
-"""srun: its tasks are the ranks; the step that starts them is echelon's own."""
+"""srun: its tasks are the ranks; echelon starts a step of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from echelon.launch.launchers.line import Given, Line, MpiStart
 from echelon.launch.launchers.program import command, without_meaning
 from echelon.launch.launchers.words import Grammar, Read, read, whole
 
-# srun(1) of Slurm 22.05 to 25.05: options of guides; what asks for an allocation is refused
+# srun(1) of Slurm 22.05 to 25.05: options that guides use; options that ask for an allocation are refused
 GRAMMAR = Grammar(
     launcher="srun",
     flags=frozenset({"label", "unbuffered", "overlap", "exclusive", "exact", "verbose", "quiet", "quit-on-interrupt",
@@ -59,7 +59,7 @@ UNSUPPORTED = {
 
 
 def line(name: str, words: Sequence[str], inner: Callable[[Sequence[str]], Line | None]) -> Line:
-    """Read the line; where it starts another launcher once per node, that one says what the ranks are."""
+    """Read the line; if srun starts another launcher once per node, that launcher determines the ranks."""
     found = read(words, GRAMMAR, example=EXAMPLE)
     for given in found.given:
         if given.key in UNSUPPORTED:
@@ -110,7 +110,7 @@ def _exported(found: Read) -> tuple[tuple[str, str], ...]:
 
 
 def _around(found: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> Line:
-    """Return the inner launcher's line: `srun --ntasks-per-node=1 torchrun …` is one of them on each node."""
+    """Return the inner launcher's line: `srun --ntasks-per-node=1 torchrun …` starts one launcher on each node."""
     per_node = found.last("ntasks-per-node")
     total, nodes = found.last("ntasks"), found.last("nodes")
     tasks = whole("srun", per_node) if per_node is not None else 1

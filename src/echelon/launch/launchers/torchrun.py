@@ -24,7 +24,7 @@ EXAMPLE = "echelon run -- torchrun --nproc-per-node=4 train.py"
 
 
 def line(name: str, words: Sequence[str]) -> Line:
-    """Read the line; `torch.distributed.launch` gives each rank its local rank as an argument unless told not to."""
+    """Read the line; `torch.distributed.launch` passes the local rank to each rank as an argument by default."""
     found = read(words, GRAMMAR, example=EXAMPLE)
     passes_rank = name == "torch.distributed.launch" and not found.has("use-env")
     return Line(
