@@ -1,14 +1,14 @@
-"""Sets of hardware threads as the kernel and batch systems write them."""
+"""Parse and write sets of hardware threads in the formats of the kernel and batch systems."""
 
 from typing import Iterable, List, Set, Tuple
 
 from ..environment import digits
 
-MOST_CPUS = 1 << 16  # Linux itself has at most 8192; a list that names more is not one
+MOST_CPUS = 1 << 16  # Linux has at most 8192; a longer list is invalid
 
 
 def parse_cpu_list(text: str) -> Tuple[int, ...]:
-    """Read a list such as 0-3,8; what is not a number or a range is left out."""
+    """Parse a list such as 0-3,8; ignore parts that are no number or range."""
     found: Set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")

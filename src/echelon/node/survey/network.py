@@ -1,4 +1,4 @@
-"""The network of this node: interfaces, its own name, and the libraries that lead to the fast part of it."""
+"""Read the network of this node: interfaces, its own name, and libraries for the fast network."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def read(root: str, node: Node, environ: Mapping[str, str]) -> Network:
-    """Return what is there; a name that does not resolve has no addresses."""
+    """Return the network; a name that does not resolve has no addresses."""
     is_this_node = os.path.realpath(root) == "/"
     name = socket.gethostname() if is_this_node else ""
     loaded = {line.split()[0] for line in files.text(os.path.join(root, "proc/modules")).splitlines() if line.split()}
@@ -33,7 +33,7 @@ def read(root: str, node: Node, environ: Mapping[str, str]) -> Network:
 
 
 def addresses(name: str) -> List[str]:
-    """Return the addresses of a name, as this node resolves it; none where it does not."""
+    """Return the addresses of a name as this node resolves it; empty if it does not."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -42,7 +42,7 @@ def addresses(name: str) -> List[str]:
 
 
 def plugins(root: str, search_path: str) -> List[str]:
-    """Return the network plugins of the collectives in the order in which the loader would find them."""
+    """Return the network plugins of the collectives, in the loader's search order."""
     found = []
     for folder in [part for part in search_path.split(":") if part]:
         names = files.names(os.path.join(root, folder.lstrip("/")))
@@ -84,5 +84,5 @@ def _address(name: str) -> str:
         try:
             answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", os.fsencode(name)[:15]))
         except OSError:
-            return ""  # it has none
+            return ""  # the interface has no address
     return socket.inet_ntoa(answer[20:24])

@@ -1,4 +1,4 @@
-"""Versions, read from files: importing torch would take seconds and may touch the devices."""
+"""Read versions from files: importing torch would take seconds and may touch the devices."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _RECORD = re.compile(r"([\w.-]+?)-([^-]+)\.(?:dist|egg)-info$")
 
 
 def read(root: str, environ: Mapping[str, str], *, search_path: Sequence[str], binds: Sequence[str]) -> Software:
-    """Return versions; packages are looked for where the ranks' Python will look."""
+    """Return versions; packages are searched in the path of the ranks' Python."""
     packages, places = installed(search_path)
     return Software(
         kernel=files.text(os.path.join(root, "proc/sys/kernel/osrelease")),
@@ -33,12 +33,12 @@ def read(root: str, environ: Mapping[str, str], *, search_path: Sequence[str], b
 
 
 def search_path() -> Tuple[str, ...]:
-    """Return the folders in which Python looks for packages, after its own library."""
+    """Return the folders that Python searches for packages, after its own library."""
     return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
 
 
 def installed(search_path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return the versions of the packages that matter, and where each was found first."""
+    """Return the versions of the relevant packages, and the first folder that has each."""
     versions: Dict[str, str] = {}
     places: Dict[str, str] = {}
     for folder in search_path:
