@@ -1,4 +1,4 @@
-"""Which machine a job is for, where nobody says it."""
+"""Find the machine of a job that names none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
-    """Return the only machine that has the job's partition, and its type of device where the job names one.
+    """Return the only machine that has the job's partition, and its type of device if the job names one.
 
-    A partition's name that many sites have is no sign alone: then the type of device must agree.
+    If many sites have a partition of this name, the type of device must agree.
     """
     partition = job.value("partition")
     if not partition:

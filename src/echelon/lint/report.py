@@ -1,4 +1,4 @@
-"""Findings as people and programs read them."""
+"""Format findings for people and programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echelon.lint.run import Linted
 from echelon.spec.severity import SEVERITIES
 
 WIDTH = 110
-"""Columns of the source line that are shown, and of folded text."""
+"""The number of columns that are shown of a source line, and of wrapped text."""
 CODES = {"error": "31;1", "warning": "33;1", "note": "36;1", "dim": "2", "bold": "1"}
 
 
@@ -51,7 +51,7 @@ def _lines(finding: Finding, with_colour: bool) -> list[str]:
 
 
 def _excerpt(finding: Finding) -> tuple[str, str]:
-    """Return the source line, cut around the place where it is long, and the marks below it."""
+    """Return the source line, shortened around the place if it is long, and the marks below it."""
     whole = "".join(char if char.isprintable() else " " for char in finding.text.expandtabs(1))
     start = max(0, finding.column - 1)
     width = max(1, min(finding.width, len(whole) - start)) if start < len(whole) else 1

@@ -48,7 +48,7 @@ class Starter:
         self.warm.prepare(self.order.preload, self.order.folder, self.order.own, self.seat.num_ranks)
 
     def _why_threads_would_stray(self) -> str:
-        """Return why OpenMP threads would leave their cores: it reads its mask during `import torch`, before binding."""
+        """Return why OpenMP threads would leave their cores: their mask is read in `import torch`, before binding."""
         name = next((name for name in OPENMP_BINDERS if self.environ.get(name)), "")
         return "%s is set, and threads must be bound after their rank" % name if name and self.binds else ""
 

@@ -1,4 +1,4 @@
-"""Where ranks meet and what each of them is told: addresses, ports, variables that reach it or do not."""
+"""Rules about the meeting of ranks: addresses, ports, and variables that must reach them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _port() -> str:
 
 
 def fixed_port(job: Job) -> Iterator[Hit]:
-    """A port that is the same in every job."""
+    """Find a port that is equal in every job."""
     if not job.is_batch or job.takes_all_devices:
         return
     variable = job.last("MASTER_PORT")
@@ -52,7 +52,7 @@ def fixed_port(job: Job) -> Iterator[Hit]:
 
 
 def wrong_host(job: Job) -> Iterator[Hit]:
-    """The address of the meeting, evaluated where each node finds itself."""
+    """Find a master address that each node evaluates to itself."""
     for variable in job.variables:
         if variable.name not in MEETING:
             continue
@@ -81,19 +81,19 @@ def wrong_host(job: Job) -> Iterator[Hit]:
 
 
 def _in_task(command: Command) -> bool:
-    """Tell whether each task runs the command, as what bash -c after srun holds."""
+    """Say whether each task runs the command, as inside of `srun bash -c`."""
     outer = command.outer
     return outer is not None and (any(word.text == "srun" for word in outer.argv) or _in_task(outer))
 
 
 def _is_wrapper(job: Job) -> bool:
-    """Tell whether a script without options for Slurm is what srun starts: it reads a task's own variables."""
+    """Say whether srun starts this script, which has no Slurm options: it reads a task's own variables."""
     mine = [_slurm(name) for name in words()["slurm"]["of_each_task"]]
     return any(name in word.live for name in mine for command in job.commands for word in command.words)
 
 
 def several_addresses(job: Job) -> Iterator[Hit]:
-    """`hostname -i` gives several words where a node has several addresses."""
+    """Find `hostname -i`, which prints several addresses on some nodes."""
     for command in (each for each in job.commands if each.program not in ("echo", "printf", "logger")):
         for word in command.words:
             match = re.search(
@@ -104,7 +104,7 @@ def several_addresses(job: Job) -> Iterator[Hit]:
 
 
 def tool_in_container(job: Job) -> Iterator[Hit]:
-    """Slurm's programs inside of an image, which has none."""
+    """Find Slurm's programs inside of an image, which lacks them."""
     for command in job.commands:
         outer = _container_around(job, command)
         if outer is None:
@@ -130,7 +130,7 @@ def _container_around(job: Job, command: Command) -> Start | None:
 
 
 def not_exported(job: Job) -> Iterator[Hit]:
-    """A variable for the ranks that stays in the batch script."""
+    """Find a variable for ranks that is not exported."""
     table = words()["variables"]
     if not any(job.started("srun", "torchrun", "accelerate", "python", "python3", "mpirun", "deepspeed")):
         return
@@ -141,7 +141,7 @@ def not_exported(job: Job) -> Iterator[Hit]:
             continue
         is_needed = name in NEEDED and _meets_by_variables(job)
         if name in GIVEN_BY_LAUNCHERS and not is_needed:
-            continue  # a launcher sets it, or nobody reads it
+            continue  # a launcher sets it, or nothing reads it
         what = variable.word.raw.partition("\n")[0]
         message = f"{name} is not exported: the programs that the script starts do not see it"
         mistake = hit(variable.word, message, f"export {what}", edits=_exported(variable))
@@ -149,7 +149,7 @@ def not_exported(job: Job) -> Iterator[Hit]:
 
 
 def _meets_by_variables(job: Job) -> bool:
-    """Tell whether ranks are started that find each other by variables alone."""
+    """Say whether ranks are started that find each other only by variables."""
     if any(job.started("torchrun", "accelerate", "deepspeed", "horovodrun", "echelon")):
         return False
     steps = [start for start in job.started("python", "python3") if start.step is not None]
@@ -157,7 +157,7 @@ def _meets_by_variables(job: Job) -> bool:
 
 
 def _exported(variable: Variable) -> tuple[Edit, ...]:
-    """Return the edit that exports what a command of assignments alone assigns."""
+    """Return the edit that exports the variables of a command of assignments alone."""
     if variable.command.argv:
         return ()
     first = variable.command.words[0]
@@ -170,7 +170,7 @@ def _is_expanded(job: Job, name: str) -> bool:
 
 
 def read_too_early(job: Job) -> Iterator[Hit]:
-    """A task's own variable, read in the batch script, where it is that of its first task."""
+    """Find a task's own variable in the batch script, where it has the value of the first task."""
     if not job.is_batch:
         return
     mine = re.compile(rf"\$\{{?({'|'.join(map(_slurm, words()['slurm']['of_each_task']))})\b")
@@ -200,13 +200,13 @@ def read_too_early(job: Job) -> Iterator[Hit]:
 
 
 def _meets_by_itself(job: Job) -> bool:
-    """Tell whether every launcher of the job numbers its nodes by itself, so that no number is read."""
+    """Say whether every launcher of the job numbers its nodes itself, so that a node rank is not read."""
     backends = [start.option("rdzv-backend") for start in job.started("torchrun", "accelerate")]
     return bool(backends) and all(given is not None and given[1] != "static" for given in backends)
 
 
 def _is_needed(job: Job, command: Command, word: Word) -> bool:
-    """Tell whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
+    """Say whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
     if re.match(r"(?:LOCAL_)?RANK=", word.text) or command.program.startswith("python"):
         return True
     for start in job.started("torchrun", "accelerate"):
@@ -218,12 +218,12 @@ def _is_needed(job: Job, command: Command, word: Word) -> bool:
 
 
 def _matters(word: Word) -> bool:
-    """A folder on the node's own disk may be called alike on all nodes."""
+    """Say whether a name must differ between nodes: a path on a node's own disk need not."""
     return "/tmp" not in word.live and not re.search(r"DIR=|PATH=|CACHE|FILE=|^/", word.text)
 
 
 def differing_id(job: Job) -> Iterator[Hit]:
-    """A rendezvous whose name each node draws for itself."""
+    """Find a rendezvous id that each node generates for itself."""
     for start in job.started("torchrun"):
         given = start.option("rdzv-id")
         if given and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", given[1]) and _in_task(start.command):
@@ -233,7 +233,7 @@ def differing_id(job: Job) -> Iterator[Hit]:
 
 
 def no_local_rank(job: Job) -> Iterator[Hit]:
-    """RANK and WORLD_SIZE by hand, and no LOCAL_RANK."""
+    """Find RANK and WORLD_SIZE set by hand without LOCAL_RANK."""
     assigned = {variable.name for variable in job.variables}
     first = next((variable for variable in job.variables if variable.name == "RANK"), None)
     reads = [program.path for program in job.programs if "LOCAL_RANK" in program.texts]

@@ -1,4 +1,4 @@
-"""Which samples each rank sees, and what is said of all from a part."""
+"""Rules about the samples of each rank, and about results that are computed on a part of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METRIC = re.compile(
 
 
 def no_set_epoch(program: Program) -> Iterator[Hit]:
-    """A DistributedSampler that is not told the epoch."""
+    """Find a DistributedSampler without set_epoch."""
     if "set_epoch" in program.words or program.is_served:
         return
     for call in program.called("DistributedSampler"):
@@ -45,7 +45,7 @@ def no_set_epoch(program: Program) -> Iterator[Hit]:
 
 
 def _told(program: Program, call: ast.Call, name: str) -> tuple[Edit, ...]:
-    """Return the edit that tells a sampler the epoch, where the loop over epochs is there for sure, and sees it."""
+    """Return the edit that adds set_epoch, if there is a single loop over epochs and the sampler is visible in it."""
     statement = next((each for each in program.around(call) if isinstance(each, ast.stmt)), None)
     loops = [
         node
@@ -64,7 +64,7 @@ def _told(program: Program, call: ast.Call, name: str) -> tuple[Edit, ...]:
 
 
 def _outermost(program: Program, call: ast.Call) -> ast.AST:
-    """Return what is assigned where a sampler is made: it, or the loader around it."""
+    """Return the assigned value that contains a sampler: the sampler, or the loader around it."""
     statement = next(each for each in program.around(call) if isinstance(each, ast.stmt))
     value: ast.AST = getattr(statement, "value", call)
     is_loader = isinstance(value, ast.Call) and any(each.value is call for each in value.keywords)
@@ -84,14 +84,14 @@ def _target(program: Program, call: ast.AST) -> str:
 
 
 def _of_loader(program: Program, call: ast.AST) -> str:
-    """Return how a sampler is called that stands inside of DataLoader(…)."""
+    """Return the expression for a sampler that is created inside of DataLoader(…)."""
     loader = next((each for each in program.around(call) if isinstance(each, ast.Call)), None)
     name = _target(program, loader) if loader is not None else ""
     return f"{name}.sampler" if name else "sampler"
 
 
 def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
-    """DataLoader(shuffle=True, sampler=…)."""
+    """Find DataLoader(shuffle=True, sampler=…)."""
     open_names = _may_be_none(program)
     for call in program.called("DataLoader"):
         sampler = keyword(call, "sampler") or keyword(call, "batch_sampler")
@@ -103,7 +103,7 @@ def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
 
 
 def _may_be_none(program: Program) -> set[str]:
-    """Return the names that are also given None, or come from a caller."""
+    """Return the names that may be None, or that are parameters."""
     found = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
     for node in program.nodes:
         if not isinstance(node, ast.Assign):
@@ -114,7 +114,7 @@ def _may_be_none(program: Program) -> set[str]:
 
 
 def same_samples(program: Program) -> Iterator[Hit]:
-    """Every rank reads all samples in an order of its own."""
+    """Find a loader with which every rank reads all samples, in its own order."""
     if not program.is_distributed or "DistributedDataParallel" not in program.words:
         return
     if _is_cut(program):
@@ -134,14 +134,14 @@ def same_samples(program: Program) -> Iterator[Hit]:
 
 
 def _origin(program: Program, call: ast.Call) -> str:
-    """Return how the samples of a loader are made, where a line of the script assigns them."""
+    """Return the code that creates the samples of a loader, if the script assigns them."""
     names = {each.id for argument in call.args[:1] for each in ast.walk(argument) if isinstance(each, ast.Name)}
     assigned = (node for node in program.nodes if isinstance(node, ast.Assign))
     return " ".join(ast.unparse(node) for node in assigned if names & {ast.unparse(each) for each in node.targets})
 
 
 def _trains_with(program: Program, call: ast.Call) -> bool:
-    """Tell whether the script trains with a loader that neither shuffles nor shares out its samples."""
+    """Say whether the script trains with a loader, and neither shuffles nor distributes its samples."""
     name, dataset = _target(program, call), ast.unparse(call.args[0]) if call.args else ""
     shares = SHARING.search(re.sub(r"world_size|get_rank", "", program.text.lower()))
     if shares or not name or not dataset or re.search("val|test|eval", name):
@@ -154,14 +154,14 @@ def _trains_with(program: Program, call: ast.Call) -> bool:
 
 
 def _is_cut(program: Program) -> bool:
-    """Tell whether the data set itself is cut by rank somewhere."""
+    """Say whether the script splits the data set itself by rank."""
     code = "\n".join(line for line in program.lines if not line.lstrip().startswith("#"))
     own = {"shard", "split_dataset_by_node", "IterableDataset"}
     return CUT.search(code) is not None or bool(own & program.words)
 
 
 def unseeded_split(program: Program) -> Iterator[Hit]:
-    """random_split before any seed, so that each rank splits differently."""
+    """Find random_split before any seed, so that each rank splits differently."""
     if not program.is_distributed:
         return
     seeds = [
@@ -182,13 +182,13 @@ def unseeded_split(program: Program) -> Iterator[Hit]:
 
 
 def _is_of_generator(program: Program, call: ast.Call) -> bool:
-    """A generator's seed is its own, and no split is drawn from it by itself."""
+    """Say whether a call seeds a generator of its own, which does not affect random_split."""
     own = isinstance(call.func, ast.Attribute) and call.func.attr == "manual_seed"
     return own and not program.name(call.func).startswith("torch.")
 
 
 def metric_of_a_part(program: Program) -> Iterator[Hit]:
-    """A rank prints what it has counted on its own part."""
+    """Find a metric that a rank prints from its own samples only."""
     if not program.is_distributed or REDUCING & (program.words | program.uses):
         return
     if not ({"DistributedSampler"} & program.words):
@@ -204,7 +204,7 @@ def metric_of_a_part(program: Program) -> Iterator[Hit]:
 
 
 def length_of_all(program: Program) -> Iterator[Hit]:
-    """Divided by the samples of all ranks, counted on one."""
+    """Find a division by the number of all samples after counting on one rank."""
     if (
         not program.is_distributed
         or REDUCING & (program.words | program.uses)
