@@ -1,4 +1,4 @@
-"""A machine as a page for people: facts with numbers of their sources, which stand at the end."""
+"""Format a machine as a page for people; facts have the numbers of sources, which are listed at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 110
 
 
 class _Sources:
-    """The sources of a page, each under one number."""
+    """The numbered sources of a page."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
@@ -38,7 +38,7 @@ class _Sources:
 
 
 def table(machines: Iterable[Machine]) -> str:
-    """Return one line a machine: name, title, its partitions, and whether it still runs."""
+    """Return one line for each machine: name, title, partitions, and whether it still runs."""
     rows = [("machine", "title", "of a node", "partitions", "")]
     for machine in machines:
         partitions = ", ".join(row.name for row in machine.partitions if row.retired_on is None)
@@ -72,7 +72,7 @@ def _retired(machine: Machine) -> str:
 
 
 def page(machine: Machine) -> str:
-    """Return all that is known of a machine."""
+    """Return all facts about a machine."""
     sources = _Sources()
     lines = [f"{machine.name}: {machine.title}" + (f", {machine.site}" if machine.site else "")]
     if machine.retired_on:
@@ -132,7 +132,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _words(row: Row) -> list[str]:
-    """Return a row's facts: the first line, and those below it."""
+    """Return a row's facts: the first line, then further lines."""
     if isinstance(row, Partition):
         return [f"{row.name}: {', '.join(_limits(row))}", *_conditions(row)]
     if isinstance(row, NodeType):

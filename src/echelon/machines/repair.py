@@ -1,4 +1,4 @@
-"""A key in another unit, or under another word, becomes the line that was meant."""
+"""Suggest the line for a key with another unit or word."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from echelon import units
 from echelon.errors import UsageError
 
-# A unit that people write, the unit of our keys, and the factor between them.
+# A unit that people write, our unit, and the factor between them.
 _UNITS = {
     "kb": ("bytes", 1 << 10), "kib": ("bytes", 1 << 10), "mb": ("bytes", 1 << 20), "mib": ("bytes", 1 << 20),
     "gb": ("bytes", 1 << 30), "gib": ("bytes", 1 << 30), "tb": ("bytes", 1 << 40), "tib": ("bytes", 1 << 40),
@@ -20,7 +20,7 @@ _WORDS = {"gpu": "device", "gpus": "devices", "gcd": "device", "gcds": "devices"
 
 
 def other_unit(key: str, found: Any, known: list[str]) -> str:
-    """Return the line that was meant by a key of another unit or word; empty when there is none."""
+    """Return the intended line for a key with another unit or word; empty if there is none."""
     words = [_WORDS.get(word, word) for word in key.lower().split("_")]
     for unit in (words[-1], ""):
         if unit not in _UNITS:
@@ -48,7 +48,7 @@ def _number(found: Any, factor: float, *, is_time: bool) -> float | None:
         return found * factor
     if not isinstance(found, str):
         return None
-    try:  # a text has its own unit: "480G", "2-00:00:00"
+    try:  # a text includes its unit: "480G", "2-00:00:00"
         return units.minutes(found) if is_time else units.size_bytes(found)
     except UsageError:
         return None

@@ -1,4 +1,4 @@
-"""Read the tables of a machine file into rows, by the annotations of the dataclasses themselves."""
+"""Convert the tables of a machine file into rows, guided by the annotations of the dataclasses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from echelon.machines.repair import other_unit
 from echelon.machines.where import Where
 
 WHERE = "-where"
-"""Under which a checked table keeps its place; no TOML key can be spelled so and be ours."""
+"""The key under which a checked table keeps its place; it differs from all TOML keys of ours."""
 
 TABLES = {
     "partitions": "partition", "node_types": "node_type", "billing": "billing", "settings": "setting",
     "containers": "container", "modules": "modules", "networks": "network", "references": "reference",
     "quirks": "quirk", "nearest": "nearest",
 }  # fmt: skip
-"""What a field of rows is called in TOML, one row at a time."""
+"""The TOML name of one row of a field that holds rows."""
 
 CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
     (Machine, "account"): ("required", "optional"),
@@ -54,12 +54,12 @@ _EXAMPLES = {
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-_LAST = ("note", "source", "seen")  # where a fact is from stands below it
+_LAST = ("note", "source", "seen")  # the source follows the facts
 _FIELDS: dict[type, dict[str, tuple[str, Any]]] = {}
 
 
 def fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
-    """Return what each field of a row is called in TOML, and its type."""
+    """Return the TOML name and the type of each field of a row."""
     if cls not in _FIELDS:
         _FIELDS[cls] = _read_fields(cls)
     return _FIELDS[cls]
@@ -76,25 +76,25 @@ def _read_fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
 
 
 def keys(cls: type[Row]) -> dict[str, tuple[str, Any]]:
-    """Return the field and the type of each key that a table may have."""
+    """Return the field and the type of each key of a table."""
     return {key: (name, kind) for name, (key, kind) in fields(cls).items()}
 
 
 def toml_key(field: str) -> str:
-    """Return what a field that holds no rows is called in a machine file."""
+    """Return the TOML name of a field that holds no rows."""
     return "date" if field == "seen" else field
 
 
 def row_class(kind: Any) -> type[Row] | None:
-    """Return the rows' class of a field that holds rows."""
+    """Return the class of the rows in a field; None for other fields."""
     first = get_args(kind)[0] if get_args(kind) else None
     return first if isinstance(first, type) and issubclass(first, Row) else None
 
 
 def check(cls: type[Row], table: dict[str, Any], where: Where) -> dict[str, Any]:
-    """Return a table's values by field, rows as such tables again; raise UsageError for what is not right.
+    """Return a table's values by field, with nested rows likewise; raise UsageError for invalid values.
 
-    What is missing is not asked for: a file that only adds to another may leave it out.
+    Missing keys are accepted here: an overlay file may lack them.
     """
     known = keys(cls)
     values: dict[str, Any] = {WHERE: where}
@@ -112,7 +112,7 @@ def check(cls: type[Row], table: dict[str, Any], where: Where) -> dict[str, Any]
 
 
 def build(cls: type[AnyRow], values: dict[str, Any]) -> AnyRow:
-    """Make the row of checked values; raise UsageError for what is missing."""
+    """Build the row of checked values; raise UsageError if one is missing."""
     where = values[WHERE]
     given: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
@@ -128,7 +128,7 @@ def build(cls: type[AnyRow], values: dict[str, Any]) -> AnyRow:
 
 
 def refuse_missing(field: str, where: Where) -> NoReturn:
-    """Raise for a key that every such row must have."""
+    """Raise UsageError for a missing key."""
     key = toml_key(field)
     raise UsageError(f"{where.say()}: {key} is missing", hint=_EXAMPLES.get(field, f'{key} = "…"'))
 
@@ -178,7 +178,7 @@ def _value(cls: type[Row], field: str, kind: Any, found: Any, where: Where) -> A
 
 
 def _as(kind: Any, found: Any) -> tuple[str, Any]:
-    """Return what is wanted instead, empty if all is well, and the value."""
+    """Convert a value; return the expected type if that fails, else an empty text, and the value."""
     plain = next((part for part in get_args(kind) if part is not type(None)), kind) if _is_optional(kind) else kind
     if plain == tuple[int, ...]:
         return _as_cores(found)

@@ -1,4 +1,4 @@
-"""A request in devices and nodes, whichever of its options it was made with."""
+"""Convert a request to devices and nodes, whichever options it was made with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echelon.spec import Request
 
 
 def counted(request: Request) -> Request:
-    """Return the request with its devices and nodes counted; raise Misfit where its numbers contradict each other."""
+    """Return the request in devices and nodes; raise Misfit if its numbers contradict each other."""
     per_node = request.devices_per_node
     if not per_node:
         return request
@@ -37,7 +37,7 @@ def _contradiction(devices: int, nodes: int, each: int) -> Misfit:
 
 
 def changed(request: Request, changes: Sequence[Change]) -> Request:
-    """Return the request with the changes; devices that were named per node stay named per node."""
+    """Return the request with the changes; devices that were requested per node stay so."""
     fields = dict(changes)
     if (
         request.devices_per_node

@@ -1,4 +1,4 @@
-"""Find what `echelon run TARGET` means, as `python TARGET` would, and refuse early what cannot run."""
+"""Resolve the target of `echelon run TARGET` like `python TARGET`, and refuse early what cannot run."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from echelon.script.source import judge
 
 MOST_BYTES = 1 << 30
 RUN = "echelon run "
-# the first bytes of what is often started by mistake
+# the first bytes of files that are often started by mistake
 BINARY = {
     b"\x7fELF": "a compiled program (ELF)",
     b"\x1f\x8b": "a gzip archive",
@@ -33,23 +33,23 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What the ranks will run as `__main__`."""
+    """The `__main__` of the ranks."""
 
     kind: Literal["file", "module", "directory", "zip"]
     path: str | None
-    """The source that becomes `__main__`; None where it lies in an archive."""
+    """The source of `__main__`; None if it is inside an archive."""
     folder: str
-    """What Python will put first into sys.path."""
+    """The first entry of sys.path."""
     name: str = "__main__"
     """The dotted name of the module that runs, `pkg.__main__` for a package; `__main__` for a file."""
     search_path: tuple[str, ...] = ()
-    """Where Python looks after `folder`."""
+    """The entries of sys.path after `folder`."""
     cwd: str = ""
-    """The folder in which it starts, "" where that is not known."""
+    """The working folder at the start, "" if unknown."""
 
 
 def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) -> Script:
-    """Return the script that the target names, or raise UsageError with the repair."""
+    """Return the script of a target, or raise UsageError with the repair."""
     if not target.strip():
         raise UsageError("the script has an empty name", hint=RUN + "train.py")
     if "\0" in target:
@@ -79,7 +79,7 @@ def _resolve_path(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Scr
         return Script(kind="zip", path=None, folder=path, search_path=search_path)
     if not path.endswith(".pyc"):
         _judge_file(target, path, source)
-    # python follows links here: sys.path[0] is the folder of the file that the link leads to
+    # python resolves links here: sys.path[0] is the folder of the link's target
     folder = os.path.dirname(os.path.realpath(path))
     return Script(kind="file", path=path, folder=folder, search_path=search_path)
 
@@ -135,7 +135,7 @@ def _is_command(name: str) -> bool:
 def read_source(path: str, target: str) -> bytes:
     """Return the file's bytes, or raise UsageError that says why it cannot be read."""
     try:
-        return regular_files.read(path, most_bytes=MOST_BYTES)  # an archive may have its libraries inside
+        return regular_files.read(path, most_bytes=MOST_BYTES)  # an archive may contain libraries
     except PermissionError:
         mode = stat.filemode(os.stat(path).st_mode)
         raise UsageError(
