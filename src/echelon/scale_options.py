@@ -98,5 +98,5 @@ _OPTIONS = {
 }
 
 
-def _refusal(what: str) -> UsageError:
-    return UsageError(f"{VARIABLE}: {what}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")
+def _refusal(problem: str) -> UsageError:
+    return UsageError(f"{VARIABLE}: {problem}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")

@@ -17,10 +17,10 @@ def minutes(text: str, *, option: str = "--time") -> int:
 
     Raises UsageError for anything else, such as 1:70.
     """
-    if found := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])", text):
-        total = float(found.group(1)) * _UNIT_MINUTES[found.group(2)]
-    elif found := re.fullmatch(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,12}))?(?::([0-9]{1,12}))?", text):
-        total = _slurm_minutes(text, option, *found.groups())
+    if match := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])", text):
+        total = float(match.group(1)) * _UNIT_MINUTES[match.group(2)]
+    elif match := re.fullmatch(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,12}))?(?::([0-9]{1,12}))?", text):
+        total = _slurm_minutes(text, option, *match.groups())
     else:
         raise UsageError(f"{option} {text or repr('')}: not a time; a time is {TIMES}", hint=f"{option} 1:00:00")
     if total <= 0:

@@ -27,13 +27,13 @@ def look(
 ) -> list[Finding]:
     """Return the findings of a sweep; `debug` holds NCCL's or RCCL's log lines, `usual` the expected bandwidth."""
     names = [survey.node for survey in surveys]
-    found = [
+    findings = [
         *_wrong(result),
         *_slow_nodes(result, names),
         *_slow(result, usual),
         *_network(result, debug, surveys, wanted),
     ]
-    return [replace(finding, check=NAME) for finding in found]
+    return [replace(finding, check=NAME) for finding in findings]
 
 
 def rows(result: Mapping[str, Any]) -> list[str]:
@@ -67,18 +67,18 @@ def used(debug: Iterable[str]) -> list[str]:
     nid005000:1:2 [0] NCCL INFO NET/Socket : Using [0]nmn0:10.120.0.1<0>
     nid005000:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
     """
-    found: list[str] = []
+    transports: list[str] = []
     for line in debug:
         if provider := re.search(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)", line):
-            found.append(f"OFI {provider[1]}")
+            transports.append(f"OFI {provider[1]}")
         elif interface := re.search(r"NET/(Socket|IB) : Using ((?:\[\d+\][\w.:/-]+\S* ?)+)", line):
             first = re.search(r"\[\d+\]([\w.-]+)", interface[2])
-            found.append(f"{interface[1]} {first[1] if first else ''}".strip())
+            transports.append(f"{interface[1]} {first[1] if first else ''}".strip())
         elif network := re.search(r"Using network (\w+)", line):
-            found.append(f"network {network[1]}")
+            transports.append(f"network {network[1]}")
         if "/GDRDMA" in line:
-            found.append("GDRDMA")
-    return list(dict.fromkeys(found))
+            transports.append("GDRDMA")
+    return list(dict.fromkeys(transports))
 
 
 def _wrong(result: Mapping[str, Any]) -> Iterator[Finding]:
@@ -190,5 +190,5 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"

@@ -15,12 +15,12 @@ from echelon.spec.severity import SEVERITIES
 
 def examine(surveys: Sequence[Survey], wanted: Wanted) -> list[Finding]:
     """Return every finding, worst first, then in the order of the checks and of the nodes."""
-    found = [each for survey in surveys for each in of_one(survey, wanted)]
-    told = {(each.node, each.message) for each in found}
+    findings = [each for survey in surveys for each in of_one(survey, wanted)]
+    told = {(each.node, each.message) for each in findings}
     for comparison in COMPARISONS:
         seen = [each for each in comparison.look(surveys, wanted) if (each.node, each.message) not in told]
-        found += [replace(each, check=comparison.name) for each in seen]
-    return in_order(found, surveys)
+        findings += [replace(each, check=comparison.name) for each in seen]
+    return in_order(findings, surveys)
 
 
 def in_order(findings: Sequence[Finding], surveys: Sequence[Survey]) -> list[Finding]:

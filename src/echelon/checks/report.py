@@ -149,8 +149,8 @@ def _summary(findings: Sequence[Finding], surveys: Sequence[Survey], seconds: fl
     return f"{', '.join(parts) or 'nothing found'} on {_counted(len(surveys), 'node')} in {seconds:.1f} s"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def as_json(

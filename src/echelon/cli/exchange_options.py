@@ -81,10 +81,10 @@ def _refuse_without_meetings(values: Mapping[str, str]) -> None:
     for option in ("outer-lr", "outer-momentum", "async"):
         key = option.replace("-", "_")
         if key in values:
-            given = f"--{option} {values[key]}".rstrip()
+            option_words = f"--{option} {values[key]}".rstrip()
             raise UsageError(
                 f"--{option} needs --sync-every: it is for ranks that train alone and meet",
-                hint=f"echelon run --sync-every 100 {given} …",
+                hint=f"echelon run --sync-every 100 {option_words} …",
             )
 
 

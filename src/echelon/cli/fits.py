@@ -97,8 +97,8 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
     """Return the devices that the job would have; raise UsageError if a device's memory is not known."""
     from echelon.plan.memory import Devices
 
-    given = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
-    device_bytes = given or chosen.kind.device_memory_bytes or 0
+    asked_bytes = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
+    device_bytes = asked_bytes or chosen.kind.device_memory_bytes or 0
     if not device_bytes:
         raise UsageError(
             f"the memory of a device ({chosen.kind.chip}) of {booking.title} is not published, so echelon "

@@ -60,14 +60,14 @@ def main(arguments: list[str]) -> int:
     names = _names(scanned.rest)
     from echelon.environment import devices
 
-    found, build = installed.versions(), installed.torch_build()
+    versions, build = installed.versions(), installed.torch_build()
     vendor, num_devices = devices.vendor(os.environ), len(devices.visible(os.environ))
-    wrong = installed.problems(found, build, vendor)
+    wrong = installed.problems(versions, build, vendor)
     if scanned.rest:
         wrong = [problem for problem in wrong if problem.package in names]
     host = Host()
     tries = "import" in scanned.values
-    seen = [_look(name, found.get(name, ""), build, host if tries else None) for name in names]
+    seen = [_look(name, versions.get(name, ""), build, host if tries else None) for name in names]
     if "json" in scanned.values:
         facts = {"python": sys.executable, "devices": num_devices, "vendor": vendor}
         told = {"frameworks": [asdict(each) for each in seen], "problems": [asdict(each) for each in wrong]}
@@ -130,10 +130,10 @@ def _print(seen: Sequence[Seen], wrong: Sequence[Problem], num_devices: int, ven
         print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
 
 
-def _row(each: Seen) -> tuple[str, str, str, str]:
-    last = each.note if each.version or each.note else each.install
-    if each.import_seconds is not None:
-        last = f"{last + ', ' if last else ''}imported in {each.import_seconds} s"
-    elif each.import_error:
-        last = f"import fails: {each.import_error}"
-    return each.name, each.version or "-", each.tested, last
+def _row(framework: Seen) -> tuple[str, str, str, str]:
+    last = framework.note if framework.version or framework.note else framework.install
+    if framework.import_seconds is not None:
+        last = f"{last + ', ' if last else ''}imported in {framework.import_seconds} s"
+    elif framework.import_error:
+        last = f"import fails: {framework.import_error}"
+    return framework.name, framework.version or "-", framework.tested, last

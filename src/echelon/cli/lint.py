@@ -110,9 +110,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _refuse_contradictions(files: list[str], values: dict[str, str]) -> None:
-    if "diff" in values and (given := [name for name in ("json", "format") if name in values]):
+    if "diff" in values and (formats := [name for name in ("json", "format") if name in values]):
         raise UsageError(
-            f"--diff prints a difference, but --{given[0]} prints findings", hint=f"remove --{given[0]} or --diff"
+            f"--diff prints a difference, but --{formats[0]} prints findings", hint=f"remove --{formats[0]} or --diff"
         )
     if "fix" in values and "diff" not in values and "-" in files:
         raise UsageError("--fix writes files, but standard input is not a file", hint="echelon lint --diff -")
@@ -186,8 +186,8 @@ def _where(host: Host) -> Machine | None:
     from echelon.machines import load
     from echelon.machines.detect import recognise
 
-    found = recognise(host.environ, host, socket.gethostname()).found
-    return load.find(found.machine_name, host.environ) if found is not None else None
+    detected = recognise(host.environ, host, socket.gethostname()).found
+    return load.find(detected.machine_name, host.environ) if detected is not None else None
 
 
 def _read(name: str) -> bytes:

@@ -31,11 +31,11 @@ def say_worst(command: Command, *, scale: str = "off", run_directory: str = "") 
         return  # another part of the start decides whether the script can be read
     from echelon.lint.scripts import mistakes
 
-    found = mistakes(path, source, is_scaled=scale != "off")
-    if found:
-        worst, more = found[0], f", and {len(found) - 1} more" if len(found) > 1 else ""
-        what = f"{worst.severity} {worst.code} in {path}:{worst.line}: {worst.message}{more}"
-        say(f"lint: {what}; echelon lint {shlex.quote(path)}")
+    findings = mistakes(path, source, is_scaled=scale != "off")
+    if findings:
+        worst, more = findings[0], f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+        summary = f"{worst.severity} {worst.code} in {path}:{worst.line}: {worst.message}{more}"
+        say(f"lint: {summary}; echelon lint {shlex.quote(path)}")
 
 
 def _source(command: Command) -> str:
@@ -47,7 +47,7 @@ def _source(command: Command) -> str:
     from echelon.script.find import resolve
 
     try:
-        found = resolve(command.target, module=True, cwd=os.getcwd(), search_path=sys.path[1:])
+        script = resolve(command.target, module=True, cwd=os.getcwd(), search_path=sys.path[1:])
     except EchelonError:
         return ""  # the run itself reports this
-    return os.path.relpath(found.path) if found.path and found.path.endswith(".py") else ""
+    return os.path.relpath(script.path) if script.path and script.path.endswith(".py") else ""

@@ -160,13 +160,13 @@ def _allocation(host: Host) -> Allocation | None:
     """Return the allocation to survey; None outside of a job, and inside of a task of a step."""
     from echelon.slurm import allocation, gres
 
-    found = allocation.read(host.environ, partial(gres.ask, host))
-    if found is None or found.is_task:
+    allocated = allocation.read(host.environ, partial(gres.ask, host))
+    if allocated is None or allocated.is_task:
         return None
     if shutil.which("srun", path=host.environ.get("PATH")) is None:
         say("note: there is no srun here (this may be a container): echelon checks only this node")
         return None
-    return found
+    return allocated
 
 
 def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
@@ -195,8 +195,8 @@ def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
         return load.find(name, host.environ)
     if not is_job and not host.environ.get("ECHELON_MACHINE"):
         return None
-    found = detect(host.environ, host, socket.gethostname())
-    return load.find(found.machine_name, host.environ) if found is not None else None
+    detected = detect(host.environ, host, socket.gethostname())
+    return load.find(detected.machine_name, host.environ) if detected is not None else None
 
 
 def _wanted(question: Question, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:
@@ -230,9 +230,9 @@ def _wanted(question: Question, machine: Machine | None, allocation: Allocation 
 
 
 def _kind(machine: Machine, partition: str) -> tuple[NodeType | None, bool]:
-    found = next((row for row in machine.partitions if row.name == partition), None)
-    if found is not None:
-        return machine.node_type(found), found.whole_nodes
+    partition_row = next((row for row in machine.partitions if row.name == partition), None)
+    if partition_row is not None:
+        return machine.node_type(partition_row), partition_row.whole_nodes
     with_devices = [kind for kind in machine.node_types if kind.num_devices]
     return (with_devices[0] if len(with_devices) == 1 else None), False
 
@@ -256,9 +256,9 @@ def _planned(plan: Plan, host: Host) -> Allocation | None:
     """Return the allocation as the plan has it, without asking the scheduler again."""
     from echelon.slurm import allocation
 
-    found = allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
+    allocated = allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
     devices = (plan.devices_per_node,) * len(plan.nodes) if plan.devices_per_node else ()
-    return replace(found, nodes=plan.nodes, devices=devices) if found is not None else None
+    return replace(allocated, nodes=plan.nodes, devices=devices) if allocated is not None else None
 
 
 def before_run(*, level: str, ranks_per_node: int, exclude_bad: bool, host: Host) -> BeforeRun:

@@ -189,8 +189,8 @@ def scan_all(arguments: Sequence[str], options: Sequence[Option], *, command: st
     rest = tuple(arguments)
     while rest:
         scanned = scan(rest, options, command=command)
-        for key, found in scanned.values.items():
-            values.setdefault(key, []).extend(found)
+        for key, texts in scanned.values.items():
+            values.setdefault(key, []).extend(texts)
         words += scanned.rest if scanned.is_program else scanned.rest[:1]
         rest = () if scanned.is_program else scanned.rest[1:]
     return Scanned(values=values, rest=tuple(words), is_program=False)

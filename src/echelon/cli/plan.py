@@ -108,14 +108,14 @@ def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: d
 def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
     """Print a booking, one line for each decision."""
     reasons = booking.reasons
-    what = max(len(reason.what) for reason in reasons)
+    name_width = max(len(reason.what) for reason in reasons)
     value = max(len(reason.value) for reason in reasons)
     for reason in reasons:
         why = how if reason.what == "machine" and not with_reasons else reason.why
-        line = f"{reason.what:<{what}}  {reason.value:<{value}}"
+        line = f"{reason.what:<{name_width}}  {reason.value:<{value}}"
         print_table(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
     if booking.batch_per_rank:
-        print(f"{'batch per rank':<{what}}  {booking.batch_per_rank}")
+        print(f"{'batch per rank':<{name_width}}  {booking.batch_per_rank}")
     if not with_reasons:
         return
     print("\nenvironment of each rank (your own value of a name always wins):")

@@ -31,16 +31,16 @@ def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Hos
         return plan
     from echelon.cli.nodes import before_run
 
-    found = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=excludes, host=host)
-    if found.is_refused:
+    before = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=excludes, host=host)
+    if before.is_refused:
         raise UsageError(
-            found.line.removeprefix("error").lstrip(": "),
+            before.line.removeprefix("error").lstrip(": "),
             hint="echelon check shows all findings; echelon run --check off … starts anyway",
         )
-    if found.left_out:
-        plan = _without(job, found, host)
-    if found.line:
-        say(f"check: {found.line}")
+    if before.left_out:
+        plan = _without(job, before, host)
+    if before.line:
+        say(f"check: {before.line}")
     return plan
 
 
@@ -70,10 +70,10 @@ def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
 
 def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
     """Return the level that the options or the environment set; empty: none."""
-    given = values.get("check", [])
-    level = given[-1] if given else host.environ.get(VARIABLE, "")
-    if level not in CHECKS and (level or given):
-        name = "--check " if given else f"{VARIABLE}="
+    levels = values.get("check", [])
+    level = levels[-1] if levels else host.environ.get(VARIABLE, "")
+    if level not in CHECKS and (level or levels):
+        name = "--check " if levels else f"{VARIABLE}="
         raise UsageError(
             f"{name}{level or repr('')}: the choices are {', '.join(CHECKS)}", hint="echelon run --check fast …"
         )
@@ -102,15 +102,15 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
     return level, excludes
 
 
-def _without(job: Job, found: BeforeRun, host: Host) -> Plan:
+def _without(job: Job, before: BeforeRun, host: Host) -> Plan:
     """Plan again for the nodes that remain; the step excludes the others."""
     from echelon.environment.hostlist import compress
     from echelon.launch.prepare import prepare
     from echelon.slurm import allocation
 
-    plan = prepare(job, _Elsewhere(allocation.without(host.environ, found.left_out)))
-    bad = compress(found.left_out)
-    say(f"check: continues without {bad}: {found.why_left_out}")
+    plan = prepare(job, _Elsewhere(allocation.without(host.environ, before.left_out)))
+    bad = compress(before.left_out)
+    say(f"check: continues without {bad}: {before.why_left_out}")
     return replace(plan, step=(*plan.step, f"--exclude={bad}"))
 
 

@@ -144,11 +144,11 @@ def _print_steps(steps: list[dict[str, Any]], num_ranks: int) -> None:
 
 
 def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
-    one, other = seconds["one"], seconds["other"]
-    if one is None or other is None:
+    single, several = seconds["one"], seconds["other"]
+    if single is None or several is None:
         return  # too few steps, or steps that are too short
-    ratio = f"{one / other:.1f} times as fast" if one >= other else f"{other / one:.1f} times as long"
-    print(f"  a step takes {_duration(one)} on 1 rank and {_duration(other)} on {num_ranks}: {ratio}")
+    ratio = f"{single / several:.1f} times as fast" if single >= several else f"{several / single:.1f} times as long"
+    print(f"  a step takes {_duration(single)} on 1 rank and {_duration(several)} on {num_ranks}: {ratio}")
 
 
 def _duration(seconds: float) -> str:

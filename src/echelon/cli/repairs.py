@@ -43,14 +43,14 @@ def make(
 
 def _say(repaired: Repaired, *, writes: bool) -> None:
     counts = Counter(finding.code for finding in repaired.findings)
-    what = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
+    codes = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
     some = f"{len(repaired.findings)} repair{'s' if len(repaired.findings) != 1 else ''}"
     if not counts:
         say("no repair is certain")
     elif writes:
-        say(f"{some}: {what}")
+        say(f"{some}: {codes}")
     else:
-        say(f"{some} for --fix: {what}")
+        say(f"{some} for --fix: {codes}")
 
 
 def write(path: str, source: bytes) -> None:

@@ -94,15 +94,15 @@ def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
     if "machine" in values:
         return load.find(values["machine"], host.environ), "as asked"
     recognition = recognise(host.environ, host, socket.gethostname())
-    found = recognition.found
-    if found is None:
+    detected = recognition.found
+    if detected is None:
         known = ", ".join(sorted(load.load_all(host.environ)))
         remarks = "".join(f" ({remark})" for remark in recognition.remarks)
         raise UsageError(
             f"echelon does not know this machine; the known machines are {known}{remarks}",
             hint="--machine NAME   or, where Slurm is installed: echelon machines learn",
         )
-    return load.find(found.machine_name, host.environ), found.how
+    return load.find(detected.machine_name, host.environ), detected.how
 
 
 def successor(machine: Machine, host: Host) -> Machine | None:

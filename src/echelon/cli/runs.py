@@ -51,12 +51,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def table(found: list[Run]) -> str:
+def table(runs: list[Run]) -> str:
     """Return a line for each run: name, state, start, duration, ranks, size."""
     from echelon.launch.console import duration
 
     lines = [("run", "state", "began", "took", "ranks", "size")]
-    for run in found:
+    for run in runs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
         took = duration(run.seconds) if run.seconds is not None else "–"
         lines.append((run.name, run.state, began, took, str(run.num_ranks or "–"), size(run.num_bytes)))

@@ -191,27 +191,27 @@ def _matrix(node: Node) -> list[str]:
     return [*columns(["", *(str(device.number) for device in node.devices)], rows), *legend]
 
 
-def relation(node: Node, one: Device, other: Device) -> str:
+def relation(node: Node, device: Device, other: Device) -> str:
     """Return the connection of two devices in the abbreviations of the vendors' own tools."""
-    if one.number == other.number:
+    if device.number == other.number:
         return "X"
     direct = {frozenset(link[:2]): link for link in node.device_links}
-    link = direct.get(frozenset((one.number, other.number)))
+    link = direct.get(frozenset((device.number, other.number)))
     if link:
         return f"{'XG' if link[2] == 'xgmi' else 'NV'}{link[3] or ''}"
-    if one.vendor == "amd" and _is_reached(one.number, other.number, direct):
+    if device.vendor == "amd" and _is_reached(device.number, other.number, direct):
         return "XG*"
-    return _over_pci(one, other)
+    return _over_pci(device, other)
 
 
-def _over_pci(one: Device, other: Device) -> str:
-    shared = os.path.commonpath([one.pci_path, other.pci_path]) if one.pci_path and other.pci_path else ""
+def _over_pci(device: Device, other: Device) -> str:
+    shared = os.path.commonpath([device.pci_path, other.pci_path]) if device.pci_path and other.pci_path else ""
     if shared:
         # pci0000:00/0000:00:01.1/0000:01:00.0: the root complex, its port, then a switch
         return "PIX" if "/" in shared else "PHB"
-    if one.numa < 0 or other.numa < 0:
+    if device.numa < 0 or other.numa < 0:
         return UNKNOWN
-    return "NODE" if one.numa == other.numa else "SYS"
+    return "NODE" if device.numa == other.numa else "SYS"
 
 
 def _is_reached(start: int, end: int, links: Iterable[frozenset[int]]) -> bool:

@@ -98,13 +98,13 @@ def _columns(node: Node) -> list[Column]:
     """Return the domains with cores, by socket; a domain without cores becomes a note at the nearest domain."""
     numbers = sorted({cpu.numa for cpu in node.cpus}) or [NOT_KNOWN]
     homes = {device.number: _home(node, device.numa, numbers) for device in node.devices}
-    found = []
+    columns = []
     for number in numbers:
         mine = [cpu for cpu in node.cpus if cpu.numa == number and cpu.number == cpu.core]
         caches: dict[int, list[Cpu]] = {}
         for cpu in mine:
             caches.setdefault(cpu.cache, []).append(cpu)
-        found.append(
+        columns.append(
             Column(
                 number=number,
                 socket=min((cpu.socket for cpu in mine), default=0),
@@ -119,7 +119,7 @@ def _columns(node: Node) -> list[Column]:
                 ],
             )
         )
-    return sorted(found, key=lambda column: (column.socket, column.number))
+    return sorted(columns, key=lambda column: (column.socket, column.number))
 
 
 def _cores(cpus: list[Cpu]) -> str:
@@ -232,8 +232,8 @@ def _links(node: Node, centres: dict[int, float], y: float) -> tuple[list[str], 
         ), 46.0
     spans = [abs(centres[one] - centres[other]) for one, other, _, _ in links]
     parts: list[str] = []
-    for (one, other, _, count), span in sorted(zip(links, spans, strict=True), key=lambda pair: -pair[1]):
-        low, high = sorted((centres[one], centres[other]))
+    for (first, second, _, count), span in sorted(zip(links, spans, strict=True), key=lambda pair: -pair[1]):
+        low, high = sorted((centres[first], centres[second]))
         dip = y + _depth(span) * 4 / 3
         shift = 5.0 * (1 if low < high else 0)
         path = f"M{low + shift:g} {y:g}C{low + shift:g} {dip:g} {high - shift:g} {dip:g} {high - shift:g} {y:g}"

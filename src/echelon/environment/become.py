@@ -191,9 +191,9 @@ def _refused(program: list[str], environment: Mapping[str, str], error: OSError)
 def _find(name: str, environment: Mapping[str, str]) -> str:
     """Return the first file that the name may mean; executable files come first."""
     folders = [""] if os.sep in name else os.get_exec_path(environment)
-    found = [path for path in (os.path.join(folder, name) for folder in folders) if os.path.exists(path)]
-    runnable = [path for path in found if os.access(path, os.X_OK) and not os.path.isdir(path)]
-    return (runnable or found or [""])[0]
+    paths = [path for path in (os.path.join(folder, name) for folder in folders) if os.path.exists(path)]
+    runnable = [path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)]
+    return (runnable or paths or [""])[0]
 
 
 def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:

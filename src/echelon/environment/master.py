@@ -47,10 +47,10 @@ def is_here(host: str) -> bool:
     import socket  # only rank 0 of an MPI job over several nodes reaches this line
 
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        address_infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in address_infos:
         with socket.socket(family, kind, protocol) as probe:
             try:
                 probe.bind(address)

@@ -32,5 +32,5 @@ def number(environ: Mapping[str, str], *names: str) -> int:
 
 def optional(environ: Mapping[str, str], *names: str) -> int | None:
     """Return the first variable with a value as a number; None if all are missing."""
-    found = [name for name in names if environ.get(name)]
-    return number(environ, found[0]) if found else None
+    present_names = [name for name in names if environ.get(name)]
+    return number(environ, present_names[0]) if present_names else None

@@ -29,9 +29,9 @@ def has_colour(stream: IO[str] | None, environ: Mapping[str, str]) -> bool:
     return moves_cursor(stream, environ) and not environ.get("NO_COLOR")
 
 
-def paint(text: str, what: str, *, with_colour: bool) -> str:
+def paint(text: str, role: str, *, with_colour: bool) -> str:
     """Return the text in the colour of its role."""
-    return f"\033[{CODES[what]}m{text}\033[0m" if with_colour else text
+    return f"\033[{CODES[role]}m{text}\033[0m" if with_colour else text
 
 
 def columns() -> int:

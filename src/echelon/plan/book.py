@@ -86,8 +86,8 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
 
 def refuse_missing_account(booking: Booking, machine: Machine, groups: tuple[str, ...] = ()) -> None:
     """Raise UsageError if the site requires an account or a QOS, and none was given."""
-    for option, rule, given in (("--account", machine.account, booking.account), ("--qos", machine.qos, booking.qos)):
-        if rule == "required" and not given:
+    for option, rule, value in (("--account", machine.account, booking.account), ("--qos", machine.qos, booking.qos)):
+        if rule == "required" and not value:
             known = f"; you belong to {', '.join(groups)}" if groups and option == "--account" else ""
             name = (groups or ("NAME",))[0] if option == "--account" else "NAME"
             raise UsageError(
@@ -159,8 +159,8 @@ def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
             "and are billed"
         )
     if kind.num_chips and kind.num_devices and kind.num_devices > kind.num_chips:
-        each = kind.num_devices // kind.num_chips
-        return f"one {kind.chip} is {each} devices"
+        devices_per_chip = kind.num_devices // kind.num_chips
+        return f"one {kind.chip} is {devices_per_chip} devices"
     return f"{kind.chip}"
 
 

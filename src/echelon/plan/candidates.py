@@ -39,7 +39,7 @@ class Candidate:
 def candidates(request: Request, machine: Machine, today: date) -> list[Candidate]:
     """Return every partition of the machine, judged for the request."""
     request = counted(request)
-    found = []
+    judged = []
     impossible: UsageError | None = None
     for partition in machine.partitions:
         kind = machine.node_type(partition)
@@ -53,10 +53,10 @@ def candidates(request: Request, machine: Machine, today: date) -> list[Candidat
             impossible = error
             continue
         case = Case(request=request, partition=partition, kind=kind, laid=laid, today=today)
-        found.append(_candidate(case, machine))
-    if impossible is not None and not found:
+        judged.append(_candidate(case, machine))
+    if impossible is not None and not judged:
         raise impossible
-    return found
+    return judged
 
 
 def _candidate(case: Case, machine: Machine) -> Candidate:
@@ -93,12 +93,12 @@ def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candi
 
 
 def _named(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
-    found = [candidate for candidate in judged if candidate.partition.name == request.partition]
-    if not found:
+    matches = [candidate for candidate in judged if candidate.partition.name == request.partition]
+    if not matches:
         raise unknown_partition(request.partition, machine)
-    if found[0].objections:
-        raise _refusal(machine, found[0], judged)
-    return found[0]
+    if matches[0].objections:
+        raise _refusal(machine, matches[0], judged)
+    return matches[0]
 
 
 def unknown_partition(name: str, machine: Machine) -> Misfit:
@@ -201,14 +201,14 @@ def _reach(candidate: Candidate) -> int:
 
 def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Machine) -> str:
     """Say why a partition does not fit."""
-    found = [candidate for candidate in judged if candidate.partition.name == name]
-    if not found:
+    matches = [candidate for candidate in judged if candidate.partition.name == name]
+    if not matches:
         import difflib
 
         names = [candidate.partition.name for candidate in judged]
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise UsageError(unknown_partition(name, machine).message, hint=f"--why-not {near[0]}" if near else "")
-    other = found[0]
+    other = matches[0]
     if other.objections:
         return "; ".join(f"{objection} ({objection.source})" for objection in other.objections)
     if other is chosen:

@@ -22,18 +22,18 @@ def counted(request: Request) -> Request:
     return replace(request, num_nodes=devices // per_node)
 
 
-def _contradiction(devices: int, nodes: int, each: int) -> Misfit:
+def _contradiction(devices: int, nodes: int, share: int) -> Misfit:
     ways: list[Way] = []
     if nodes:
-        ways.append(way(num_devices=each * nodes))
+        ways.append(way(num_devices=share * nodes))
         if devices % nodes == 0:
             ways.append(way(devices_per_node=devices // nodes))
-        product = f"--nodes {nodes} × --gpus-per-node {each} make {nodes * each} GPUs"
+        product = f"--nodes {nodes} × --gpus-per-node {share} make {nodes * share} GPUs"
         return Misfit(f"{product}, but --gpus asks for {devices}", ways=tuple(ways), num_shown=2)
-    below, above = devices - devices % each, devices + each - devices % each
+    below, above = devices - devices % share, devices + share - devices % share
     ways += [way(num_devices=number) for number in (below, above) if number]
-    ways += [way(devices_per_node=number) for number in range(min(each, devices), 0, -1) if devices % number == 0][:1]
-    return Misfit(f"--gpus {devices} is not a multiple of --gpus-per-node {each}", ways=tuple(ways), num_shown=2)
+    ways += [way(devices_per_node=number) for number in range(min(share, devices), 0, -1) if devices % number == 0][:1]
+    return Misfit(f"--gpus {devices} is not a multiple of --gpus-per-node {share}", ways=tuple(ways), num_shown=2)
 
 
 def changed(request: Request, changes: Sequence[Change]) -> Request:

@@ -51,10 +51,10 @@ Check = Callable[[Case], "Broken | None"]
 
 def objections(case: Case) -> tuple[Objection, ...]:
     """Return all limits of the partition that the request breaks."""
-    found = [check(case) for check in CHECKS]
+    broken = [check(case) for check in CHECKS]
     return tuple(
         Objection(limit=limit, asked=asked, changes=changes, source=case.partition.source)
-        for limit, asked, changes in filter(None, found)
+        for limit, asked, changes in filter(None, broken)
     )
 
 
@@ -92,8 +92,8 @@ def _most_nodes(case: Case) -> Broken | None:
     if most is None or case.laid.num_nodes <= most:
         return None
     devices = case.kind.num_devices
-    each = f" of {devices} devices" if devices else ""
-    return f"at most {_nodes(most)}{each}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, most)
+    of_devices = f" of {devices} devices" if devices else ""
+    return f"at most {_nodes(most)}{of_devices}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, most)
 
 
 def _least_nodes(case: Case) -> Broken | None:

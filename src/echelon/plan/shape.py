@@ -171,8 +171,8 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
 def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
     """Say where the memory of a node comes from."""
     if kind.memory_follows_devices:
-        each = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
-        return f"left out: Slurm gives {each}with each device here"
+        amount = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
+        return f"left out: Slurm gives {amount}with each device here"
     if request.memory_bytes_per_node:
         return "as asked"
     if request.memory_bytes_per_device:

@@ -99,9 +99,9 @@ def _refuse_other_number(environ: Mapping[str, str], count: str, node_list: str,
         )
 
 
-def _disagree(what: str) -> UsageError:
+def _disagree(contradiction: str) -> UsageError:
     return UsageError(
-        f"Slurm's variables disagree: {what}",
+        f"Slurm's variables disagree: {contradiction}",
         hint="start again from the job's own shell: sbatch, salloc or srun set them; export none of them yourself",
     )
 

@@ -95,19 +95,19 @@ def _ask(host: Host, argv: tuple[str, ...], seconds: float) -> str:
 
 def read_config(text: str) -> SiteConfig:
     """Parse `scontrol show config`, whose lines are `ClusterName             = lumi`."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
-            found.setdefault(key.strip().lower(), "" if value.strip() == "(null)" else value.strip())
-    enforced = set(found.get("accountingstorageenforce", "").lower().split(","))
+            settings.setdefault(key.strip().lower(), "" if value.strip() == "(null)" else value.strip())
+    enforced = set(settings.get("accountingstorageenforce", "").lower().split(","))
     return SiteConfig(
-        cluster=found.get("clustername", ""),
-        version=found.get("slurm_version", ""),
+        cluster=settings.get("clustername", ""),
+        version=settings.get("slurm_version", ""),
         requires_account=bool(enforced & {"associations", "limits", "qos", "safe", "wckeys", "all"}),
         enforces_qos=bool(enforced & {"qos", "all"}),
-        selects_tres="cons_tres" in found.get("selecttype", ""),
-        node_folder=found.get("tmpfs", ""),
+        selects_tres="cons_tres" in settings.get("selecttype", ""),
+        node_folder=settings.get("tmpfs", ""),
     )
 
 

@@ -59,10 +59,10 @@ def read_sinfo(text: str) -> list[SiteNode]:
 
 def _fields(record: str) -> dict[str, str]:
     """Return the fields of a record; the first of a name counts, because a Reason may contain anything."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for key, value in re.findall(r"(?:^|\s)(\w+)=(\S*)", record):
-        found.setdefault(key, value)
-    return found
+        fields.setdefault(key, value)
+    return fields
 
 
 def _node(fields: dict[str, str]) -> SiteNode | None:
@@ -100,15 +100,15 @@ def _reserved(text: str, threads: int) -> tuple[int, ...]:
 
 def _gres(text: str) -> list[tuple[str, int]]:
     """Parse gres such as gpu:mi250:8(S:0-3),gpu:a100_1g.5gb:7(S:0),nvme:3600 into names and counts."""
-    found = []
+    counts = []
     for item in _words(re.sub(r"\([^)]*\)", "", text)):
         name, colon, count = item.rpartition(":")
         if colon and re.fullmatch(r"\d+[KMGT]?", count):
             if digits.is_number(count):
-                found.append((name.removesuffix(":no_consume"), int(count)))
+                counts.append((name.removesuffix(":no_consume"), int(count)))
         else:
-            found.append((item, 1))
-    return [(name, count) for name, count in found if count]
+            counts.append((item, 1))
+    return [(name, count) for name, count in counts if count]
 
 
 def _words(text: str) -> list[str]:

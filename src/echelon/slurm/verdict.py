@@ -22,10 +22,10 @@ class Verdict:
 
 def why_ended(said: str, host: Host) -> Verdict | None:
     """Return Slurm's reason, from srun's output or from the job's state; None if there is none."""
-    found = from_srun(said)
-    if found == CANCELLED and _is_running(host):
+    verdict = from_srun(said)
+    if verdict == CANCELLED and _is_running(host):
         return Verdict(text="the step was cancelled, but the job continues", is_node_failure=False)
-    return found or _from_state(host)
+    return verdict or _from_state(host)
 
 
 # slurmstepd: error: *** STEP 7.0 ON nid005000 CANCELLED AT 2026-11-21T05:37:12 DUE TO TIME LIMIT ***

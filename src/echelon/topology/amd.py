@@ -28,10 +28,10 @@ class _KfdNode(NamedTuple):
 def read(root: str) -> Tuple[Tuple[Device, ...], Tuple[Link, ...]]:
     """Return the devices in HIP's order, hidden ones included, and the xGMI links between them."""
     folder = os.path.join(root, _NODES)
-    found = [node for number in files.numbers(folder) if (node := _node(folder, number)) is not None]
-    addresses = _addresses(root, found)
-    links = _links(folder, {node.number: index for index, node in enumerate(found)}, found)
-    devices = [_device(root, folder, node, index, addresses[index]) for index, node in enumerate(found)]
+    nodes = [node for number in files.numbers(folder) if (node := _node(folder, number)) is not None]
+    addresses = _addresses(root, nodes)
+    links = _links(folder, {node.number: index for index, node in enumerate(nodes)}, nodes)
+    devices = [_device(root, folder, node, index, addresses[index]) for index, node in enumerate(nodes)]
     chips = _chips(devices, links)
     return tuple(device._replace(chip=chips[device.number]) for device in devices), links
 
@@ -81,9 +81,9 @@ def _memory_bytes(folder: str) -> int:
     return sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFERS)
 
 
-def _addresses(root: str, found: List[_KfdNode]) -> List[str]:
+def _addresses(root: str, nodes: List[_KfdNode]) -> List[str]:
     """Return the PCI address of each device; for hidden devices, use the driver's order."""
-    known = [_address(root, node.properties) for node in found]
+    known = [_address(root, node.properties) for node in nodes]
     if all(known):
         return known
     bound = sorted(name for name in files.names(os.path.join(root, _DRIVER)) if pci.is_address(name))
@@ -101,18 +101,18 @@ def _address(root: str, properties: Dict[str, int]) -> str:
     return address if os.path.exists(os.path.join(root, "sys/bus/pci/devices", address)) else f"{slot}.0"
 
 
-def _links(folder: str, index_of: Dict[int, int], found: List[_KfdNode]) -> Tuple[Link, ...]:
+def _links(folder: str, index_of: Dict[int, int], nodes: List[_KfdNode]) -> Tuple[Link, ...]:
     """Return the direct xGMI links; KFD lists links over other devices too, with a greater weight."""
     links: Dict[Tuple[int, int], int] = {}
-    for node in found:
+    for node in nodes:
         place = os.path.join(folder, str(node.number), "io_links")
         for number in files.numbers(place):
             link = _properties(os.path.join(place, str(number)))
-            one, other = index_of.get(link.get("node_from", -1)), index_of.get(link.get("node_to", -1))
-            if one is None or other is None or one == other:
+            first, second = index_of.get(link.get("node_from", -1)), index_of.get(link.get("node_to", -1))
+            if first is None or second is None or first == second:
                 continue
             if link.get("type") == _XGMI and 0 < link.get("weight", 0) <= _ONE_HOP:
-                pair = (min(one, other), max(one, other))
+                pair = (min(first, second), max(first, second))
                 links[pair] = max(links.get(pair, 0), _num_links(link))
     return tuple((one, other, "xgmi", count) for (one, other), count in sorted(links.items()))
 
@@ -131,7 +131,7 @@ def _chips(devices: List[Device], links: Tuple[Link, ...]) -> List[int]:
         for key in (("pci", device.pci), ("uuid", device.uuid)):
             if key[1]:
                 chips[device.number] = min(chips[device.number], first_with.setdefault(key, device.number))
-    for one, other, _, count in links:
-        if count >= _LINKS_WITHIN_CHIP and devices[one].model == devices[other].model == _DUAL_DIE:
-            chips[other] = min(chips[one], chips[other])
+    for first, second, _, count in links:
+        if count >= _LINKS_WITHIN_CHIP and devices[first].model == devices[second].model == _DUAL_DIE:
+            chips[second] = min(chips[first], chips[second])
     return chips

@@ -84,11 +84,11 @@ def _cores(node: Node, allowed: Iterable[int], reserved: Iterable[int]) -> List[
         core = core_of.get(number, number)
         if core not in not_ours:
             threads.setdefault(core, []).append(number)
-    found = []
+    cores = []
     for numbers in threads.values():
         cpu = known.get(numbers[0])
-        found.append(_Core(tuple(numbers), cpu.numa if cpu else -1, cpu.cache if cpu else -1))
-    return sorted(found)
+        cores.append(_Core(tuple(numbers), cpu.numa if cpu else -1, cpu.cache if cpu else -1))
+    return sorted(cores)
 
 
 def _turn(device: Optional[Device], rank: int) -> Tuple[bool, bool, int, int]:

@@ -9,12 +9,12 @@ MOST_CPUS = 1 << 16  # Linux has at most 8192; a longer list is invalid
 
 def parse_cpu_list(text: str) -> Tuple[int, ...]:
     """Parse a list such as 0-3,8; ignore parts that are no number or range."""
-    found: Set[int] = set()
+    numbers: Set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
         if _is_number(low) and (not high or _is_number(high)):
-            found.update(range(int(low), int(high or low) + 1))
-    return tuple(sorted(found))
+            numbers.update(range(int(low), int(high or low) + 1))
+    return tuple(sorted(numbers))
 
 
 def _is_number(word: str) -> bool:

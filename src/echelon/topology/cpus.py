@@ -79,9 +79,9 @@ def read_cpus(root: str, domain_of: Dict[int, int]) -> Tuple[Cpu, ...]:
 def _listed(place: str, number: int, *names: str) -> Tuple[int, ...]:
     """Return the threads in the first of these files that contains thread `number`."""
     for name in names:
-        found = parse_cpu_list(files.text(os.path.join(place, name)))
-        if number in found:
-            return found
+        threads = parse_cpu_list(files.text(os.path.join(place, name)))
+        if number in threads:
+            return threads
     return ()
 
 
@@ -117,17 +117,17 @@ def _allowed_of_status(status: str) -> Tuple[int, ...]:
 
 def _cpusets(root: str) -> List[Set[int]]:
     """Return the threads that each cpuset cgroup of this process leaves."""
-    found = []
+    cpusets = []
     for line in files.text(os.path.join(root, "proc/self/cgroup")).splitlines():
         # 0::/system.slice/slurmstepd.scope/job_7   (v2)   or   3:cpuset:/slurm/uid_1/job_7   (v1)
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
-            found.append(_cpuset(os.path.join(root, "sys/fs/cgroup"), path, "cpuset.cpus.effective"))
+            cpusets.append(_cpuset(os.path.join(root, "sys/fs/cgroup"), path, "cpuset.cpus.effective"))
         elif "cpuset" in controllers.split(","):
             mount = os.path.join(root, "sys/fs/cgroup/cpuset")
-            found.append(_cpuset(mount, path, "cpuset.effective_cpus", "cpuset.cpus"))
-    return [cpus for cpus in found if cpus]
+            cpusets.append(_cpuset(mount, path, "cpuset.effective_cpus", "cpuset.cpus"))
+    return [cpus for cpus in cpusets if cpus]
 
 
 def _cpuset(mount: str, path: str, *names: str) -> Set[int]:

@@ -9,12 +9,12 @@ LOCAL, REMOTE = 10, 20  # the kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE
 _FAST = ("slingshot", "infiniband")
 
 
-def between(node: Node, one: int, other: int) -> int:
+def between(node: Node, first: int, second: int) -> int:
     """Return the distance of two NUMA domains; the kernel's defaults without a table, 0 if a domain is unknown."""
-    if one < 0 or other < 0:
+    if first < 0 or second < 0:
         return 0
-    listed = node.numa_distances.get(one, {}).get(other, 0) or node.numa_distances.get(other, {}).get(one, 0)
-    return listed or (LOCAL if one == other else REMOTE)
+    listed = node.numa_distances.get(first, {}).get(second, 0) or node.numa_distances.get(second, {}).get(first, 0)
+    return listed or (LOCAL if first == second else REMOTE)
 
 
 def distance(node: Node, cpus: Iterable[int], device: Optional[Device]) -> int:
@@ -27,8 +27,8 @@ def distance(node: Node, cpus: Iterable[int], device: Optional[Device]) -> int:
             return 0
         return LOCAL if set(threads) <= set(device.local_cpus) else REMOTE
     domain_of: Dict[int, int] = {cpu.number: cpu.numa for cpu in node.cpus}
-    found = {between(node, domain, device.numa) for domain in {domain_of.get(thread, -1) for thread in threads}}
-    return 0 if 0 in found else max(found)
+    distances = {between(node, domain, device.numa) for domain in {domain_of.get(thread, -1) for thread in threads}}
+    return 0 if 0 in distances else max(distances)
 
 
 def nearest_nic(node: Node, device: Device) -> Optional[Nic]:

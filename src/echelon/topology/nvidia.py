@@ -114,11 +114,11 @@ def _links(cards: List[_Card], first: Dict[str, int]) -> Tuple[Link, ...]:
     """Return the NVLinks between whole cards; behind a switch, each card reaches every other with all of its links."""
     links: List[Link] = []
     whole = [card for card in cards if card.nvml and not card.nvml.instances]
-    for index, one in enumerate(whole):
-        for other in whole[index + 1 :]:
-            ours, theirs = (card.nvml.num_links_to if card.nvml else {} for card in (one, other))
-            direct = max(ours.get(other.address, 0), theirs.get(one.address, 0))
+    for index, this_card in enumerate(whole):
+        for other_card in whole[index + 1 :]:
+            ours, theirs = (card.nvml.num_links_to if card.nvml else {} for card in (this_card, other_card))
+            direct = max(ours.get(other_card.address, 0), theirs.get(this_card.address, 0))
             count = direct or min(ours.get("switch", 0), theirs.get("switch", 0))
             if count:
-                links.append((first[one.address], first[other.address], "nvlink", count))
+                links.append((first[this_card.address], first[other_card.address], "nvlink", count))
     return tuple(links)

@@ -45,8 +45,8 @@ def read(library: Any) -> Dict[str, Card]:
         return {}
     try:
         handles = [_ask(library, "nvmlDeviceGetHandleByIndex", index) for index in range(_count(library))]
-        found = {_address(library, handle): _card(library, handle) for handle in handles if handle is not None}
-        return {address: card for address, card in found.items() if address}
+        cards = {_address(library, handle): _card(library, handle) for handle in handles if handle is not None}
+        return {address: card for address, card in cards.items() if address}
     finally:
         _ask(library, "nvmlShutdown")  # device files must not stay open: ranks are forked
 
@@ -93,8 +93,8 @@ def _instances(library: Any, handle: Any) -> List[Instance]:
     if not mode or mode[0] != 1:
         return []
     most = _ask(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    found = [_ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
-    return [_instance(library, instance) for instance in found if instance is not None]
+    instances = [_ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
+    return [_instance(library, instance) for instance in instances if instance is not None]
 
 
 def _instance(library: Any, handle: Any) -> Instance:

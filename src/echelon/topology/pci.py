@@ -66,9 +66,9 @@ def normal(address: str) -> str:
         return ""
 
 
-def num_shared(one: str, other: str) -> int:
+def num_shared(path: str, other: str) -> int:
     """Return the number of steps that two paths from the root share; 0: not even the root complex."""
-    left, right = one.split("/"), other.split("/")
+    left, right = path.split("/"), other.split("/")
     steps = 0
     while steps < min(len(left), len(right)) and left[steps] and left[steps] == right[steps]:
         steps += 1

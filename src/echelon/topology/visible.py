@@ -35,8 +35,8 @@ def _filtered(text: Optional[str], seen: Sequence[Device]) -> List[Device]:
 def _named(word: str, seen: Sequence[Device]) -> Optional[Device]:
     if word.startswith(("GPU-", "MIG-")):
         # CUDA accepts a unique prefix of an identifier.
-        found = [device for device in seen if device.uuid.lower().startswith(word.lower())]
-        return found[0] if len(found) == 1 else None
+        matches = [device for device in seen if device.uuid.lower().startswith(word.lower())]
+        return matches[0] if len(matches) == 1 else None
     if digits.whole(word, len(seen)) < len(seen):
         return seen[int(word)]
     return None

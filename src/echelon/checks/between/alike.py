@@ -15,15 +15,15 @@ def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
     """Report nodes whose hardware differs from that of most nodes."""
     del wanted
     for severity, part, read, describe in _ROWS:
-        found = majority(surveys, part, read)
-        if found is None:
+        majority_value = majority(surveys, part, read)
+        if majority_value is None:
             continue
-        for survey, value in found.others:
+        for survey, value in majority_value.others:
             yield Finding(
                 node=survey.node,
                 severity=severity,
-                message=describe(value, found.value),
-                evidence=f"{found.count} nodes: {describe(found.value, found.value)}",
+                message=describe(value, majority_value.value),
+                evidence=f"{majority_value.count} nodes: {describe(majority_value.value, majority_value.value)}",
                 remedy=leave_out(survey.node),
             )
 

@@ -33,11 +33,11 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _wrong(survey: Survey, version: str, what: str, vendor: str) -> Finding:
+def _wrong(survey: Survey, version: str, mistake: str, vendor: str) -> Finding:
     index = "rocm6.4" if vendor == "amd" else "cu128"
     return Finding(
         severity="error",
-        message=f"torch {version} {what}",
+        message=f"torch {version} {mistake}",
         evidence=survey.software.places.get("torch", ""),
         remedy=f"install the build for {index.rstrip('0123456789.')}: see PyTorch's page on getting started",
         source=_PAGE,

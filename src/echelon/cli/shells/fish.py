@@ -92,11 +92,11 @@ def _lines(command: Help) -> Iterator[str]:
 
 def _value(rows: Sequence[Option]) -> str:
     """Return the completions that fish offers for a value or for operands."""
-    what, _, words = kind(rows).partition(" ")
-    if what == "list":
+    value_kind, _, words = kind(rows).partition(" ")
+    if value_kind == "list":
         offered = "\\n".join(words.split(" "))
         return f"--exclusive --arguments '(__fish_complete_list , \"printf \\'{offered}\\n\\'\")'"
-    return VALUES.get(what, f"--exclusive --arguments '{words}'")
+    return VALUES.get(value_kind, f"--exclusive --arguments '{words}'")
 
 
 def _quoted(text: str) -> str:

@@ -89,10 +89,10 @@ def _specs(option: Option) -> list[str]:
 
 
 def _action(rows: Sequence[Option]) -> str:
-    what, _, words = kind(rows).partition(" ")
-    if what == "list":
+    value_kind, _, words = kind(rows).partition(" ")
+    if value_kind == "list":
         return f" _sequence compadd - {words}"
-    return ACTIONS.get(what, f"({words})")
+    return ACTIONS.get(value_kind, f"({words})")
 
 
 def _quoted(text: str) -> str:
