@@ -58,21 +58,21 @@ def read(text: str) -> Shortage | None:
         return None
     backend = begins[-1].group(1)
     message = text[begins[-1].start() :].partition("\n")[0]
-    found = {name: _bytes(re.search(pattern, message)) for name, pattern in _FIELDS.items()}
-    if min(found[name] for name in ("total", "free", "allocated", "unallocated")) < 0:
+    sizes = {name: _bytes(re.search(pattern, message)) for name, pattern in _FIELDS.items()}
+    if min(sizes[name] for name in ("total", "free", "allocated", "unallocated")) < 0:
         return None  # before 2.1, PyTorch's message had other numbers
     variable = re.search(r"\b(PYTORCH_\w*ALLOC_CONF)\b", message)
     return Shortage(
         backend=backend,
         wanted=_bytes(re.search(rf"allocate {_SIZE}", message)),
-        processes=tuple(re.findall(r"\bProcess (\d+) has", message)) if found["own"] >= 0 else (),
+        processes=tuple(re.findall(r"\bProcess (\d+) has", message)) if sizes["own"] >= 0 else (),
         variable=variable.group(1) if variable else f"PYTORCH_{backend}_ALLOC_CONF",
-        **found,
+        **sizes,
     )
 
 
-def _bytes(found: re.Match[str] | None) -> int:
-    return round(float(found.group(1)) * _UNITS[found.group(2)]) if found else -1
+def _bytes(match: re.Match[str] | None) -> int:
+    return round(float(match.group(1)) * _UNITS[match.group(2)]) if match else -1
 
 
 def explain(text: str, *, scale: str) -> list[str]:
@@ -82,8 +82,8 @@ def explain(text: str, *, scale: str) -> list[str]:
     """
     short = read(text)
     if short is not None:
-        what, hint = _reading(short, scale)
-        return [f"memory: {what}", f"hint: {hint}"]
+        reading, hint = _reading(short, scale)
+        return [f"memory: {reading}", f"hint: {hint}"]
     of_driver = _OF_THE_DRIVER.search(text)
     if of_driver is None:
         return []

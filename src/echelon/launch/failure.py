@@ -160,10 +160,10 @@ def first(failures: Sequence[Failure]) -> Failure:
     A rank that our own signal ended explains nothing. A lost connection or a timeout is a symptom of another rank's
     failure. Of the other failures the earliest counts. Of equal failures the lowest rank counts: its output was shown.
     """
-    found = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
-    if found.cause != REFUSED:
-        alike = [failure for failure in failures if _is_alike(failure, found)]
-        return min([found, *alike], key=lambda failure: failure.rank)
+    earliest = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
+    if earliest.cause != REFUSED:
+        alike = [failure for failure in failures if _is_alike(failure, earliest)]
+        return min([earliest, *alike], key=lambda failure: failure.rank)
     refused = [failure for failure in failures if _REFUSAL.search(failure.tail)]  # perhaps stopped afterwards
     first_of_all = min(refused, key=lambda failure: failure.rank)
     return replace(first_of_all, cause=REFUSED, detail="", exit_code=REFUSED_EXIT_CODE)
@@ -178,13 +178,13 @@ def _is_alike(failure: Failure, other: Failure) -> bool:
 
 def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "off") -> list[str]:
     """Return the lines that a user sees about the first failure; `scale` is the way in which the script was scaled."""
-    what = failure.cause + (f": {failure.detail}" if failure.detail else "")
+    cause = failure.cause + (f": {failure.detail}" if failure.detail else "")
     if failure.rank < 0:
-        return [what]
+        return [cause]
     place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
-    lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {what}"]
+    lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {cause}"]
     if failure.cause == REFUSED:
-        lines = [what]  # all ranks refuse alike
+        lines = [cause]  # all ranks refuse alike
     if with_tail:
         lines += ["  │ " + line for line in _last_words(failure.tail)]
     if failure.cause == OUT_OF_MEMORY:
@@ -207,6 +207,6 @@ def _last_words(tail: str, *, most: int = 30) -> list[str]:
 def _from_last(pattern: re.Pattern[str], lines: list[str]) -> list[str]:
     """Return the lines from the last match of a pattern on; cut the text before the match."""
     for number in range(len(lines) - 1, -1, -1):
-        if found := pattern.search(lines[number]):
-            return [lines[number][found.start() :], *lines[number + 1 :]]
+        if match := pattern.search(lines[number]):
+            return [lines[number][match.start() :], *lines[number + 1 :]]
     return []

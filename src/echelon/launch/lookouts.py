@@ -86,16 +86,16 @@ class Lookouts:
             return
         self._is_judged = True
         try:
-            found = self._look.judge(list(self._surveys.values()))
+            findings = self._look.judge(list(self._surveys.values()))
         except EchelonError as error:  # the machine's file was changed after the start
             self._say(f"check: echelon cannot judge the nodes: {error.message}")
             return
-        for seen in found:
+        for seen in findings:
             self._directory.event("finding", **seen.fields)
-        for seen in found[:MOST_LINES]:
+        for seen in findings[:MOST_LINES]:
             self._say(f"check: {seen.line}")
-        if len(found) > MOST_LINES:
-            self._say(f"check: and {len(found) - MOST_LINES} more (events.jsonl); echelon check shows them")
+        if len(findings) > MOST_LINES:
+            self._say(f"check: and {len(findings) - MOST_LINES} more (events.jsonl); echelon check shows them")
 
 
 def _survey(message: Message) -> Survey:

@@ -49,8 +49,8 @@ def _linked(path: str, content: bytes) -> bool:
 def sources() -> dict[str, str]:
     """Return the files of the zip by their names inside: node/agent."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
-    return {**found, **{name: os.path.join(here, f"{name}.py") for name in _ALONE}}
+    modules = {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
+    return {**modules, **{name: os.path.join(here, f"{name}.py") for name in _ALONE}}
 
 
 def _modules(folder: str, package: str) -> Iterator[tuple[str, str]]:

@@ -39,11 +39,11 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     is_inside = allocation.is_inside(host.environ)
     signals_reach_ranks = _beside(partial(signals.reach_ranks, host)) if is_inside else lambda: False
     folder, found_imports = _read_script(job, cwd)
-    found = allocation.read(host.environ, partial(gres.ask, host))
+    allocated = allocation.read(host.environ, partial(gres.ask, host))
     if job.launcher is not None:
         from echelon.launch.launchers.settle import settle
 
-        job = settle(job, found, host)
+        job = settle(job, allocated, host)
     ahead = found_imports if job.launch == "warm" else None
     decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
     options = job.scale_options._replace(is_auto=job.scale == "auto")
@@ -54,7 +54,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         python=sys.executable,
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
-        allocation=found,
+        allocation=allocated,
         slurm_signals_ranks=signals_reach_ranks(),
         preload=ahead.preload if ahead else (),
         left_to_ranks=ahead.skipped if ahead else (),
@@ -63,7 +63,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
-        site=_site(job, host, found.partition if found is not None else "", is_slurm=found is not None),
+        site=_site(job, host, allocated.partition if allocated is not None else "", is_slurm=allocated is not None),
         cwd=cwd,
         vendor=devices.vendor(host.environ),
         scale_why=decision.why,
@@ -101,15 +101,15 @@ def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
         return Site(runtimes=runtimes, environ=host.environ)
     from echelon.machines.detect import detect
 
-    found = detect(host.environ, host, socket.gethostname())
-    if found is None:
+    detected = detect(host.environ, host, socket.gethostname())
+    if detected is None:
         return Site(runtimes=runtimes, environ=host.environ)
     from echelon.machines import load
     from echelon.script import torch_build
 
     return Site(
-        machine=load.find(found.machine_name, host.environ),
-        how=found.how,
+        machine=load.find(detected.machine_name, host.environ),
+        how=detected.how,
         partition=partition,
         rocm="" if job.container else torch_build.rocm(_search_path()),  # an image has its own PyTorch
         environ=host.environ,

@@ -32,8 +32,8 @@ def draw(result: Mapping[str, Any], path: str) -> None:
     losses, apart = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     if runs:
         numbers = [row["step"] for row in runs[0]["steps"]]
-        one = _values(runs[0]["steps"], "one")
-        losses.plot(numbers, one, color="black", linewidth=3, alpha=0.35, label="1 rank")
+        one_rank = _values(runs[0]["steps"], "one")
+        losses.plot(numbers, one_rank, color="black", linewidth=3, alpha=0.35, label="1 rank")
         apart.plot(numbers, _values(runs[0]["steps"], "bound"), color="black", alpha=0.35, label="rounding")
     for run in runs:
         label = f"{result['num_ranks']} ranks" + (f", {run['scale']}" if len(result["runs"]) > 1 else "")

@@ -24,7 +24,7 @@ class Decision:
     """Empty if no decision was needed."""
 
 
-def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Decision:
+def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> Decision:
     """Decide by the options, else by the script; raise UsageError if the two disagree."""
     from echelon.script import distributes
 
@@ -38,8 +38,8 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
             f"--scale {job.scale} is for a Python script, but echelon does not look into {command.target}",
             hint=f"echelon run --scale {job.scale} train.py",
         )
-    found = found or read()
-    reason = distributes.how(found)
+    imports = imports or read()
+    reason = distributes.how(imports)
     if job.scale != "auto" and reason:
         raise UsageError(
             f"{command.target} distributes itself: {reason}; scaled, it would share the work twice",
@@ -47,12 +47,12 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
         )
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
-    trains = distributes.trains(found)
+    trains = distributes.trains(imports)
     written = job.scale_options.written()
     if written and (reason or not trains):
-        what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
+        fact = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
-            f"{written[0]} is for a script that echelon scales, but {command.target} {what}",
+            f"{written[0]} is for a script that echelon scales, but {command.target} {fact}",
             hint=_way_out(job.scale_options, reason),
         )
     if not trains:

@@ -121,18 +121,18 @@ def _local_address(listener: socket.socket) -> str:
 def own_addresses() -> list[str]:
     """Return every name and address of this node that others may reach, likeliest first."""
     name = socket.gethostname()
-    found = [name]
+    addresses = [name]
     try:
-        found += [str(info[4][0]) for info in socket.getaddrinfo(name, None, socket.AF_INET)]
+        addresses += [str(info[4][0]) for info in socket.getaddrinfo(name, None, socket.AF_INET)]
     except OSError:
         pass  # the numeric addresses below remain
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: asks the kernel which address faces the network
-            found.append(probe.getsockname()[0])
+            addresses.append(probe.getsockname()[0])
         except OSError:
             pass  # no route, as on an isolated test machine
-    return list(dict.fromkeys([*found, "127.0.0.1"]))
+    return list(dict.fromkeys([*addresses, "127.0.0.1"]))
 
 
 def _allow_many_files() -> None:
@@ -148,11 +148,11 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
         return
     said = said.strip()
     has_begun = supervisor.attempt.is_running
-    what = os.path.basename(plan.step[0]) if plan.step else "the agent"
+    program = os.path.basename(plan.step[0]) if plan.step else "the agent"
     if has_begun:
-        supervisor.lose_all(f"{what} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))
+        supervisor.lose_all(f"{program} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))
         return
-    supervisor.error = _start_error(plan, what, exit_code, said)
+    supervisor.error = _start_error(plan, program, exit_code, said)
     supervisor.is_over = True
 
 
@@ -165,7 +165,7 @@ def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
         gathering.deadline = min(gathering.deadline, time.monotonic() + REASON_SECONDS)
 
 
-def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
+def _start_error(plan: Plan, program: str, exit_code: int, said: str) -> RunError | UsageError:
     if "can't open file" in said:
         return UsageError(
             f"not every node sees the run directory {plan.run_directory}",
@@ -184,8 +184,8 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
     elif mpi and "Invalid MPI type" in said:
         hint = f"this Slurm lists {mpi} but cannot load it; srun --mpi=list shows the other plugins"
     elif mpi:
-        hint = f"run the same line without echelon to see whether {what} works here"
-    return RunError(f"echelon could not start the agents: {what} {failure.how(exit_code)}", details=said, hint=hint)
+        hint = f"run the same line without echelon to see whether {program} works here"
+    return RunError(f"echelon could not start the agents: {program} {failure.how(exit_code)}", details=said, hint=hint)
 
 
 def _first_line(text: str) -> str:

@@ -182,8 +182,8 @@ class Gathering:
                 survey: Survey = rebuild(Survey, message["survey"])
             except ValueError as error:
                 survey = Survey(member.seat.node, silent={"node": f"gave an unexpected answer: {error}"})
-            found = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
-            self._answers[member.seat.node] = _Answer(member.seat.agent_index, found, int(message["port"]))
+            named = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
+            self._answers[member.seat.node] = _Answer(member.seat.agent_index, named, int(message["port"]))
             if len(self._answers) * 2 >= len(self._round.nodes):
                 late_seconds = self._round.asked.part_seconds + LATE_SECONDS
                 self._deadline = min(self._deadline, time.monotonic() + late_seconds)

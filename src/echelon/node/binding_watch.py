@@ -37,9 +37,9 @@ class Holdings:
 
     def note_started(self, rank: Rank) -> None:
         """Record a rank that was started by exec, from the kernel's files."""
-        found = look_at(rank.pid) if not self._binding.why_not else None
-        if found is not None:
-            self.note(rank, *found)
+        holding = look_at(rank.pid) if not self._binding.why_not else None
+        if holding is not None:
+            self.note(rank, *holding)
         else:
             self.note_gone()
 
@@ -68,10 +68,10 @@ class Holdings:
 
     def _changed(self, rank: Rank) -> Optional[Held]:
         before = self._held.get(rank.rank)
-        found = look_at(rank.pid) if before is not None else None
-        if before is None or found is None:
+        holding = look_at(rank.pid) if before is not None else None
+        if before is None or holding is None:
             return None
-        cpus, environ = found
+        cpus, environ = holding
         if not rank.was_forked:  # for a forked process the kernel shows its parent's environment
             before = {**before, "device": self._binding.held(rank.local_rank, cpus, environ)["device"]}
         now = {**before, **self._binding.cores_held(rank.local_rank, cpus, before["device"])}

@@ -169,14 +169,14 @@ def interface_towards(host: str) -> str:
 
 def _addresses(sock: socket.socket) -> List[Tuple[str, str]]:
     """Return the interfaces with an IPv4 address, each with its first address."""
-    found = []
+    addresses = []
     for _number, name in socket.if_nameindex():
         try:
             row = fcntl.ioctl(sock, GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
         except OSError:
             continue  # the interface has no address
-        found.append((name, socket.inet_ntoa(row[20:24])))
-    return found
+        addresses.append((name, socket.inet_ntoa(row[20:24])))
+    return addresses
 
 
 def _same(own: str, address: str) -> bool:

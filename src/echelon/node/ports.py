@@ -38,10 +38,10 @@ def free_ports(count: int) -> List[int]:
 
     low, high = _ephemeral_range()
     candidates = [*range(LOWEST_PORT, low), *range(high + 1, 65536)] or list(range(LOWEST_PORT, 65536))
-    found: List[int] = []
+    ports: List[int] = []
     for port in random.sample(candidates, min(len(candidates), count + 2000)):
-        if len(found) == count:
+        if len(ports) == count:
             break
         if _is_free(port):
-            found.append(port)
-    return found
+            ports.append(port)
+    return ports

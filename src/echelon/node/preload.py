@@ -72,8 +72,8 @@ def import_all(names: Sequence[str], folder: str) -> List[str]:
         for name in names:
             module, _, attribute = name.partition(":")
             try:
-                found = importlib.import_module(module)
-                if attribute and not hasattr(found, attribute):
+                imported = importlib.import_module(module)
+                if attribute and not hasattr(imported, attribute):
                     importlib.import_module(module + "." + attribute)
             except BaseException:  # noqa: BLE001  # whatever it is, the rank will meet it itself and show it
                 failed.append(name)
@@ -158,12 +158,12 @@ def _fork_once() -> None:
 
 
 def _open_device_files() -> List[str]:
-    found = []
+    paths = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink("/proc/self/fd/" + descriptor)
         except OSError:
             continue
         if path.startswith(DEVICE_FILES):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths

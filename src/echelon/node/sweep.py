@@ -72,15 +72,15 @@ def leftovers(mark: str, sessions: Collection[int], spared: Spared) -> List[int]
 
 def _descendants(processes: Iterable[_Process], roots: Collection[int]) -> Set[int]:
     children: Dict[int, List[int]] = {}
-    for each in processes:
-        children.setdefault(each.parent, []).append(each.pid)
-    found: Set[int] = set()
+    for process in processes:
+        children.setdefault(process.parent, []).append(process.pid)
+    pids: Set[int] = set()
     waiting = list(roots)
     while waiting:
-        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
-        found.update(new)
+        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in pids]
+        pids.update(new)
         waiting += new
-    return found
+    return pids
 
 
 def kill_all(mark: str, sessions: Collection[int], spared: Spared, *, seconds: float = 3.0) -> None:

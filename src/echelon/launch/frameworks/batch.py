@@ -42,9 +42,9 @@ def refuse_wrong(path: str, num_ranks: int, cwd: str) -> None:
         text = regular_files.read_text(full)
     except OSError as error:
         raise _unreadable(path, full, error) from None
-    found = _parsed(text, path, full)
-    if isinstance(found, dict) and num_ranks:
-        refuse_wrong_batch(found, num_ranks, path)
+    settings = _parsed(text, path, full)
+    if isinstance(settings, dict) and num_ranks:
+        refuse_wrong_batch(settings, num_ranks, path)
 
 
 def _unreadable(path: str, full: str, error: OSError) -> UsageError:
@@ -66,9 +66,9 @@ def _parsed(text: str, path: str, full: str) -> object:
         return json.loads(text)
     except ValueError as error:
         wrong = error
-    found = _asked(full) if installed.is_there("hjson") else _lenient(text)
-    if found is not None:
-        return found
+    settings = _asked(full) if installed.is_there("hjson") else _lenient(text)
+    if settings is not None:
+        return settings
     line = ""
     if isinstance(wrong, json.JSONDecodeError):
         where = f", line {wrong.lineno}, column {wrong.colno}: {wrong.msg}"
@@ -98,12 +98,12 @@ def _lenient(text: str) -> object:
         return None
 
 
-def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -> None:
+def refuse_wrong_batch(settings: Mapping[str, object], num_ranks: int, path: str) -> None:
     """Raise UsageError if batch = micro-batch × accumulation × ranks cannot hold."""
-    if any(key in found for key in SPLITTING):
+    if any(key in settings for key in SPLITTING):
         return
-    batch, micro, steps = (_number(found, key) for key in (BATCH, MICRO, STEPS))
-    if batch is None or any(found.get(key) == "auto" for key in (BATCH, MICRO, STEPS)):
+    batch, micro, steps = (_number(settings, key) for key in (BATCH, MICRO, STEPS))
+    if batch is None or any(settings.get(key) == "auto" for key in (BATCH, MICRO, STEPS)):
         return
     shared = (micro or 1) * (steps or 1) * num_ranks
     fits = batch == shared if micro and steps else batch % shared == 0 and batch >= shared
@@ -119,6 +119,6 @@ def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -
     )
 
 
-def _number(found: Mapping[str, object], key: str) -> int | None:
-    value = found.get(key)
+def _number(settings: Mapping[str, object], key: str) -> int | None:
+    value = settings.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

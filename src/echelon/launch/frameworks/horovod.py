@@ -31,9 +31,9 @@ def with_store(job: Job, plan: Plan, imports: Imports, environ: Mapping[str, str
     )
 
 
-def _is_imported(found: Imports) -> bool:
+def _is_imported(imports: Imports) -> bool:
     """Say whether the script or one of its own modules imports Horovod anywhere."""
-    return "horovod" in found.uses | {name.partition(".")[0] for name in found.local}
+    return "horovod" in imports.uses | {name.partition(".")[0] for name in imports.local}
 
 
 def why_only_mpi(job: Job, environ: Mapping[str, str]) -> str:

@@ -68,9 +68,9 @@ def torch_build() -> Build | None:
     text = _source("torch", "version.py")
     if not text:
         return None
-    found = dict(re.findall(r"^(__version__|cuda|hip)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
-    rocm = ".".join(found.get("hip", "").split(".")[:2])
-    return Build(version=found.get("__version__", ""), cuda=found.get("cuda", ""), rocm=rocm)
+    fields = dict(re.findall(r"^(__version__|cuda|hip)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
+    rocm = ".".join(fields.get("hip", "").split(".")[:2])
+    return Build(version=fields.get("__version__", ""), cuda=fields.get("cuda", ""), rocm=rocm)
 
 
 def _source(package: str, file: str) -> str:
@@ -95,40 +95,40 @@ def versions() -> dict[str, str]:
     names = {name for row in CONFLICTS for name in (row.one, row.other)} | {
         name for pair in COMPANIONS for name in pair
     }
-    found = {name: version(*by_name.get(name, (name,))) for name in sorted(names | by_name.keys())}
-    return {name: text for name, text in found.items() if text}
+    by_package = {name: version(*by_name.get(name, (name,))) for name in sorted(names | by_name.keys())}
+    return {name: text for name, text in by_package.items() if text}
 
 
-def problems(found: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+def problems(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
     """Return the problems of these versions on devices of this vendor ("": no devices)."""
-    return [*_conflicts(found), *_companions(found), *_builds(found, build, vendor)]
+    return [*_conflicts(versions), *_companions(versions), *_builds(versions, build, vendor)]
 
 
-def _conflicts(found: Mapping[str, str]) -> list[Problem]:
+def _conflicts(versions: Mapping[str, str]) -> list[Problem]:
     return [
         Problem(
             package=row.one,
-            text=f"{row.one} {found[row.one]} with {row.other} {found[row.other]}: {row.why}",
+            text=f"{row.one} {versions[row.one]} with {row.other} {versions[row.other]}: {row.why}",
             hint=row.hint,
             breaks=row.breaks,
         )
         for row in CONFLICTS
-        if row.one in found and row.other in found
-        if not row.below or is_older(found[row.one], row.below)
-        if not row.other_from or not is_older(found[row.other], row.other_from)
+        if row.one in versions and row.other in versions
+        if not row.below or is_older(versions[row.one], row.below)
+        if not row.other_from or not is_older(versions[row.other], row.other_from)
     ]
 
 
-def _companions(found: Mapping[str, str]) -> list[Problem]:
+def _companions(versions: Mapping[str, str]) -> list[Problem]:
     """Compare installed versions with the packages' requirements, extras included, as `pip check` does."""
     wrong = []
     for package, other in COMPANIONS:
-        wanted = requirement(package, other) if package in found and other in found else ""
-        if wanted and not fits(found[other], wanted):
+        wanted = requirement(package, other) if package in versions and other in versions else ""
+        if wanted and not fits(versions[other], wanted):
             wrong.append(
                 Problem(
                     package=package,
-                    text=f"{package} {found[package]} needs {other}{wanted}, but {found[other]} is installed",
+                    text=f"{package} {versions[package]} needs {other}{wanted}, but {versions[other]} is installed",
                     hint=f"pip install '{other}{wanted}'" if other != "torch" else f"pip install -U {package}",
                     breaks=True,
                 )
@@ -151,7 +151,7 @@ def requirement(package: str, other: str) -> str:
     return ""
 
 
-def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+def _builds(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
     wrong = []
     if build is not None and vendor and build.vendor != vendor:
         devices = {"nvidia": "NVIDIA", "amd": "AMD"}[vendor]
@@ -163,12 +163,12 @@ def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[
                 breaks=False,
             )
         )
-    built_with = prebuilt_for() if "deepspeed" in found else ""
+    built_with = prebuilt_for() if "deepspeed" in versions else ""
     if build is not None and built_with and parts(built_with)[:2] != parts(build.version)[:2]:
         wrong.append(
             Problem(
                 package="deepspeed",
-                text=f"deepspeed {found['deepspeed']} has operators built for torch {built_with}, but torch "
+                text=f"deepspeed {versions['deepspeed']} has operators built for torch {built_with}, but torch "
                 f"{build.version} is installed",
                 hint="pip install --force-reinstall --no-deps --no-build-isolation deepspeed",
                 breaks=True,

@@ -38,8 +38,8 @@ def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: C
         return ()
     from echelon.launch.console import duration  # a plan does not need the rest of the console
 
-    found = sorted(_left(_roots(ranks, environ), now()), key=lambda lock: -lock.idle_seconds)
-    dead = [lock for lock in found if lock.idle_seconds >= DEAD_SECONDS]
+    locks = sorted(_left(_roots(ranks, environ), now()), key=lambda lock: -lock.idle_seconds)
+    dead = [lock for lock in locks if lock.idle_seconds >= DEAD_SECONDS]
     if dead:
         lock, idle = dead[0], duration(dead[0].idle_seconds)
         raise UsageError(
@@ -50,7 +50,7 @@ def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: C
     return tuple(
         f"no process here holds {lock.path}; unless another node builds {lock.extension} now, ranks that need "
         f"it wait forever: {shlex.join(['rm', lock.path])}"
-        for lock in found[:1]
+        for lock in locks[:1]
     )
 
 

@@ -62,8 +62,8 @@ def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
     names = {row.name for row in frameworks}
     if not names - {"torch"}:
         return
-    found = installed.versions()
-    broken = [each for each in installed.problems(found, installed.torch_build(), "") if each.breaks]
+    versions = installed.versions()
+    broken = [each for each in installed.problems(versions, installed.torch_build(), "") if each.breaks]
     for problem in broken:
         if problem.package in names:
             raise UsageError(f"{shown} imports {problem.package}: {problem.text}", hint=problem.hint)
@@ -107,11 +107,11 @@ def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
     if len(wrong) < len(calls):
         return
     call, text = wrong[0]
-    what = call.name.rpartition(".")[2]
+    trainer = call.name.rpartition(".")[2]
     per_node, nodes = ranks.per_node, ranks.num_nodes
     devices = _devices(call, ranks)
     several = f", num_nodes={nodes}" if nodes > 1 else ""
-    repair = f"{what}(devices={per_node}{several}, …)"
+    repair = f"{trainer}(devices={per_node}{several}, …)"
     if devices and devices != per_node and devices > 1:
         repair = f"echelon run -n {devices} {shlex.quote(os.path.relpath(source.path))} …   or {repair}"
     raise UsageError(f"{os.path.relpath(source.path)}, line {call.line}: {text}", hint=repair)
@@ -119,31 +119,31 @@ def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
 
 def _wrong_numbers(call: Call, ranks: Ranks) -> str:
     """Return what is wrong with the numbers of one call; empty if they fit or cannot be read."""
-    what = call.name.rpartition(".")[2]
+    name = call.name.rpartition(".")[2]
     per_node, nodes = ranks.per_node, ranks.num_nodes
     number = f"{per_node} rank{'s' if per_node != 1 else ''}"
     devices, num_nodes = _devices(call, ranks), call.arguments.get("num_nodes", 1)
     if devices and devices != per_node:
-        given = call.arguments.get("devices", "auto")
+        value = call.arguments.get("devices", "auto")
         if devices == 1 and per_node > 1:
-            said = f"{what}(devices={given!r})" if "devices" in call.arguments else f"{what}() without devices"
+            said = f"{name}(devices={value!r})" if "devices" in call.arguments else f"{name}() without devices"
             return f"{said} means one device here, so each of {number} on a node would train alone"
-        return f"{what}(devices={given!r}) does not match this run, which has {number} on each node"
+        return f"{name}(devices={value!r}) does not match this run, which has {number} on each node"
     if isinstance(num_nodes, int) and num_nodes != nodes:
-        said = f"{what}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{what}() without num_nodes"
+        said = f"{name}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{name}() without num_nodes"
         return f"{said} is for {num_nodes} node{'s' if num_nodes != 1 else ''}, but this run has {nodes}"
     return ""
 
 
 def _devices(call: Call, ranks: Ranks) -> int:
     """Return the number of devices per node that the call asks for; 0 if reading cannot tell."""
-    given = call.arguments.get("devices", "auto")
+    devices = call.arguments.get("devices", "auto")
     accelerator = call.arguments.get("accelerator", "auto")
-    if given is UNKNOWN or accelerator is UNKNOWN:
+    if devices is UNKNOWN or accelerator is UNKNOWN:
         return 0
-    if isinstance(given, list):
-        return len(given)
-    text = str(given)
+    if isinstance(devices, list):
+        return len(devices)
+    text = str(devices)
     if text not in ("auto", "-1", "None"):
         return digits.whole(text)
     if accelerator == "cpu" or (accelerator == "auto" and not ranks.devices_per_node):
@@ -204,8 +204,8 @@ def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:
         said = f"says that this is {task['type']} {task['index']} of {workers}"
     except (ValueError, LookupError, TypeError):
         said = "is not JSON with cluster and task"
-    each = f"each of {num_ranks} ranks" if num_ranks else "each rank"
+    receivers = f"each of {num_ranks} ranks" if num_ranks else "each rank"
     raise UsageError(
-        f"TF_CONFIG is set and {said}; every rank would read the same value, but echelon gives {each} its own",
+        f"TF_CONFIG is set and {said}; every rank would read the same value, but echelon gives {receivers} its own",
         hint="unset TF_CONFIG",
     )

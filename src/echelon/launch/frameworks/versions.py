@@ -15,9 +15,9 @@ def parts(version: str) -> tuple[int, ...]:
 
 def is_older(version: str, than: str) -> bool:
     """Say whether a version comes before another; trailing zeros do not count."""
-    one, other = parts(version), parts(than)
-    width = max(len(one), len(other))
-    return one + (0,) * (width - len(one)) < other + (0,) * (width - len(other))
+    ours, theirs = parts(version), parts(than)
+    width = max(len(ours), len(theirs))
+    return ours + (0,) * (width - len(ours)) < theirs + (0,) * (width - len(theirs))
 
 
 def fits(version: str, wanted: str) -> bool:

@@ -20,9 +20,9 @@ def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[in
     if per_node and not nodes:
         known = total or num_devices or per_node  # torchrun and deepspeed without --nnodes mean one node
         if known % per_node:
-            what = line.num_ranks_text if total else f"--gpus {num_devices}"
+            number_text = line.num_ranks_text if total else f"--gpus {num_devices}"
             raise UsageError(
-                f"{what} is not a multiple of the {per_node} ranks per node of {line.launcher} {_words(line)}",
+                f"{number_text} is not a multiple of the {per_node} ranks per node of {line.launcher} {_words(line)}",
                 hint=f"--gpus {max(1, known // per_node) * per_node}",
             )
         nodes = known // per_node

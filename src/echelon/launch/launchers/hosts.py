@@ -28,8 +28,8 @@ def read_file(path: str, *, launcher: str) -> dict[str, int]:
         content = raw.partition("#")[0].strip()
         match = LINE.fullmatch(content)
         if content and (match is None or match["host"] in hosts):
-            what = "names a host a second time" if match is not None else "is not `host slots=N`"
-            raise UsageError(f"{launcher}: line {number} of {path} {what}: {raw.strip()}", hint="worker-0 slots=4")
+            mistake = "names a host a second time" if match is not None else "is not `host slots=N`"
+            raise UsageError(f"{launcher}: line {number} of {path} {mistake}: {raw.strip()}", hint="worker-0 slots=4")
         if match is not None and content:
             hosts[match["host"]] = int(match["short"] or match["slots"] or 0)
     if not hosts:

@@ -24,12 +24,12 @@ _SAID = {"nproc_per_node": "-n"}
 def options(own: Mapping[str, list[str]], line: Line) -> dict[str, list[str]]:
     """Return the options of `echelon run` with the launcher's added; raise UsageError if they disagree."""
     merged = {key: list(values) for key, values in own.items()}
-    for given in line.options:
-        said = merged.get(given.key, [""])[-1] if given.key in own else ""
-        if given.key not in own or said in AUTOMATIC:
-            merged[given.key] = [given.value]
-        elif given.value not in AUTOMATIC and given.value != said:
-            raise _disagreement(given, said, line)
+    for option in line.options:
+        said = merged.get(option.key, [""])[-1] if option.key in own else ""
+        if option.key not in own or said in AUTOMATIC:
+            merged[option.key] = [option.value]
+        elif option.value not in AUTOMATIC and option.value != said:
+            raise _disagreement(option, said, line)
     _refuse_other_command(own, line)
     kind = line.command.kind
     if kind == "module":
@@ -54,13 +54,13 @@ def launcher(line: Line) -> Launcher:
     )
 
 
-def _disagreement(given: Given, said: str, line: Line) -> UsageError:
-    option = _SAID.get(given.key, "--" + given.key.replace("_", "-"))
-    what = _WHAT.get(given.key, "")
+def _disagreement(word: Given, said: str, line: Line) -> UsageError:
+    option = _SAID.get(word.key, "--" + word.key.replace("_", "-"))
+    meaning = _WHAT.get(word.key, "")
     return UsageError(
-        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + what if what else ''}, but "
-        f"{line.launcher} {given.text} asks for {given.value}",
-        hint=f"echelon run -- {line.launcher} {given.text} …   or: echelon run {option} {said} {started(line.command)}",
+        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + meaning if meaning else ''}, but "
+        f"{line.launcher} {word.text} asks for {word.value}",
+        hint=f"echelon run -- {line.launcher} {word.text} …   or: echelon run {option} {said} {started(line.command)}",
     )
 
 

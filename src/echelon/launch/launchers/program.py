@@ -45,18 +45,20 @@ def is_our_python(word: str) -> bool:
     """Say whether a word starts the Python that runs echelon: then echelon can start the script itself."""
     if not re.fullmatch(r"(?:.*/)?python(?:3(?:\.\d+)?)?", word):
         return False
-    found = shutil.which(word)
-    return found is not None and os.path.dirname(os.path.abspath(found)) == os.path.dirname(
+    path = shutil.which(word)
+    return path is not None and os.path.dirname(os.path.abspath(path)) == os.path.dirname(
         os.path.abspath(sys.executable)
     )
 
 
-def renamed(given: Sequence[Given], keys: dict[str, str]) -> tuple[Given, ...]:
+def renamed(options: Sequence[Given], keys: dict[str, str]) -> tuple[Given, ...]:
     """Return the options that `echelon run` has too, under its names."""
-    return tuple(Given(key=keys[each.key], value=each.value, text=each.text) for each in given if each.key in keys)
+    return tuple(Given(key=keys[each.key], value=each.value, text=each.text) for each in options if each.key in keys)
 
 
-def without_meaning(given: Sequence[Given], reasons: dict[str, str]) -> tuple[tuple[str, str], ...]:
+def without_meaning(options: Sequence[Given], reasons: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the options without an effect here, each once, with its reason."""
-    found = {each.text.partition(" ")[0].partition("=")[0]: reasons[each.key] for each in given if each.key in reasons}
-    return tuple(found.items())
+    by_name = {
+        each.text.partition(" ")[0].partition("=")[0]: reasons[each.key] for each in options if each.key in reasons
+    }
+    return tuple(by_name.items())

@@ -47,8 +47,8 @@ class Read:
 
     def value(self, key: str) -> str:
         """Return the last value of an option; empty if it was not given."""
-        found = self.last(key)
-        return found.value if found is not None else ""
+        option = self.last(key)
+        return option.value if option is not None else ""
 
     def has(self, key: str) -> bool:
         return self.last(key) is not None
@@ -56,7 +56,7 @@ class Read:
 
 def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:
     """Read options up to the program; raise UsageError for an option that the launcher does not have."""
-    given: list[Given] = []
+    options: list[Given] = []
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "--"):
         word = words[position]
@@ -66,15 +66,15 @@ def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:
         if inline is not None:
             if not count:
                 raise UsageError(f"{grammar.launcher}: --{key} takes no value, but got one: {word}", hint=example)
-            given.append(Given(key=key, value=inline, text=word))
+            options.append(Given(key=key, value=inline, text=word))
             continue
         taken = words[position : position + count]
         if len(taken) < count:
             raise UsageError(f"{grammar.launcher}: {word} needs a value", hint=example)
-        given.append(Given(key=key, value="=".join(taken), text=shlex.join([word, *taken])))
+        options.append(Given(key=key, value="=".join(taken), text=shlex.join([word, *taken])))
         position += count
     rest = tuple(words[position + (words[position : position + 1] == ["--"]) :])
-    return Read(given=tuple(given), rest=rest)
+    return Read(given=tuple(options), rest=rest)
 
 
 def _split(word: str, grammar: Grammar) -> tuple[str, str | None]:
@@ -111,10 +111,10 @@ def _unknown(word: str, name: str, grammar: Grammar) -> UsageError:
     )
 
 
-def whole(launcher: str, given: Given, *, least: int = 1) -> int:
+def whole(launcher: str, option: Given, *, least: int = 1) -> int:
     """Return an option's value as a number; raise UsageError for any other value."""
-    if digits.whole(given.value, -1) < least:
+    if digits.whole(option.value, -1) < least:
         raise UsageError(
-            f"{launcher} {given.text}: give a whole number of at least {least}", hint=f"--{given.key} {least}"
+            f"{launcher} {option.text}: give a whole number of at least {least}", hint=f"--{option.key} {least}"
         )
-    return int(given.value)
+    return int(option.value)

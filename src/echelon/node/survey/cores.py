@@ -37,11 +37,11 @@ def read(root: str, node: Node) -> Cores:
 
 def _meminfo(root: str) -> "dict[str, int]":
     # MemAvailable:   127863252 kB
-    found = {}
+    sizes = {}
     for line in files.text(os.path.join(root, "proc/meminfo")).splitlines():
         name, _, rest = line.partition(":")
-        found[name] = files.number(rest.split()[0] if rest.split() else "", 0) * 1024
-    return found
+        sizes[name] = files.number(rest.split()[0] if rest.split() else "", 0) * 1024
+    return sizes
 
 
 def _memory_domains(root: str) -> List[int]:

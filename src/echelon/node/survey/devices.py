@@ -14,8 +14,8 @@ def read(node: Node, environ: Mapping[str, str]) -> Devices:
     """Return the devices of a node as a process with this environment sees them."""
     seen = [device.number for device in visible.visible(node, environ)]
     claimed = 0 if node.devices else len(devices.visible(environ))  # a container may hide the files
-    found = tuple(_device(node, device, device.number in seen) for device in node.devices)
-    return Devices(devices=found, visible=tuple(seen), num_claimed=claimed)
+    rows = tuple(_device(node, device, device.number in seen) for device in node.devices)
+    return Devices(devices=rows, visible=tuple(seen), num_claimed=claimed)
 
 
 def _device(node: Node, device: Found, is_visible: bool) -> Device:
@@ -40,8 +40,8 @@ def _nearest(node: Node, device: Found) -> int:
     """Return the distance of the nearest allowed core; 0: unknown. One core of each NUMA domain is enough."""
     domain_of = {cpu.number: cpu.numa for cpu in node.cpus}
     if device.numa < 0:  # only local_cpus may be known, which lists single cores
-        each = list(node.allowed)
+        numbers = list(node.allowed)
     else:
-        each = list({domain_of.get(number, -1): number for number in node.allowed}.values())
-    found = [distance(node, (number,), device) for number in each]
-    return min((one for one in found if one > 0), default=0)
+        numbers = list({domain_of.get(number, -1): number for number in node.allowed}.values())
+    distances = [distance(node, (number,), device) for number in numbers]
+    return min((one for one in distances if one > 0), default=0)

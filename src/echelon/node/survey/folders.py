@@ -37,15 +37,15 @@ def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Folders:
     """Return the folders of programs for these devices, and the folder of checkpoints."""
     vendor = devices.vendor(environ, root)
     mounted = mounts(root)
-    found = []
+    folders = []
     for habit in _HABITS:
         named = environ.get(habit.variable, "")
         path = named or habit.default.format(**_places(environ))
         if path and (named or habit.vendor in ("", vendor)):
-            found.append(_folder(habit.purpose, habit.variable if named else "", path, mounted))
+            folders.append(_folder(habit.purpose, habit.variable if named else "", path, mounted))
     if checkpoints:
-        found.append(_folder("checkpoints", "", checkpoints, mounted))
-    return Folders(tuple(found))
+        folders.append(_folder("checkpoints", "", checkpoints, mounted))
+    return Folders(tuple(folders))
 
 
 def _places(environ: Mapping[str, str]) -> "dict[str, str]":
@@ -96,12 +96,12 @@ def mounts(root: str) -> List[Tuple[str, str]]:
 
     36 35 98:0 / /scratch rw,noatime - lustre 10.0.0.1@o2ib:/scratch rw
     """
-    found = []
+    mounted = []
     for line in files.text(os.path.join(root, "proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")
         if len(left.split()) > 4 and right:
-            found.append((left.split()[4].replace("\\040", " "), right.split()[0]))
-    return found[::-1]
+            mounted.append((left.split()[4].replace("\\040", " "), right.split()[0]))
+    return mounted[::-1]
 
 
 def _mount_of(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str]:

@@ -40,11 +40,11 @@ def read(root: str, node: Node) -> Optional[Healths]:
 
 def _amd(root: str, node: Node) -> List[Health]:
     users = _users(root)
-    found = []
+    healths = []
     for address in dict.fromkeys(device.pci for device in node.devices if device.pci):
         folder = os.path.join(root, _PCI, address)
         corrected, uncorrected = _ras(os.path.join(folder, "ras"))
-        found.append(
+        healths.append(
             Health(
                 pci=address,
                 used_bytes=files.number(files.text(os.path.join(folder, "mem_info_vram_used"))),
@@ -57,7 +57,7 @@ def _amd(root: str, node: Node) -> List[Health]:
                 processes=tuple(users.get(address, ())),
             )
         )
-    return found
+    return healths
 
 
 def _throttled(path: str) -> List[str]:

@@ -14,8 +14,8 @@ def percentages(root: str, devices: Sequence[Device], environ: Mapping[str, str]
     """Return the load by device number, 0 to 100; devices with unknown load are left out."""
     if not devices:
         return {}
-    found = _amd(root, devices) if devices[0].vendor == "amd" else _nvidia(devices, environ)
-    return {number: percent for number, percent in found.items() if 0 <= percent <= 100}
+    loads = _amd(root, devices) if devices[0].vendor == "amd" else _nvidia(devices, environ)
+    return {number: percent for number, percent in loads.items() if 0 <= percent <= 100}
 
 
 def _amd(root: str, devices: Sequence[Device]) -> Dict[int, int]:

@@ -31,8 +31,8 @@ def follow(root: str, devices: List[Device], environ: Mapping[str, str]) -> None
     """Send the load of the devices once a minute; return if it is unknown."""
     busy = Busy()
     told = time.monotonic()
-    while found := load.percentages(root, devices, environ):
-        busy.note(found)
+    while percentages := load.percentages(root, devices, environ):
+        busy.note(percentages)
         if time.monotonic() - told >= TELL_SECONDS:
             told = time.monotonic()
             _say("load", devices=busy.rows())

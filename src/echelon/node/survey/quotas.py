@@ -30,9 +30,9 @@ def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Quotas:
 
 def _of_lustre(folder: str, mount: str, environ: Mapping[str, str]) -> Iterator[Quota]:
     owners = [("user", "-u", os.geteuid()), ("group", "-g", os.stat(folder).st_gid)]
-    found = _PROJECT.match(_said(["lfs", "project", "-d", folder], environ))
-    if found and int(found.group(1)):
-        owners.append(("project", "-p", int(found.group(1))))
+    project = _PROJECT.match(_said(["lfs", "project", "-d", folder], environ))
+    if project and int(project.group(1)):
+        owners.append(("project", "-p", int(project.group(1))))
     for owner, option, number in owners:
         command = ["lfs", "quota", "-q", option, str(number), mount]
         words = _said(command, environ).split()

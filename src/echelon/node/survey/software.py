@@ -43,10 +43,10 @@ def installed(search_path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, str
     places: Dict[str, str] = {}
     for folder in search_path:
         for name in files.names(folder):
-            found = _RECORD.match(name)
-            package = _normal(found.group(1)) if found else ""
-            if found and package in PACKAGES and package not in versions:
-                versions[package], places[package] = found.group(2), folder
+            record = _RECORD.match(name)
+            package = _normal(record.group(1)) if record else ""
+            if record and package in PACKAGES and package not in versions:
+                versions[package], places[package] = record.group(2), folder
     return versions, places
 
 
@@ -60,5 +60,5 @@ def _driver(root: str) -> str:
     NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
     """
     nvidia = files.text(os.path.join(root, "proc/driver/nvidia/version")).partition("\n")[0]
-    found: List[str] = re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
-    return found[0] if found else files.text(os.path.join(root, "sys/module/amdgpu/version"))
+    versions: List[str] = re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
+    return versions[0] if versions else files.text(os.path.join(root, "sys/module/amdgpu/version"))

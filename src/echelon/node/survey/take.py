@@ -41,8 +41,8 @@ class Part(NamedTuple):
 def survey(asked: Asked, environ: Mapping[str, str]) -> Survey:
     """Return all parts of this node's survey that answered in time."""
     began = time.monotonic()
-    found, silent = gather(parts(asked, environ), seconds=asked.part_seconds)
-    answers = {name: value for name, value in found.items() if value is not None and name != TOPOLOGY}
+    values, silent = gather(parts(asked, environ), seconds=asked.part_seconds)
+    answers = {name: value for name, value in values.items() if value is not None and name != TOPOLOGY}
     name = asked.node or _hostname(asked.root)
     rebuilt = rebuild(Survey, {**answers, "node": name, "answered": sorted(answers), "silent": silent})
     taken: Survey = rebuilt._replace(seconds=time.monotonic() - began, time=time.time())
@@ -97,21 +97,21 @@ def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
 
 def gather(wanted: List[Part], *, seconds: float) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """Return the value of each part, and why parts are missing; a part that exceeds `seconds` is killed."""
-    found: Dict[str, Any] = {}
+    values: Dict[str, Any] = {}
     silent: Dict[str, str] = {}
     rest = wanted
     while rest:
         answers, why_no_more = _in_child(rest, seconds)
         for name, answer in answers:
             if "value" in answer:
-                found[name] = answer["value"]
+                values[name] = answer["value"]
             else:
                 silent[name] = answer["why"]
-        missing = [part for part in rest if part.name not in found and part.name not in silent]
+        missing = [part for part in rest if part.name not in values and part.name not in silent]
         if missing:  # the child stopped at the first of these
             silent[missing[0].name] = why_no_more
         rest = [part for part in missing[1:] if part.needs not in silent]
-    return found, silent
+    return values, silent
 
 
 def _in_child(wanted: List[Part], seconds: float) -> Tuple[List[Tuple[str, Dict[str, Any]]], str]:

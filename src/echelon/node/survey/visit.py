@@ -48,14 +48,14 @@ def main(directory: str, environ: Mapping[str, str]) -> int:
     asked = take.Asked(**order.asked)._replace(node=task.node if task else "")
     door = meet.Door(order.word)
     index = task.agent_index if task else 0
-    found = take.survey(asked, environ)
-    hello = facts(index, found.node)
+    survey = take.survey(asked, environ)
+    hello = facts(index, survey.node)
     try:
         channel = connect(order.addresses, secret, hello, seconds=order.connect_seconds)
     except ConnectError as error:
-        sys.stderr.write("echelon: survey of %s: %s\n" % (found.node, error))
+        sys.stderr.write("echelon: survey of %s: %s\n" % (survey.node, error))
         return 1
-    channel.send("survey", survey=plain(found), port=door.port)
+    channel.send("survey", survey=plain(survey), port=door.port)
     try:
         _serve(channel, door, order.word)
     except Closed:
