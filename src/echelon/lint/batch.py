@@ -92,7 +92,7 @@ def read(lines: list[str]) -> Header:
 
 def _options(line: str, number: int, start: int) -> list[Option]:
     spans = [(found.start(), found.group()) for found in WORD.finditer(line[start:])]
-    found: list[Option] = []
+    options: list[Option] = []
     takes = set(words()["slurm"]["options"]["value"])
     index = 0
     while index < len(spans):
@@ -107,8 +107,8 @@ def _options(line: str, number: int, start: int) -> list[Option]:
             value, written = spans[index][1], f"{word} {spans[index][1]}"
             index += 1
         column = start + at + 1
-        found.append(Option(name=name, value=_plain(value), line=number, column=column, written=written))
-    return found
+        options.append(Option(name=name, value=_plain(value), line=number, column=column, written=written))
+    return options
 
 
 def _split(word: str) -> tuple[str, str]:

@@ -169,8 +169,8 @@ class Job:
         if total := _count(self.value("gpus")):
             return max(1, total // self.num_nodes)
         tasks = self.tasks_per_node or 1
-        if each := _count(self.value("gpus-per-task")):
-            return each * tasks
+        if per_task := _count(self.value("gpus-per-task")):
+            return per_task * tasks
         shared = self.asked("ntasks-per-gpu")
         return tasks // shared if shared else 0
 
@@ -185,8 +185,8 @@ class Job:
     @cached_property
     def cores_per_node(self) -> int:
         """The cores requested on each node; 0 if unknown."""
-        if each := self.asked("cpus-per-task"):
-            return each * (self.tasks_per_node or 1)
+        if per_task := self.asked("cpus-per-task"):
+            return per_task * (self.tasks_per_node or 1)
         return self.asked("cpus-per-gpu") * self.devices_per_node
 
     @cached_property
@@ -227,14 +227,14 @@ class Job:
     @cached_property
     def exported_names(self) -> frozenset[str]:
         """Every name that is exported anywhere."""
-        given = {
+        names = {
             word.text
             for command in self.commands
             if command.program in EXPORTS
             for word in command.argv[1:]
             if re.fullmatch(r"\w+", word.text)
         }
-        return frozenset(given | {variable.name for variable in self.variables if variable.is_exported})
+        return frozenset(names | {variable.name for variable in self.variables if variable.is_exported})
 
     def last(self, name: str) -> Variable | None:
         """Return the last assignment of a variable."""
@@ -285,8 +285,8 @@ class Job:
 
     def step_nodes(self, start: Start) -> int:
         """Return the number of nodes on which a step starts a program."""
-        given = start.step.option("nodes", "N") if start.step else None
-        return (self.number(given[1].partition("-")[0]) if given else 0) or self.num_nodes
+        option = start.step.option("nodes", "N") if start.step else None
+        return (self.number(option[1].partition("-")[0]) if option else 0) or self.num_nodes
 
     def step_tasks_per_node(self, start: Start) -> int:
         """Return how often a step starts a program on each node; 0 if unknown."""
@@ -322,7 +322,7 @@ class Job:
         prefix = words()["slurm"]["variable"]
         if not name.startswith(prefix):
             return self.writer.number(f"${name}") if self.writer is not None else 0
-        given = {
+        numbers = {
             "NNODES": self.num_nodes,
             "JOB_NUM_NODES": self.num_nodes,
             "NTASKS": self.tasks_per_node * self.num_nodes,
@@ -331,7 +331,7 @@ class Job:
             "CPUS_PER_TASK": self.asked("cpus-per-task"),
             "GPUS_ON_NODE": self.devices_per_node,
         }
-        return given.get(name.removeprefix(prefix), 0)
+        return numbers.get(name.removeprefix(prefix), 0)
 
 
 def _lines_of(document: Document) -> range:

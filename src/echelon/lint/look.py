@@ -56,9 +56,9 @@ def finding(code: str, path: str, lines: list[str], hit: Hit) -> Finding:
 def ordered(findings: list[Finding]) -> list[Finding]:
     """Sort files and their findings by severity, then findings from top to bottom."""
     worst: dict[str, int] = {}
-    for each in findings:
-        rank = SEVERITIES.index(each.severity)
-        worst[each.path] = min(rank, worst.get(each.path, rank))
+    for finding in findings:
+        rank = SEVERITIES.index(finding.severity)
+        worst[finding.path] = min(rank, worst.get(finding.path, rank))
     return sorted(
         findings,
         key=lambda each: (

@@ -113,13 +113,13 @@ class Program:
     def functions(self) -> dict[str, list[ast.AST]]:
         """The calls of each function of the file."""
         defined = {node.name for node in self.nodes if isinstance(node, FUNCTIONS)}
-        found: dict[str, list[ast.AST]] = {name: [] for name in defined}
+        calls_of: dict[str, list[ast.AST]] = {name: [] for name in defined}
         for _, call in self.calls:
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
             is_foreign = isinstance(owner, ast.Name) and owner.id in self.aliases  # torch.save is not the file's `save`
             if tail(call.func) in defined and not is_foreign:
-                found[tail(call.func)].append(call)
-        return found
+                calls_of[tail(call.func)].append(call)
+        return calls_of
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the ancestors of a node, innermost first."""
@@ -134,12 +134,12 @@ class Program:
     @cached_property
     def flags(self) -> frozenset[str]:
         """Variables that hold whether this is a certain rank: first = get_rank() == 0."""
-        found = set()
+        names = set()
         for node in self.nodes:
             is_test = isinstance(node, ast.Assign) and isinstance(node.value, (ast.Compare, ast.BoolOp, ast.UnaryOp))
             if is_test and isinstance(node, ast.Assign) and OF_A_RANK.search(ast.unparse(node.value).lower()):
-                found |= {tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))}
-        return frozenset(found)
+                names |= {tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))}
+        return frozenset(names)
 
     def speaks_of_rank(self, node: ast.AST) -> bool:
         """Say whether a test depends on the rank."""
@@ -208,25 +208,25 @@ class Program:
 
     @cached_property
     def _numbers(self) -> list[tuple[str, str]]:
-        found = []
+        names = []
         for node in self.nodes:
             text = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
             if isinstance(node, ast.Assign) and NUMBER_OF_A_RANK.fullmatch(text):
-                found += [(tail(each), text) for each in node.targets if isinstance(each, (ast.Name, ast.Attribute))]
-        return found
+                names += [(tail(each), text) for each in node.targets if isinstance(each, (ast.Name, ast.Attribute))]
+        return names
 
     def _early_return(self, scope: ast.AST, node: ast.AST) -> ast.If | None:
         """Return an `if rank != 0: return` before a node, at the top level of its function."""
-        found = self._returns.get(scope)
-        if found is None:
-            found = [
+        returns = self._returns.get(scope)
+        if returns is None:
+            returns = [
                 each
                 for each in getattr(scope, "body", [])
                 if isinstance(each, ast.If) and isinstance(each.body[-1], (ast.Return, ast.Raise))
                 if self.speaks_of_rank(each.test)
             ][:1]
-            self._returns[scope] = found
-        return found[0] if found and found[0].lineno < getattr(node, "lineno", 0) else None
+            self._returns[scope] = returns
+        return returns[0] if returns and returns[0].lineno < getattr(node, "lineno", 0) else None
 
     @cached_property
     def _returns(self) -> dict[ast.AST, list[ast.If]]:

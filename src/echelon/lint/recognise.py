@@ -20,7 +20,7 @@ def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
     partition = job.value("partition")
     if not partition:
         return None
-    found = []
+    matches = []
     for machine in machines.values():
         row = next((row for row in machine.partitions if row.name == partition), None)
         kinds = {kind.gres for kind in machine.node_types if kind.gres.count(":")}
@@ -29,5 +29,5 @@ def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
             continue
         is_common = partition in words()["machines"]["common_partitions"]
         if not is_common or (typed and (machine.account != "required" or job.value("account").startswith("project_"))):
-            found.append(machine)
-    return found[0] if len(found) == 1 else None
+            matches.append(machine)
+    return matches[0] if len(matches) == 1 else None

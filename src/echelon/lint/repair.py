@@ -54,12 +54,12 @@ def _pass(sources: Mapping[str, bytes], findings: Iterable[Finding]) -> tuple[di
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).append(finding)
-    for path, found in by_path.items():
+    for path, in_file in by_path.items():
         text = _decoded(sources[path])
         if text is not None:
-            text, those = _edited(text, found)
+            text, repaired = _edited(text, in_file)
             changed[path] = text.encode()
-            made += those
+            made += repaired
     return changed, made
 
 
@@ -100,9 +100,9 @@ def _span(edit: Edit, starts: list[int]) -> tuple[int, int]:
     return begin, begin + len(edit.old)
 
 
-def _touch(one: tuple[int, int], other: tuple[int, int]) -> bool:
+def _touch(span: tuple[int, int], other: tuple[int, int]) -> bool:
     """Say whether two spans are equal or overlap."""
-    return one == other or (one[0] < other[1] and other[0] < one[1])
+    return span == other or (span[0] < other[1] and other[0] < span[1])
 
 
 def _broken(before: Linted, after: Linted) -> set[str]:

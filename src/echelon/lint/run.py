@@ -68,8 +68,8 @@ def lint(
             own = {name: other for name, other in scripts.items() if name != os.path.basename(path)}
             job = Job(path=path, text=text, today=today, programs=known, scripts=own)
             whole = [(job, 0), *jobs_inside(job)]
-            for each, lines in whole:
-                judged = replace(each, machine=machine or recognise(each, machines or {}))
+            for script, lines in whole:
+                judged = replace(script, machine=machine or recognise(script, machines or {}))
                 findings += [moved(hit, lines) for hit in look([judged], table.OF_JOBS)]
                 jobs.append(judged)
     settings = [

@@ -22,5 +22,5 @@ def mistakes(path: str, source: bytes, *, is_scaled: bool) -> list[Finding]:
         return []
     program = Program(path=path, text=text, tree=tree)
     rules = [rule for rule in RULES if not is_scaled or rule.code in OF_ONE_DEVICE]
-    found = [each for each in look([program], rules) if each.severity != "note"]
-    return ordered([each for each in found if not is_silenced(each.code, program.lines, each.line)])
+    findings = [each for each in look([program], rules) if each.severity != "note"]
+    return ordered([each for each in findings if not is_silenced(each.code, program.lines, each.line)])

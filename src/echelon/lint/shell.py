@@ -84,8 +84,8 @@ class _Reader:
         return self.first_line + row, column + (self.first_column - 1 if row == 0 else 0)
 
     def _until(self, mark: str, start: int | None = None) -> int:
-        found = self.text.find(mark, self.at if start is None else start)
-        return len(self.text) if found < 0 else found
+        end = self.text.find(mark, self.at if start is None else start)
+        return len(self.text) if end < 0 else end
 
     def _end(self, ending: str = "") -> None:
         if self.words:
@@ -259,12 +259,12 @@ class _Reader:
         self.at += 1
         return "".join(text), "".join(live)
 
-    def _close(self, begin: int, mark: str, what: str, *, escapes: bool = False) -> int:
+    def _close(self, begin: int, mark: str, name: str, *, escapes: bool = False) -> int:
         at = begin + 1
         while at < len(self.text) and self.text[at] != mark:
             at += 2 if self.text[at] == "\\" and (escapes or mark == "`") else 1
         if at >= len(self.text):
-            self._problem(f"{what} is not closed", begin)
+            self._problem(f"{name} is not closed", begin)
         return at + 1
 
     def _arithmetic(self, at: int) -> int:
@@ -305,7 +305,7 @@ class _Reader:
             end += 2 if mark == '"' and self.text[end] == "\\" else 1
         return end + 1
 
-    def _problem(self, what: str, at: int) -> None:
+    def _problem(self, text: str, at: int) -> None:
         if self.outer is None:
             line, column = self._place(at)
-            self.script.problems.append(Problem(what=what, line=line, column=column))
+            self.script.problems.append(Problem(what=text, line=line, column=column))

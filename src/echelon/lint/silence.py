@@ -20,10 +20,10 @@ def is_silenced(code: str, lines: list[str], line: int) -> bool:
 
 
 def _names(text: str, code: str) -> bool:
-    found = COMMENT.search(text)
-    if found is None:
+    match = COMMENT.search(text)
+    if match is None:
         return False
-    return found[1] is None or code in re.split(r"[\s,]+", found[1].upper())
+    return match[1] is None or code in re.split(r"[\s,]+", match[1].upper())
 
 
 def _is_option(text: str) -> bool:

@@ -119,8 +119,8 @@ class Values:
         """Return a word's characters without quotes, with known variables expanded."""
         return _Walk(word, command, self).run(start)
 
-    def _of(self, found: re.Match[str], command: Command) -> list[Cells] | None:
-        name, index = found[1] or found[2], found[3]
+    def _of(self, match: re.Match[str], command: Command) -> list[Cells] | None:
+        name, index = match[1] or match[2], match[3]
         elements = self.look(name, command)
         if elements is None:
             return None
@@ -173,13 +173,13 @@ class _Walk:
                 is_end = self.raw[at] == "\n"
                 self.line, self.column = (self.line + 1, 1) if is_end else (self.line, self.column + 1)
 
-    def _expand(self, found: re.Match[str], start: int, is_double: bool) -> bool:
-        if found.start() < start:
+    def _expand(self, match: re.Match[str], start: int, is_double: bool) -> bool:
+        if match.start() < start:
             return False
-        elements = self.values._of(found, self.command)
+        elements = self.values._of(match, self.command)
         if elements is None:
             return False
-        is_list = found[1] == "@" or found[2] == "@" or found[3] == "@"
+        is_list = match[1] == "@" or match[2] == "@" or match[3] == "@"
         for number, element in enumerate(elements):
             if number:
                 char = SPLIT if is_list or not is_double else " "

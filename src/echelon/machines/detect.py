@@ -80,5 +80,5 @@ def _mentioning(cluster: str, environ: Mapping[str, str]) -> list[Machine]:
 
     if "" in names:  # a file whose name needs parsing
         return list(load_all(environ).values())
-    found = [load_named(name, environ) for name in sorted(names, key=lambda name: (name.lower() != word, name))]
-    return [machine for machine in found if machine is not None]
+    machines = [load_named(name, environ) for name in sorted(names, key=lambda name: (name.lower() != word, name))]
+    return [machine for machine in machines if machine is not None]

@@ -29,8 +29,8 @@ class File:
     def name(self) -> str:
         """The machine's name, read without parsing; empty if that fails."""
         table = _FIRST_TABLE.search(self.text)
-        found = _NAME.search(self.text, 0, table.start() if table else len(self.text))
-        return found.group(1) if found else ""
+        match = _NAME.search(self.text, 0, table.start() if table else len(self.text))
+        return match.group(1) if match else ""
 
     def tables(self) -> dict[str, Any]:
         """Parse the text; raise UsageError with the line of a syntax error."""

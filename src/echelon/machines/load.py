@@ -19,14 +19,14 @@ Values = dict[str, Any]
 
 def load_all(environ: Mapping[str, str]) -> dict[str, Machine]:
     """Return every described machine by name."""
-    found = _collect(files.layers(environ))
-    return {name: _machine(values) for name, values in sorted(found.items())}
+    by_name = _collect(files.layers(environ))
+    return {name: _machine(values) for name, values in sorted(by_name.items())}
 
 
 def load_shipped() -> dict[str, Machine]:
     """Return the machines without the user's own files: ours and the site's."""
-    found = _collect(files.layers({})[:2])
-    return {name: _machine(values) for name, values in sorted(found.items())}
+    by_name = _collect(files.layers({})[:2])
+    return {name: _machine(values) for name, values in sorted(by_name.items())}
 
 
 def find(name: str, environ: Mapping[str, str]) -> Machine:
@@ -49,8 +49,8 @@ def load_named(name: str, environ: Mapping[str, str]) -> Machine | None:
     """Return the machine of that name without parsing other machines' files; None if there is none."""
     # a file whose name needs parsing may be about any machine
     wanted = [[file for file in layer if file.name in ("", name)] for layer in files.layers(environ)]
-    found = _collect(wanted)
-    return _machine(found[name]) if name in found else None
+    by_name = _collect(wanted)
+    return _machine(by_name[name]) if name in by_name else None
 
 
 def refuse_unknown(name: str, known: Iterable[str]) -> NoReturn:
@@ -71,19 +71,19 @@ def read_file(file: File) -> Machine:
 
 def _collect(layers: list[list[File]]) -> dict[str, Values]:
     """Return the checked values of each machine; later layers override earlier ones."""
-    found: dict[str, Values] = {}
+    by_name: dict[str, Values] = {}
     for layer in layers:
         whole: dict[str, str] = {}
         for file in layer:
             values, is_overlay = _checked(file)
             name = values["name"]
             if is_overlay:
-                if name not in found:
+                if name not in by_name:
                     raise UsageError(
                         f"{file.path}: merge = true, but there is no machine {name!r} to change",
                         hint="remove the line merge = true if the file describes the whole machine",
                     )
-                found[name] = merge.overlay(found[name], values)
+                by_name[name] = merge.overlay(by_name[name], values)
                 continue
             if name in whole:
                 raise UsageError(
@@ -91,8 +91,8 @@ def _collect(layers: list[list[File]]) -> dict[str, Values]:
                     hint=f"merge = true   at the top of {file.path}, or choose another name",
                 )
             whole[name] = file.path
-            found[name] = {**values, "path": file.path}
-    return found
+            by_name[name] = {**values, "path": file.path}
+    return by_name
 
 
 def _checked(file: File) -> tuple[Values, bool]:

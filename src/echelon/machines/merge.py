@@ -20,17 +20,17 @@ Values = dict[str, Any]
 def overlay(below: Values, above: Values) -> Values:
     """Merge checked values row by row; those of `above` win."""
     merged = dict(below)
-    for field, found in above.items():
+    for field, value in above.items():
         if field in _IDENTITY:
-            merged[field] = _rows(field, below.get(field, []), found)
+            merged[field] = _rows(field, below.get(field, []), value)
         elif field != schema.WHERE:
-            merged[field] = found
+            merged[field] = value
     return merged
 
 
-def is_same(field: str, one: Row, other: Row) -> bool:
+def is_same(field: str, row: Row, other: Row) -> bool:
     """Say whether two rows are about the same thing."""
-    return all(getattr(one, name) == getattr(other, name) for name in _IDENTITY[field])
+    return all(getattr(row, name) == getattr(other, name) for name in _IDENTITY[field])
 
 
 def _rows(field: str, below: list[Values], above: list[Values]) -> list[Values]:

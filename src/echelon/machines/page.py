@@ -161,13 +161,13 @@ def _limits(row: Partition) -> list[str]:
     words += [_span(what, low, high) for what, low, high in spans if low or high]
     if row.max_minutes is not None:
         words.append(units.slurm_time(row.max_minutes))
-    for what, most in (
+    for noun, most in (
         ("devices a node", row.max_devices_per_node),
         ("cores", row.max_cores),
         ("cores a node", row.max_cores_per_node),
     ):
         if most is not None:
-            words.append(f"at most {most} {what}")
+            words.append(f"at most {most} {noun}")
     if row.max_memory_bytes_per_node is not None:
         words.append(f"at most {units.size(row.max_memory_bytes_per_node)} a node")
     if row.max_jobs is not None:
@@ -177,10 +177,10 @@ def _limits(row: Partition) -> list[str]:
     return words
 
 
-def _span(what: str, low: int | None, high: int | None) -> str:
+def _span(noun: str, low: int | None, high: int | None) -> str:
     if low and high:
-        return f"{low} to {high} {what}"
-    return f"at least {low} {what}" if low else f"at most {high} {what}"
+        return f"{low} to {high} {noun}"
+    return f"at least {low} {noun}" if low else f"at most {high} {noun}"
 
 
 def _conditions(row: Partition) -> list[str]:
@@ -241,8 +241,8 @@ def _network(row: Network) -> str:
 
 def _reference(row: Reference) -> str:
     nodes = f"{row.num_nodes} node{'s' if row.num_nodes > 1 else ''} of {row.node_type}"
-    what = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
-    return f"{nodes}, {row.ranks_per_node} ranks each: {what}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
+    action = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
+    return f"{nodes}, {row.ranks_per_node} ranks each: {action}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
 
 
 def _when(row: Setting) -> str:

@@ -56,12 +56,12 @@ def command(partition: str, kind: NodeType, *, archive: str, options: Sequence[s
 def read(text: str, partition: str, *, reserved: Sequence[int], today: date) -> Probed:
     """Read {"format":1,"devices":[{"number":0,"numa":3,"cores":[49,50],"pci":"0000:c1:00.0","nic":"hsn0"}]}."""
     try:
-        found = json.loads(text)
-        if found["format"] != 1:
-            raise EchelonError(f"the probe answers in format {found['format']}, but this echelon reads format 1")
-        devices = list(found["devices"])
+        topology = json.loads(text)
+        if topology["format"] != 1:
+            raise EchelonError(f"the probe answers in format {topology['format']}, but this echelon reads format 1")
+        devices = list(topology["devices"])
         # the first hardware thread stands for its core: Slurm may hand out the others, or not
-        siblings = _siblings(found) | frozenset(reserved)
+        siblings = _siblings(topology) | frozenset(reserved)
         rows = [_row(device, partition, siblings, today) for device in devices]
     except (ValueError, KeyError, TypeError) as error:
         raise EchelonError(f"the probe of partition {partition} gave no topology: {error!r}") from None
@@ -74,9 +74,9 @@ def read(text: str, partition: str, *, reserved: Sequence[int], today: date) -> 
     )
 
 
-def _siblings(found: dict[str, Any]) -> frozenset[int]:
+def _siblings(topology: dict[str, Any]) -> frozenset[int]:
     """Return all hardware threads except the first of each core."""
-    lists = [cores.read(text) or () for text in found.get("cpus", {}).get("cores", ())]
+    lists = [cores.read(text) or () for text in topology.get("cpus", {}).get("cores", ())]
     return frozenset(number for numbers in lists for number in numbers[1:])
 
 

@@ -40,8 +40,8 @@ class Where:
         at: tuple[tuple[str, int], ...] = ()
         header_line = 0 if self.tables else 1
         for number, line in enumerate(self.text.splitlines(), 1):
-            if found := _HEADER.match(line):
-                at = _enter(at, found.group(2))
+            if match := _HEADER.match(line):
+                at = _enter(at, match.group(2))
                 header_line = number if at == self.tables else header_line
             elif at == self.tables and key and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
                 return number

@@ -50,8 +50,8 @@ def _tables(row: Row, header: str) -> list[str]:
     for name, (key, kind) in schema.fields(type(row)).items():
         value = getattr(row, name)
         if schema.row_class(kind):
-            for each in value:
-                inner += _tables(each, f"{header}.{key}" if header else key)
+            for inner_row in value:
+                inner += _tables(inner_row, f"{header}.{key}" if header else key)
         elif value is not None and value != defaults[name]:
             lines.append(f"{key} = {_value(kind, value)}{_gloss(key, value)}")
     return ["\n".join(lines) + "\n", *inner]

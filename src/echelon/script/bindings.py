@@ -11,22 +11,22 @@ SCOPES = (*FUNCTIONS, ast.Lambda)  # classes are missing: their names are counte
 
 def aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Return the meaning of each imported name, over all nodes of a module."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
-                found[alias.asname or top] = alias.name if alias.asname else top
+                names[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
 
 
 def reassigned_elsewhere(nodes: Iterable[ast.AST]) -> frozenset[str]:
     """Return the names that a function may assign in an outer scope."""
-    found = (node.names for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)))
-    return frozenset(name for names in found for name in names)
+    declarations = (node.names for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for names in declarations for name in names)
 
 
 def bound(body: Sequence[ast.stmt]) -> Counter[str]:

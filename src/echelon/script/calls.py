@@ -48,13 +48,13 @@ class Source:
     @cached_property
     def certain_imports(self) -> dict[str, int]:
         """Top-level packages that are always imported, outside of `try`, `if` and functions; each with its line."""
-        found: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for node in self.tree.body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             for name in names:
-                found.setdefault(name.partition(".")[0], node.lineno)
-        return found
+                lines.setdefault(name.partition(".")[0], node.lineno)
+        return lines
 
     @cached_property
     def moves_path(self) -> bool:
@@ -81,14 +81,14 @@ class Source:
     def calls(self, names: Iterable[str]) -> list[Call]:
         """Return the calls of these dotted names, in source order."""
         wanted, known = frozenset(names), aliases(self.nodes)
-        found = []
+        calls = []
         for node in self.nodes:
             name = dotted(node.func, known) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and name in wanted:
                 arguments = {each.arg: self._value(each.value) for each in node.keywords if each.arg}
                 has_more = bool(node.args) or any(each.arg is None for each in node.keywords)
-                found.append(Call(name=name, line=node.lineno, arguments=arguments, has_more=has_more))
-        return sorted(found, key=lambda call: call.line)
+                calls.append(Call(name=name, line=node.lineno, arguments=arguments, has_more=has_more))
+        return sorted(calls, key=lambda call: call.line)
 
     def _value(self, node: ast.expr) -> object:
         if isinstance(node, ast.Constant):

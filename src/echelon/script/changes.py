@@ -49,12 +49,12 @@ def marked_lines(source: bytes) -> Sequence[int]:
         source = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if OTHER_NAMES.search(source):
         return range(1, source.count(b"\n") + 2)
-    found, line, end = [], 1, 0
+    lines, line, end = [], 1, 0
     for match in WORDS.finditer(source):
         line += source.count(b"\n", end, match.start())
         end = match.start()
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def trace(tree: ast.Module, *, lines: Sequence[int], file: str, shown: str, place: Place) -> "Trace":
@@ -114,15 +114,15 @@ class Trace:
     def _bind(self, node: ast.Assign | ast.AnnAssign) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {target.id for target in targets if isinstance(target, ast.Name)}
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if node.value is not None and names & self.steady:
             try:
-                given = dict.fromkeys(names & self.steady, evaluate(node.value, self.scope))
+                values = dict.fromkeys(names & self.steady, evaluate(node.value, self.scope))
             except CannotTell:
-                given = {}
+                values = {}
         for name in names:
             self.scope.names.pop(name, None)
-        self.scope.names.update(given)
+        self.scope.names.update(values)
 
     def _loop(self, node: ast.For, certainty: Certainty) -> None:
         """Apply all iterations of a loop over folders except the last, whose statements are followed separately."""
@@ -146,10 +146,10 @@ class Trace:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Follow a function as if it were called at its definition: no call can come earlier."""
         args = node.args
-        given = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
+        parameters = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
         inner = Trace(node.body, replace(self.scope, names={}, is_function=True), self.lines, self.spoiled)
         used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        used -= {*inner.local, *(each.arg for each in given if each is not None)}
+        used -= {*inner.local, *(each.arg for each in parameters if each is not None)}
         used &= self.scope.names.keys() if self.scope.is_function else self.lasting
         inner.scope.names.update((name, self.scope.names[name]) for name in used if name in self.scope.names)
         for step, _ in running(node.body, as_main=False):
@@ -209,12 +209,12 @@ class Trace:
             self._lose(node)
 
     def _only_takes_back(self, path: list[Any], changed: list[Any]) -> bool:
-        given = self.place.given
-        kept = [each for each in path if each in given]
-        return _is_within(changed, path) and kept == [each for each in changed if each in given]
+        initial = self.place.given
+        kept = [each for each in path if each in initial]
+        return _is_within(changed, path) and kept == [each for each in changed if each in initial]
 
-    def _lose(self, node: ast.AST, what: str = SEARCH) -> None:
-        why = f"the script changes {what} in a way that reading cannot follow ({self.scope.where(node)})"
+    def _lose(self, node: ast.AST, name: str = SEARCH) -> None:
+        why = f"the script changes {name} in a way that reading cannot follow ({self.scope.where(node)})"
         self.place.path = [Unknown(why=why), *self.place.path]
 
     def _indirect(self, part: ast.AST, known: ast.AST | None) -> None:

@@ -55,8 +55,8 @@ def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) 
     if "\0" in target:
         raise UsageError(f"the script's name {target!r} contains a null byte, which no file name can")
     find = _resolve_module if module else _resolve_path
-    found = find(target, cwd=cwd, search_path=tuple(search_path))
-    return replace(found, cwd=os.path.abspath(cwd))
+    script = find(target, cwd=cwd, search_path=tuple(search_path))
+    return replace(script, cwd=os.path.abspath(cwd))
 
 
 def _resolve_path(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Script:
@@ -155,9 +155,9 @@ def _is_archive_with_main(path: str) -> bool:
 
 def _judge_file(target: str, path: str, source: bytes) -> None:
     program = f"to start a program that is not Python write: {RUN}-- {shlex.quote(path)}"
-    for first, what in BINARY.items():
+    for first, description in BINARY.items():
         if source.startswith(first):
-            raise UsageError(f"{target} is {what}, not a Python file", hint=program)
+            raise UsageError(f"{target} is {description}, not a Python file", hint=program)
     if source.startswith(UTF16):
         hint = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(target)} > utf8.py"
         raise UsageError(f"{target} is UTF-16 text; Python reads UTF-8", hint=hint)
@@ -193,22 +193,22 @@ def _resolve_module(target: str, *, cwd: str, search_path: tuple[str, ...]) -> S
     cwd = os.path.abspath(cwd)
     searcher = Searcher([cwd, *search_path])
     _check_module_name(target)
-    found = None if is_built_in(target) else searcher.locate(target)
-    if found is None:
+    located = None if is_built_in(target) else searcher.locate(target)
+    if located is None:
         raise _missing_module(target, cwd, searcher)
     name = target
-    if found.folders:
+    if located.folders:
         name = target + ".__main__"
         main = searcher.locate(name)
         if main is None:
-            raise _without_main(target, found.folders)
-        found = main
-    if not found.source:
-        if os.path.isdir(found.entry):
+            raise _without_main(target, located.folders)
+        located = main
+    if not located.source:
+        if os.path.isdir(located.entry):
             raise UsageError(f"{name} has no Python source that could be run", hint=RUN + "train.py")
         return Script(kind="module", path=None, folder=cwd, name=name, search_path=search_path)
-    _judge_file(found.source, found.source, read_source(found.source, found.source))
-    return Script(kind="module", path=found.source, folder=cwd, name=name, search_path=search_path)
+    _judge_file(located.source, located.source, read_source(located.source, located.source))
+    return Script(kind="module", path=located.source, folder=cwd, name=name, search_path=search_path)
 
 
 def _check_module_name(target: str) -> None:

@@ -128,11 +128,11 @@ class _Reader:
         except OSError as error:
             self.skipped[path] = f"cannot be read: {error.strerror}"
             return
-        found = self._events(source, path, as_main=as_main, certainty=certainty)
-        yield from self._wanted(found, package=package)
+        events = self._events(source, path, as_main=as_main, certainty=certainty)
+        yield from self._wanted(events, package=package)
 
-    def _wanted(self, found: Iterable[Event], *, package: str) -> Iterator[Wanted]:
-        for event in found:
+    def _wanted(self, events: Iterable[Event], *, package: str) -> Iterator[Wanted]:
+        for event in events:
             if isinstance(event, Wanted):
                 yield _absolute(event, package)
             elif isinstance(event, Moved):
@@ -205,8 +205,8 @@ class _Reader:
         elif late is None:
             self.preload[entry] = certainty
         else:
-            what = late or "an environment variable"
-            self.skipped[entry] = f"the script sets {what} first, which the import may read"
+            change = late or "an environment variable"
+            self.skipped[entry] = f"the script sets {change} first, which the import may read"
 
     def _lose(self, why: str) -> None:
         self.search_path.lose(why)
@@ -226,8 +226,8 @@ class _Reader:
             names.append(f"{wanted.module}.{wanted.attribute}")
         is_seldom = wanted.certainty is Certainty.SELDOM
         for name in names:
-            found = self.search_path.locate(name)
-            if found is None or name in self.local or (is_seldom and name in self.glanced):
+            located = self.search_path.locate(name)
+            if located is None or name in self.local or (is_seldom and name in self.glanced):
                 continue
             if len(self.local) >= LOCAL_FILES:
                 self.skipped[name] = f"not read: the script has more than {LOCAL_FILES} modules of its own"
@@ -237,14 +237,14 @@ class _Reader:
                 self.glanced.add(name)
             else:
                 self.local[name] = None
-            yield from self._read_module(found, wanted.certainty)
+            yield from self._read_module(located, wanted.certainty)
 
-    def _read_module(self, found: Located, certainty: Certainty) -> Iterator[Wanted]:
-        package = found.name if found.folders else found.name.rpartition(".")[0]
-        if found.source:
-            yield from self._read(found.source, package=package, certainty=certainty)
-        elif not (found.folders and os.path.isdir(found.folders[0])):
-            self.skipped[found.name] = "has no source to read"
+    def _read_module(self, located: Located, certainty: Certainty) -> Iterator[Wanted]:
+        package = located.name if located.folders else located.name.rpartition(".")[0]
+        if located.source:
+            yield from self._read(located.source, package=package, certainty=certainty)
+        elif not (located.folders and os.path.isdir(located.folders[0])):
+            self.skipped[located.name] = "has no source to read"
 
 
 def _absolute(wanted: Wanted, package: str) -> Wanted:
@@ -260,10 +260,10 @@ def _absolute(wanted: Wanted, package: str) -> Wanted:
 
 
 def _scan(source: bytes) -> list[str]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for plain, origin in IMPORT_LINE.findall(source):
         for part in (plain or origin).decode("utf-8", "replace").split(","):
             name = part.strip().partition(" ")[0]
             if DOTTED.match(name):
-                found[name] = None
-    return list(found)
+                names[name] = None
+    return list(names)

@@ -70,9 +70,9 @@ def later(mentions: Iterable[str]) -> tuple[str, ...]:
     >>> later({"torch.optim.AdamW"})
     ('torch._dynamo',)
     """
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     names = tuple(mentions)
     for row in ROWS:
         if any(name == row.mention or name.startswith(row.mention + ".") for name in names):
-            found.update(dict.fromkeys(row.preload))
-    return tuple(found)
+            modules.update(dict.fromkeys(row.preload))
+    return tuple(modules)

@@ -64,8 +64,8 @@ def names_in(folder: str) -> list[str]:
 def tops(entry: str) -> list[str]:
     """Return the names in this folder that may be modules."""
     stems = (name.split(".", 1) for name in names_in(entry))
-    found = (stem for stem, *suffix in stems if not suffix or "." + suffix[0] in SUFFIXES)
-    return [name for name in dict.fromkeys(found) if name.isidentifier()]
+    names = (stem for stem, *suffix in stems if not suffix or "." + suffix[0] in SUFFIXES)
+    return [name for name in dict.fromkeys(names) if name.isidentifier()]
 
 
 def is_built_in(top: str) -> bool:
@@ -97,12 +97,12 @@ class Searcher:
 
     def _locate(self, name: str) -> Located | None:
         top, *rest = name.split(".")
-        found = self._top(top)
+        located = self._top(top)
         for part in rest:
-            if found is None:
+            if located is None:
                 return None
-            found = self._among(found.name + "." + part, found.folders)
-        return found
+            located = self._among(located.name + "." + part, located.folders)
+        return located
 
     def _top(self, top: str) -> Located | None:
         return self._among(top, self.path) or _editable(top)

@@ -39,16 +39,16 @@ def nearest_modules(folders: Iterable[str], name: str) -> list[str]:
 
 
 def _listed(folder: str) -> list["os.DirEntry[str]"]:
-    found: list[os.DirEntry[str]] = []
+    python_entries: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                found.append(entry)
-                if len(found) == LISTED:
+                python_entries.append(entry)
+                if len(python_entries) == LISTED:
                     break
     except OSError:
-        return found  # without suggestions, the message still says what is wrong
-    return sorted(found, key=lambda entry: entry.name)
+        return python_entries  # without suggestions, the message still says what is wrong
+    return sorted(python_entries, key=lambda entry: entry.name)
 
 
 def _close(name: str, names: Sequence[str]) -> list[str]:

@@ -44,20 +44,20 @@ class SearchPath:
 
     def is_own(self, top: str) -> bool:
         """Say whether a top-level name is the user's own code, which is read and left to the ranks."""
-        found = None if is_built_in(top) else self.locate(top)
+        located = None if is_built_in(top) else self.locate(top)
         # `pip install -e` may use a table instead of the search path: such a package has an entry outside of it
-        return found is not None and (found.entry == self.folder or is_own_code(found.entry))
+        return located is not None and (located.entry == self.folder or is_own_code(located.entry))
 
     def why_not(self, top: str) -> str:
         """Return why a module must not be imported before the fork, "" if it may."""
         if is_built_in(top):
             return ""
-        found = self.locate(top)
-        if found is not None and found.entry in self._added:
-            return f"it lies in {found.entry}, which the script puts on sys.path ({self._added[found.entry]})"
+        located = self.locate(top)
+        if located is not None and located.entry in self._added:
+            return f"it lies in {located.entry}, which the script puts on sys.path ({self._added[located.entry]})"
         if self.barrier:
             return self.barrier
-        if self.open_end and (found is None or found.is_bare or found.entry not in self.given):
+        if self.open_end and (located is None or located.is_bare or located.entry not in self.given):
             return f"it is not installed where Python looked at the start, and {self.open_end}"
         return ""
 

@@ -73,12 +73,12 @@ def reached(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
     level = [node for node in tree.body if not isinstance(node, (*FUNCTIONS, ast.ClassDef))]
     todo = ["main", *(name for node in level for name in _names(node))]
-    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    functions_reached: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
     for name in todo:  # the list grows during the walk
-        if name in functions and name not in found:
-            found[name] = functions[name]
+        if name in functions and name not in functions_reached:
+            functions_reached[name] = functions[name]
             todo.extend(_names(functions[name]))
-    return list(found.values())
+    return list(functions_reached.values())
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -111,8 +111,8 @@ def _call(call: ast.Call) -> Iterator[Event]:
     if name == "putenv" or (on_environ and name == "setdefault"):
         yield Setting(key=_text(call.args[0]) if call.args else "")
     elif on_environ and name == "update":
-        given = call.args[0] if call.args else None
-        keys = given.keys if isinstance(given, ast.Dict) else [given] if given is not None else []
+        argument = call.args[0] if call.args else None
+        keys = argument.keys if isinstance(argument, ast.Dict) else [argument] if argument is not None else []
         for key in keys:
             yield Setting(key=_text(key))
         for keyword in call.keywords:
@@ -134,19 +134,19 @@ def mentions(tree: ast.Module) -> set[str]:
     """
     nodes = list(_live(tree))
     aliases: dict[str, str] = {}
-    found: set[str] = set()
+    names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found.add(alias.name)
+                names.add(alias.name)
                 top = alias.name.partition(".")[0]
                 aliases[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module)
+            names.add(node.module)
             for alias in node.names:
-                found.add(f"{node.module}.{alias.name}")
+                names.add(f"{node.module}.{alias.name}")
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found | {sign for node in nodes if (sign := _sign(node, aliases))}
+    return names | {sign for node in nodes if (sign := _sign(node, aliases))}
 
 
 def _sign(node: ast.AST, aliases: dict[str, str]) -> str:

@@ -109,11 +109,11 @@ def entry(node: ast.AST, scope: Scope) -> Any:
 def entries(node: ast.AST, scope: Scope) -> list[Any]:
     """Return the future entries of sys.path for a list of folders."""
     try:
-        found = evaluate(node, scope)
+        evaluated = evaluate(node, scope)
     except CannotTell:
-        found = None
-    if isinstance(found, (list, tuple)):
-        return [_in_scope(value, node, scope) for value in found]
+        evaluated = None
+    if isinstance(evaluated, (list, tuple)):
+        return [_in_scope(value, node, scope) for value in evaluated]
     return [_unknown(node, scope)]
 
 
@@ -266,10 +266,10 @@ def place_of(node: ast.expr, scope: Scope) -> Any:
 
 
 def _list(node: ast.List | ast.Tuple, scope: Scope) -> list[Any]:
-    found: list[Any] = []
-    for each in node.elts:
-        found += entries(each.value, scope) if isinstance(each, ast.Starred) else [entry(each, scope)]
-    return found
+    values: list[Any] = []
+    for element in node.elts:
+        values += entries(element.value, scope) if isinstance(element, ast.Starred) else [entry(element, scope)]
+    return values
 
 
 def _comprehension(node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> list[Any]:

@@ -23,26 +23,26 @@ def _bindings(job: Job) -> Iterator[tuple[Start | None, Word, list[set[int]]]]:
         if command.outer is not None:
             continue
         for word in command.words:
-            found = BIND.search(word.text)
-            if found is None:
+            match = BIND.search(word.text)
+            if match is None:
                 continue
             try:
-                numbers = [int(part, 16 if found[1] == "mask_cpu" else 10) for part in found[2].split(",") if part]
+                numbers = [int(part, 16 if match[1] == "mask_cpu" else 10) for part in match[2].split(",") if part]
             except ValueError:
                 continue
             step = next((start for start in job.starts if start.command is command and start.name == "srun"), None)
             bits = [{bit for bit in range(n.bit_length()) if n >> bit & 1} for n in numbers]
-            yield step, word, bits if found[1] == "mask_cpu" else [{number} for number in numbers]
+            yield step, word, bits if match[1] == "mask_cpu" else [{number} for number in numbers]
 
 
 def masks(job: Job) -> Iterator[Hit]:
     """Find two tasks on the same cores."""
     for _, word, cores in _bindings(job):
         counts = Counter(frozenset(each) for each in cores)
-        for position, each in enumerate(cores):
-            if counts[frozenset(each)] > 1:
-                again = next(i for i in range(position + 1, len(cores)) if cores[i] == each)
-                shown = _shown(each)
+        for position, mask in enumerate(cores):
+            if counts[frozenset(mask)] > 1:
+                again = next(i for i in range(position + 1, len(cores)) if cores[i] == mask)
+                shown = _shown(mask)
                 message = f"tasks {position} and {again} of each node get the same cores, {shown}"
                 yield _repaired(job, word, cores, message)
                 break
@@ -160,8 +160,8 @@ def chosen_twice(job: Job) -> Iterator[Hit]:
 
 def both_visible(job: Job) -> Iterator[Hit]:
     """Find ROCR and HIP filters together: the second counts among the devices that the first leaves."""
-    found = {name: job.last(name) for name in VISIBLE[:2]}
-    first, second = found[VISIBLE[0]], found[VISIBLE[1]]
+    variables = {name: job.last(name) for name in VISIBLE[:2]}
+    first, second = variables[VISIBLE[0]], variables[VISIBLE[1]]
     if first and second:
         message = f"{VISIBLE[1]}={second.value} numbers the devices that {VISIBLE[0]}={first.value} has left"
         yield hit(second.word, message, f"unset {VISIBLE[1]}")

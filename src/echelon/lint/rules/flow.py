@@ -47,10 +47,10 @@ def _ends(commands: list[Command], index: int) -> int:
     if not command.blocks:
         return -1
     open_blocks = {block.number for block in command.blocks}
-    for later, each in enumerate(commands[index + 1 :], index + 1):
-        is_outside = not {block.number for block in each.blocks} >= open_blocks
-        if is_outside and each.words[0].raw in ("done", "}", "fi"):
-            return later if each.ending == "&" else -1
+    for later, follower in enumerate(commands[index + 1 :], index + 1):
+        is_outside = not {block.number for block in follower.blocks} >= open_blocks
+        if is_outside and follower.words[0].raw in ("done", "}", "fi"):
+            return later if follower.ending == "&" else -1
         if is_outside:
             return -1
     return -1

@@ -25,10 +25,10 @@ SELF_STARTING = frozenset(
 def nproc(job: Job) -> Iterator[Hit]:
     """Find a torchrun with another number of ranks than devices."""
     for start in job.started("torchrun", "deepspeed"):
-        given = start.option("nproc-per-node", "num-gpus")
-        count = job.number(given[1]) if given else 0
-        if given and count and job.devices_per_node and count != job.devices_per_node:
-            word = given[0]
+        option = start.option("nproc-per-node", "num-gpus")
+        count = job.number(option[1]) if option else 0
+        if option and count and job.devices_per_node and count != job.devices_per_node:
+            word = option[0]
             ranks = "1 rank" if count == 1 else f"{count} ranks"
             message = f"{ranks} on each node, but the job has {job.devices_per_node} devices there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
@@ -116,16 +116,16 @@ def _meeting(nodes: int) -> str:
 def nnodes(job: Job) -> Iterator[Hit]:
     """Find a torchrun that waits for another number of nodes than the job has."""
     for start in job.started("torchrun", "accelerate"):
-        given = start.option("nnodes", "num-machines")
-        count = job.number(given[1]) if given and ":" not in given[1] else 0
+        option = start.option("nnodes", "num-machines")
+        count = job.number(option[1]) if option and ":" not in option[1] else 0
         nodes = job.step_nodes(start)
         is_open = job.is_chosen(start.command) or (
             start.step is not None and start.step.option("nodelist", "w") is not None
         )
-        if given and count and job.is_batch and count != nodes and not is_open:
+        if option and count and job.is_batch and count != nodes and not is_open:
             if start.step is None and count > nodes and nodes > 1:
                 continue
-            word, value = given
+            word, value = option
             does = "waits for the others until it times out" if count > nodes else "leaves the others idle"
             message = f"this line names {count} nodes, but the job has {nodes}: it {does}"
             repair = word.text.replace(value, str(nodes)) if "=" in word.text else f"{word.text} {nodes}"
@@ -136,19 +136,19 @@ def no_meeting(job: Job) -> Iterator[Hit]:
     """Find a launcher on several nodes without a meeting point."""
     names = ("rdzv-endpoint", "master-addr", "standalone", "rdzv-conf")
     for start in job.started("torchrun"):
-        given = start.option("nnodes")
+        option = start.option("nnodes")
         if job.is_chosen(start.command) or start.has_unknown:
             continue  # a variable of unknown value may contain the option
         backend, address = start.option("rdzv-backend"), start.option("master-addr")
-        if given and job.number(given[1]) > 1 and address and backend and backend[1] in ("c10d", "etcd"):
+        if option and job.number(option[1]) > 1 and address and backend and backend[1] in ("c10d", "etcd"):
             if start.option("rdzv-endpoint") is None:
                 message = (
                     f"--rdzv-backend={backend[1]} does not read --master-addr: each node waits on its own localhost"
                 )
-                yield hit(address[0], message, _meeting(job.number(given[1])))
-        elif given and job.number(given[1]) > 1 and not any(start.option(name) for name in names):
-            message = f"{given[1]} nodes, but no --rdzv-endpoint: each node waits on its own localhost:29500"
-            yield hit(given[0], message, _meeting(job.number(given[1])))
+                yield hit(address[0], message, _meeting(job.number(option[1])))
+        elif option and job.number(option[1]) > 1 and not any(start.option(name) for name in names):
+            message = f"{option[1]} nodes, but no --rdzv-endpoint: each node waits on its own localhost:29500"
+            yield hit(option[0], message, _meeting(job.number(option[1])))
 
 
 def one_process(job: Job) -> Iterator[Hit]:
@@ -211,11 +211,11 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
 def processes_of_accelerate(job: Job) -> Iterator[Hit]:
     """Find an accelerate whose --num_processes does not count the ranks of all nodes."""
     for start in job.started("accelerate"):
-        given = start.option("num-processes")
-        count, nodes = (job.number(given[1]) if given else 0), job.step_nodes(start)
+        option = start.option("num-processes")
+        count, nodes = (job.number(option[1]) if option else 0), job.step_nodes(start)
         wanted = job.devices_per_node * nodes
-        if given and count and wanted and count != wanted:
-            word, value = given
+        if option and count and wanted and count != wanted:
+            word, value = option
             message = f"{count} processes in all, but the job has {nodes} × {job.devices_per_node} = {wanted} devices"
             repair = word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
             mistake = hit(word, message, repair)
@@ -234,18 +234,18 @@ def trainer(job: Job) -> Iterator[Hit]:
 def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[Hit]:
     place = next((start.word for start in job.starts if _runs(start, program)), None)
     for name, there in (("num_nodes", job.num_nodes), ("devices", job.devices_per_node)):
-        given = constant(keyword(call, name))
-        given = 1 if given is None and name == "num_nodes" and keyword(call, name) is None else given
+        value = constant(keyword(call, name))
+        value = 1 if value is None and name == "num_nodes" and keyword(call, name) is None else value
         if (
-            isinstance(given, int)
-            and not isinstance(given, bool)
-            and given > 0
-            and given != there
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and value > 0
+            and value != there
             and place is not None
         ):
-            message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, but the job has {there}"
+            message = f"Trainer({name}={value}) in {program.path}, line {call.lineno}, but the job has {there}"
             mistake = hit(place, message, f"Trainer({name}={there}, …)")
-            is_idle = name == "devices" and given < there
+            is_idle = name == "devices" and value < there
             yield replace(mistake, severity="warning") if is_idle else mistake
 
 

@@ -43,10 +43,10 @@ def fixed_port(job: Job) -> Iterator[Hit]:
         yield hit(variable.word, f"every job uses port {variable.value}, and jobs may share the node", _port())
         return
     for start in job.started("torchrun", "accelerate"):
-        given = start.option("master-port", "main-process-port", "rdzv-endpoint")
-        match = re.search(r"(?:^|:)(\d{4,5})$", given[1]) if given else None
-        if given and match:
-            word = given[0]
+        option = start.option("master-port", "main-process-port", "rdzv-endpoint")
+        match = re.search(r"(?:^|:)(\d{4,5})$", option[1]) if option else None
+        if option and match:
+            word = option[0]
             message = f"every job uses port {match[1]}, and jobs may share the node"
             yield hit(word, message, f"{_port()}   and here $MASTER_PORT")
 
@@ -72,12 +72,12 @@ def wrong_host(job: Job) -> Iterator[Hit]:
                 _first_node(),
             )
     for start in job.started("torchrun"):
-        given = start.option("rdzv-endpoint", "master-addr")
-        if given is None or job.step_nodes(start) < 2 or start.step is None:
+        option = start.option("rdzv-endpoint", "master-addr")
+        if option is None or job.step_nodes(start) < 2 or start.step is None:
             continue
         nodes = job.step_nodes(start)
-        if LOOPBACK.match(given[1]) or (_in_task(start.command) and HOST.search(given[1])):
-            yield hit(given[0], f"{given[1]} means each node itself, but the job has {nodes} nodes", _first_node())
+        if LOOPBACK.match(option[1]) or (_in_task(start.command) and HOST.search(option[1])):
+            yield hit(option[0], f"{option[1]} means each node itself, but the job has {nodes} nodes", _first_node())
 
 
 def _in_task(command: Command) -> bool:
@@ -110,9 +110,9 @@ def tool_in_container(job: Job) -> Iterator[Hit]:
         if outer is None:
             continue
         for word in command.words:
-            found = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
-            if found and not re.search(r"[\w/.-]" + found[1], word.text):
-                message = f"{found[1]} runs inside the container, which has no Slurm"
+            match = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
+            if match and not re.search(r"[\w/.-]" + match[1], word.text):
+                message = f"{match[1]} runs inside the container, which has no Slurm"
                 yield hit(word, message, f"{_first_node()}   before {outer.name}")
 
 
@@ -142,9 +142,9 @@ def not_exported(job: Job) -> Iterator[Hit]:
         is_needed = name in NEEDED and _meets_by_variables(job)
         if name in GIVEN_BY_LAUNCHERS and not is_needed:
             continue  # a launcher sets it, or nothing reads it
-        what = variable.word.raw.partition("\n")[0]
+        assignment = variable.word.raw.partition("\n")[0]
         message = f"{name} is not exported: the programs that the script starts do not see it"
-        mistake = hit(variable.word, message, f"export {what}", edits=_exported(variable))
+        mistake = hit(variable.word, message, f"export {assignment}", edits=_exported(variable))
         yield mistake if is_needed else replace(mistake, severity="warning")
 
 
@@ -183,20 +183,20 @@ def read_too_early(job: Job) -> Iterator[Hit]:
         if _in_task(command) or command.program in ("echo", "printf", "if", "[", "test"):
             continue
         for word in command.words:
-            found = mine.search(word.live)
-            if found and _matters(word):
-                message = f"the shell reads ${found[1]} before srun: it is 0 for all {num_tasks} tasks"
+            match = mine.search(word.live)
+            if match and _matters(word):
+                message = f"the shell reads ${match[1]} before srun: it is 0 for all {num_tasks} tasks"
                 if re.search(r"(?i)(?:node|machine)[_-]rank", word.text) and _meets_by_itself(job):
                     continue
                 placed = hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
                 yield placed if _is_needed(job, command, word) else replace(placed, severity="warning")
     for document in job.script.documents:
-        found = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
-        if found:
-            line = document.line + document.text[: found.start()].count("\n")
-            column = found.start() - document.text.rfind("\n", 0, found.start())
-            message = f"the shell reads ${found[1]} while it writes the file: it is 0 for all {num_tasks} tasks"
-            yield Hit(line=line, column=column, width=len(found.group()), message=message, repair=f"\\${found[1]}")
+        match = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
+        if match:
+            line = document.line + document.text[: match.start()].count("\n")
+            column = match.start() - document.text.rfind("\n", 0, match.start())
+            message = f"the shell reads ${match[1]} while it writes the file: it is 0 for all {num_tasks} tasks"
+            yield Hit(line=line, column=column, width=len(match.group()), message=message, repair=f"\\${match[1]}")
 
 
 def _meets_by_itself(job: Job) -> bool:
@@ -225,11 +225,11 @@ def _matters(word: Word) -> bool:
 def differing_id(job: Job) -> Iterator[Hit]:
     """Find a rendezvous id that each node generates for itself."""
     for start in job.started("torchrun"):
-        given = start.option("rdzv-id")
-        if given and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", given[1]) and _in_task(start.command):
-            message = f"each node evaluates {given[1]} itself, so the nodes never meet"
-            becomes = given[0].raw.replace(given[1], f"${_slurm('JOB_ID')}") if "=" in given[0].raw else ""
-            yield hit(given[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
+        option = start.option("rdzv-id")
+        if option and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", option[1]) and _in_task(start.command):
+            message = f"each node evaluates {option[1]} itself, so the nodes never meet"
+            becomes = option[0].raw.replace(option[1], f"${_slurm('JOB_ID')}") if "=" in option[0].raw else ""
+            yield hit(option[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
 
 
 def no_local_rank(job: Job) -> Iterator[Hit]:

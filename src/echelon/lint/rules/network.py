@@ -171,10 +171,10 @@ def slow(job: Job) -> Iterator[Hit]:
 
 
 def _once(job: Job) -> list[Variable]:
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for variable in job.variables:
-        found.setdefault(variable.name, variable)
-    return list(found.values())
+        variables.setdefault(variable.name, variable)
+    return list(variables.values())
 
 
 def binds(job: Job) -> Iterator[Hit]:
@@ -187,8 +187,8 @@ def binds(job: Job) -> Iterator[Hit]:
     )
     for start in job.started(*CONTAINERS):
         row = next((row for row in job.machine.containers if row.binds and _is_for(row.images, job, start)), None)
-        given = " ".join(word.text for word in start.words)
-        if row is None or bound or re.search(r"(^| )(-B|--bind|--mount)", given) or job.num_nodes < 2:
+        text = " ".join(word.text for word in start.words)
+        if row is None or bound or re.search(r"(^| )(-B|--bind|--mount)", text) or job.num_nodes < 2:
             continue
         needed = ", ".join(row.binds[:3])
         message = (
@@ -226,10 +226,10 @@ def image_without_gpu(job: Job) -> Iterator[Hit]:
     if job.chip[1] != "nvidia" or not job.devices_per_node:
         return
     for start in job.started(*CONTAINERS):
-        given = [word.text for word in start.words]
-        first = given[0] if given else ""
+        words_of_start = [word.text for word in start.words]
+        first = words_of_start[0] if words_of_start else ""
         is_set = any(variable.name in ("SINGULARITY_NV", "APPTAINER_NV") for variable in job.variables)
-        if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(given) and not is_set:
+        if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(words_of_start) and not is_set:
             message = f"{start.name} {first} without --nv: the image sees none of {job.devices_per_node} devices"
             word = start.words[0]
             edits = (Edit(line=word.line, column=word.column, old=word.raw, new=f"{word.raw} --nv"),)
@@ -240,10 +240,10 @@ def one_profile(job: Job) -> Iterator[Hit]:
     """Find a profiler that runs in every rank and writes a single file."""
     for start in job.started("rocprof", "rocprofv2", "rocprofv3", "nsys"):
         tasks = job.step_tasks_per_node(start) * job.step_nodes(start) if start.step else 1
-        given = start.option("o", "output", "output-file", "d", "output-directory")
-        if tasks > 1 and (given is None or not re.search(r"[$%]", given[1])) and start.name != "nsys":
+        option = start.option("o", "output", "output-file", "d", "output-directory")
+        if tasks > 1 and (option is None or not re.search(r"[$%]", option[1])) and start.name != "nsys":
             rank = f"${words()['slurm']['variable']}PROCID"
-            message = f"{tasks} ranks write " + (f"{given[1]}" if given else "the same results.csv")
+            message = f"{tasks} ranks write " + (f"{option[1]}" if option else "the same results.csv")
             yield hit(start.word, message, f"srun … bash -c '{start.name} -o results-{rank}.csv …'")
 
 

@@ -110,8 +110,8 @@ def global_as_local(program: Program) -> Iterator[Hit]:
             ids = keyword(call, "device_ids")
             chosen = ids.elts[0] if isinstance(ids, ast.List) and ids.elts else None
         named = chosen.id if isinstance(chosen, ast.Name) else ""
-        if isinstance(chosen, ast.JoinedStr) and (found := re.search(r"cuda:\{(\w+)\}", ast.unparse(chosen))):
-            named = found[1]
+        if isinstance(chosen, ast.JoinedStr) and (match := re.search(r"cuda:\{(\w+)\}", ast.unparse(chosen))):
+            named = match[1]
         if named and named in ranks:
             message = f"{named} is the number among all ranks: the second node has no such device"
             yield program.hit(call, message, 'int(os.environ["LOCAL_RANK"])')
@@ -120,16 +120,16 @@ def global_as_local(program: Program) -> Iterator[Hit]:
 
 def _names_of_rank(program: Program) -> set[str]:
     """Return the names that are assigned only the global rank."""
-    found: set[str] = set()
+    names: set[str] = set()
     others: set[str] = set()
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, text = node.targets[0].id, ast.unparse(node.value)
             is_rank = re.search(r"get_rank\(\)|environ\[['\"]RANK['\"]\]|(?:getenv|environ\.get)\(['\"]RANK['\"]", text)
-            (found if is_rank and "%" not in text and "LOCAL" not in text else others).add(name)
+            (names if is_rank and "%" not in text and "LOCAL" not in text else others).add(name)
         elif isinstance(node, ast.arg):
             others.add(node.arg)
-    return found - others
+    return names - others
 
 
 def data_parallel(program: Program) -> Iterator[Hit]:

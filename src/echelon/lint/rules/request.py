@@ -107,11 +107,11 @@ def not_read(job: Job) -> Iterator[Hit]:
 
 def _comments_so(job: Job) -> bool:
     """Say whether the author comments options out with `# SBATCH`: another line gives such an option."""
-    given = {option.name for option in job.header.options}
+    names = {option.name for option in job.header.options}
     directive = words()["slurm"]["directive"]
     commented = [late.text for late in job.header.late if "begin" in late.why]
     lines = [re.sub(r"^#?\s*#?\w+", directive, text) for text in commented]
-    return any(option.name in given for option in read(lines).options)
+    return any(option.name in names for option in read(lines).options)
 
 
 def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
@@ -189,12 +189,12 @@ def placeholder(job: Job) -> Iterator[Hit]:
 def unexpanded(job: Job) -> Iterator[Hit]:
     """Find a shell variable in an option: Slurm does not expand it."""
     for option in job.header.options:
-        found = EXPANDED.search(option.written)
-        if job.writer is not None or found is None or PLACEHOLDER.search(option.written):
+        match = EXPANDED.search(option.written)
+        if job.writer is not None or match is None or PLACEHOLDER.search(option.written):
             continue
         becomes = _with_patterns(option)
         repair = becomes or f"{words()['slurm']['submit']} {option.written} …   there the shell fills it in"
-        message = f"Slurm reads {found.group()} as plain text, because no shell reads this line"
+        message = f"Slurm reads {match.group()} as plain text, because no shell reads this line"
         severity = "warning" if option.name in LABELS else ""
         yield replace(hit(option, message, repair, becomes=becomes), severity=severity)
 
@@ -242,8 +242,8 @@ def personal_path(job: Job) -> Iterator[Hit]:
     """Find a path in one person's home."""
     for command in job.script.commands:
         for word in command.words:
-            if found := PERSONAL.search(word.text):
-                path = found.group()
+            if match := PERSONAL.search(word.text):
+                path = match.group()
                 repair = word.text.replace(path, "$HOME", 1) if "\n" not in word.text else "$HOME"
                 if not re.match(r"/(?:home|users|u)/me\b", path):
                     yield hit(word, f"{path} is the folder of one person: nobody else can run this script", repair)
@@ -256,11 +256,11 @@ def total_tasks(job: Job) -> Iterator[Hit]:
         return
     count = job.number(total.value)
     if count > job.num_nodes and not job.devices_per_node * job.num_nodes == count == 0:
-        each, rest = divmod(count, job.num_nodes)
-        message = f"{count} tasks on {job.num_nodes} nodes: no option gives each node {each}"
+        quotient, rest = divmod(count, job.num_nodes)
+        message = f"{count} tasks on {job.num_nodes} nodes: no option gives each node {quotient}"
         if rest:
             message = f"Slurm cannot give each of {job.num_nodes} nodes the same part of {count} tasks"
-        repair = f"--ntasks-per-node={each or 1}"
+        repair = f"--ntasks-per-node={quotient or 1}"
         yield hit(total, message, repair, becomes="" if rest else repair)
 
 

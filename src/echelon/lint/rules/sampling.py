@@ -104,13 +104,13 @@ def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
 
 def _may_be_none(program: Program) -> set[str]:
     """Return the names that may be None, or that are parameters."""
-    found = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
+    names = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
     for node in program.nodes:
         if not isinstance(node, ast.Assign):
             continue
         if isinstance(node.value, ast.IfExp) or (isinstance(node.value, ast.Constant) and node.value.value is None):
-            found |= {ast.unparse(target) for target in node.targets}
-    return found
+            names |= {ast.unparse(target) for target in node.targets}
+    return names
 
 
 def same_samples(program: Program) -> Iterator[Hit]:
@@ -120,9 +120,9 @@ def same_samples(program: Program) -> Iterator[Hit]:
     if _is_cut(program):
         return
     for call in program.called("DataLoader"):
-        given = {each.arg for each in call.keywords}
+        keywords = {each.arg for each in call.keywords}
         text = f"{ast.unparse(call)} {_origin(program, call)}".lower()
-        if None in given or given & {"sampler", "batch_sampler"} or SHARING.search(text):
+        if None in keywords or keywords & {"sampler", "batch_sampler"} or SHARING.search(text):
             continue
         is_plain = constant(keyword(call, "shuffle")) is not True
         if is_plain and (keyword(call, "shuffle") is not None or not _trains_with(program, call)):
@@ -173,12 +173,12 @@ def unseeded_split(program: Program) -> Iterator[Hit]:
         seeded = keyword(call, "generator") or keyword(call, "random_state") or len(call.args) > 2
         if not seeded and not seeds and not program.is_guarded(call):
             name = tail(call.func)
-            given = "generator=torch.Generator().manual_seed(0)" if name == "random_split" else "random_state=0"
+            argument = "generator=torch.Generator().manual_seed(0)" if name == "random_split" else "random_state=0"
             message = (
                 f"{name} has no seed: each rank draws other samples, so a sample can be for validation on one "
                 "rank and for training on another"
             )
-            yield program.hit(call, message, f"{name}(…, {given})")
+            yield program.hit(call, message, f"{name}(…, {argument})")
 
 
 def _is_of_generator(program: Program, call: ast.Call) -> bool:

@@ -32,19 +32,19 @@ class Settings:
     def values(self) -> dict[str, Any]:
         """The content of a JSON file; empty if it is broken or no table."""
         try:
-            found = json.loads(self.text) if self.path.endswith(".json") else {}
+            content = json.loads(self.text) if self.path.endswith(".json") else {}
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def hit(self, key: str, message: str, repair: str = "") -> Hit:
         """Return a hit at the line of a key."""
         for number, line in enumerate(self.lines, 1):
-            if found := re.search(rf'"?\b{re.escape(key)}"?\s*:.*', line):
+            if match := re.search(rf'"?\b{re.escape(key)}"?\s*:.*', line):
                 return Hit(
                     line=number,
-                    column=found.start() + 1,
-                    width=len(found.group().rstrip(" ,")),
+                    column=match.start() + 1,
+                    width=len(match.group().rstrip(" ,")),
                     message=message,
                     repair=repair,
                 )
@@ -59,18 +59,18 @@ def not_json(settings: Settings) -> Iterator[Hit]:
         json.loads(settings.text)
     except json.JSONDecodeError as error:
         text = settings.lines[error.lineno - 1].strip() if error.lineno <= len(settings.lines) else ""
-        what = error.msg[:1].lower() + error.msg[1:]
+        mistake = error.msg[:1].lower() + error.msg[1:]
         repair = ""
         edits: tuple[Edit, ...] = ()
         if comma := _comma(error.doc, error.pos):
-            what = "JSON has no comma after the last value"
+            mistake = "JSON has no comma after the last value"
             repair, edits = "remove the comma", (comma,)
         elif text.startswith(("//", "#")) or "//" in text:
-            what = "JSON has no comments"
+            mistake = "JSON has no comments"
             repair = "remove the comment"
             if text.startswith(("//", "#")):
                 edits = (Edit(line=error.lineno, column=1, old=f"{settings.lines[error.lineno - 1]}\n", new=""),)
-        message = f"{what}: no program can read this file"
+        message = f"{mistake}: no program can read this file"
         line, column = (edits[0].line, edits[0].column) if edits else (error.lineno, max(1, error.colno))
         yield Hit(line=line, column=column, message=message, repair=repair, edits=edits)
     except RecursionError:

@@ -101,8 +101,8 @@ def no_slots(job: Job) -> Iterator[Hit]:
                 return
 
 
-def _same(one: str, other: str) -> bool:
-    return bool(other) and re.sub(r"[${}]|^\./", "", one) == re.sub(r"[${}]|^\./", "", other)
+def _same(path: str, other: str) -> bool:
+    return bool(other) and re.sub(r"[${}]|^\./", "", path) == re.sub(r"[${}]|^\./", "", other)
 
 
 RULES = (

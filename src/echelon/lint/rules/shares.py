@@ -66,9 +66,9 @@ def over_share(job: Job) -> Iterator[Hit]:
         some = f"{job.devices_per_node} of {kind.num_devices} devices"
         message = f"{job.cores_per_node} cores for {some}, but their share is {fair}"
         yield hit(option, message, f"--{option.name}={max(1, fair // parts)}")
-    memory, each = job.memory_option, kind.memory_bytes_per_device
-    if memory and each and job.memory_bytes_per_node > each * job.devices_per_node * 1.1:
-        fair_bytes = each * job.devices_per_node
+    memory, share_bytes = job.memory_option, kind.memory_bytes_per_device
+    if memory and share_bytes and job.memory_bytes_per_node > share_bytes * job.devices_per_node * 1.1:
+        fair_bytes = share_bytes * job.devices_per_node
         message = (
             f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} of {kind.num_devices} "
             f"devices, but their share is {units.size(fair_bytes)}"
@@ -78,10 +78,10 @@ def over_share(job: Job) -> Iterator[Hit]:
 
 def little_memory(job: Job) -> Iterator[Hit]:
     """Find much less memory than the share of the devices."""
-    option, each = job.memory_option, job.kind.memory_bytes_per_device if job.kind else None
-    if option is None or not each or job.devices_per_node < 2 or not job.memory_bytes_per_node:
+    option, share_bytes = job.memory_option, job.kind.memory_bytes_per_device if job.kind else None
+    if option is None or not share_bytes or job.devices_per_node < 2 or not job.memory_bytes_per_node:
         return
-    fair = each * job.devices_per_node
+    fair = share_bytes * job.devices_per_node
     if job.memory_bytes_per_node < SHORT * fair and not (job.kind and job.kind.memory_follows_devices):
         message = (
             f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} devices, but their share of a "
@@ -95,9 +95,9 @@ def all_memory(job: Job) -> Iterator[Hit]:
     option = job.option("mem")
     if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.takes_all_devices:
         return
-    each = job.kind.memory_bytes_per_device if job.kind else None
+    share = job.kind.memory_bytes_per_device if job.kind else None
     repair = (
-        f"--mem={units.slurm_size(each * job.devices_per_node)}" if each and job.devices_per_node else "--exclusive"
+        f"--mem={units.slurm_size(share * job.devices_per_node)}" if share and job.devices_per_node else "--exclusive"
     )
     yield hit(option, "--mem=0 asks for all memory of the node, but jobs share the node", repair)
 
@@ -106,8 +106,8 @@ def given_memory(job: Job) -> Iterator[Hit]:
     """Find a request for memory where Slurm gives memory with the devices."""
     option = job.memory_option
     if option and job.kind and job.kind.memory_follows_devices and job.machine and job.kind.memory_bytes_per_device:
-        each = units.size(job.kind.memory_bytes_per_device)
-        message = f"{option.written}: on {job.machine.title} each device brings {each} of memory"
+        share = units.size(job.kind.memory_bytes_per_device)
+        message = f"{option.written}: on {job.machine.title} each device brings {share} of memory"
         yield hit(option, message, f"remove {option.written}", edits=_without(job, option))
 
 

@@ -41,17 +41,17 @@ def substitution(job: Job) -> Iterator[Hit]:
     for number, line in enumerate(job.lines, 1):
         if line.lstrip().startswith("#") or not job.is_bash or number in job.literal_lines:
             continue
-        for found in CAPITALS.finditer(line):
+        for match in CAPITALS.finditer(line):
             message = (
-                f"{found.group()} runs a command {found[1]}, which does not exist; ${{{found[1]}}} is the variable"
+                f"{match.group()} runs a command {match[1]}, which does not exist; ${{{match[1]}}} is the variable"
             )
             yield Hit(
                 line=number,
-                column=found.start() + 1,
-                width=len(found.group()),
+                column=match.start() + 1,
+                width=len(match.group()),
                 message=message,
-                repair=f"${{{found[1]}}}",
-                edits=(Edit(line=number, column=found.start() + 1, old=found.group(), new=f"${{{found[1]}}}"),),
+                repair=f"${{{match[1]}}}",
+                edits=(Edit(line=number, column=match.start() + 1, old=match.group(), new=f"${{{match[1]}}}"),),
             )
 
 
@@ -166,12 +166,12 @@ def first_of_array(job: Job) -> Iterator[Hit]:
         each for each in job.script.commands if each.program != "[["
     ):  # this test asks whether there is a first element
         for word in command.words:
-            for found in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
-                name = found[1] or found[2]
+            for match in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
+                name = match[1] or match[2]
                 is_own = re.match(rf"{name}\+?=|\w+=\(\s*\${name}\s*\)$", word.raw) is not None
                 if name in arrays and not is_own and word.line >= arrays[name].line:
                     where = f"{name} is an array (line {arrays[name].line})"
-                    message = f"{found.group()} is only the first element: {where}"
+                    message = f"{match.group()} is only the first element: {where}"
                     yield hit(word, message, f'"${{{name}[@]}}"')
 
 
@@ -250,28 +250,28 @@ def typographic(job: Job) -> Iterator[Hit]:
             if line.lstrip().startswith("#")
             else re.sub(r"\s#.*|'[^']*'", _blank, line)
         )
-        found = [each for each in re.finditer("|".join(TYPOGRAPHIC), code) if _matters(code, each.start())]
-        if found:
-            char = found[0].group()
+        matches = [each for each in re.finditer("|".join(TYPOGRAPHIC), code) if _matters(code, each.start())]
+        if matches:
+            char = matches[0].group()
             name = "a space that does not separate" if char == "\u00a0" else f"{char} from a slide or a word processor"
-            message = f"{name}: to the shell it is a letter; replace it with {_plain(code, found[0])!r}"
+            message = f"{name}: to the shell it is a letter; replace it with {_plain(code, matches[0])!r}"
             edits = tuple(
-                Edit(line=number, column=each.start() + 1, old=each.group(), new=_plain(code, each)) for each in found
+                Edit(line=number, column=each.start() + 1, old=each.group(), new=_plain(code, each)) for each in matches
             )
             repair = line
-            for each in reversed(found):
-                repair = repair[: each.start()] + _plain(code, each) + repair[each.end() :]
-            yield Hit(line=number, column=found[0].start() + 1, message=message, repair=repair.strip(), edits=edits)
+            for match in reversed(matches):
+                repair = repair[: match.start()] + _plain(code, match) + repair[match.end() :]
+            yield Hit(line=number, column=matches[0].start() + 1, message=message, repair=repair.strip(), edits=edits)
 
 
-def _blank(found: re.Match[str]) -> str:
-    return " " * len(found.group())
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match.group())
 
 
-def _plain(line: str, found: re.Match[str]) -> str:
+def _plain(line: str, match: re.Match[str]) -> str:
     """Return the plain characters that a program replaced; a dash before a single letter was a single dash."""
-    plain = TYPOGRAPHIC[found.group()]
-    return "-" if plain == "--" and re.match(r"\w(?!\w)", line[found.end() :]) else plain
+    plain = TYPOGRAPHIC[match.group()]
+    return "-" if plain == "--" and re.match(r"\w(?!\w)", line[match.end() :]) else plain
 
 
 def _matters(line: str, at: int) -> bool:

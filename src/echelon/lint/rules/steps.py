@@ -36,9 +36,9 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
             message = f"the job has --cpus-per-task={count}, but the step does not inherit it: each task gets one core"
             counts = start.option("ntasks", "n", "ntasks-per-node") is not None  # then more cores may not fit
             becomes = "" if counts else f"{start.word.raw} --cpus-per-task={count}"
-            found = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
+            mistake = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
             # guides of a site omit the option if its known facts say nothing about it
-            yield replace(found, severity="note") if job.machine else found
+            yield replace(mistake, severity="note") if job.machine else mistake
 
 
 def _only_prepares(job: Job, start: Start) -> bool:
@@ -62,21 +62,21 @@ def tasks_overridden(job: Job) -> Iterator[Hit]:
     if option is None:
         return
     for start in job.started("srun"):
-        given = start.option("ntasks-per-node")
-        wanted, has = (job.number(given[1]) if given else 0), job.tasks_per_node
-        if given and wanted and has and wanted != has and start.option("ntasks", "n") is None:
+        step_option = start.option("ntasks-per-node")
+        wanted, has = (job.number(step_option[1]) if step_option else 0), job.tasks_per_node
+        if step_option and wanted and has and wanted != has and start.option("ntasks", "n") is None:
             total = wanted * job.step_nodes(start)
             message = f"this step asks for {wanted} tasks on each node, but the job's {option.written} overrides it"
-            yield hit(given[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
+            yield hit(step_option[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
 
 
 def threads(job: Job) -> Iterator[Hit]:
     """Find more threads than cores, over all ranks."""
     variable = job.last("OMP_NUM_THREADS")
     ranks, cores = ranks_per_node(job), job.cores_per_node
-    each = job.number(variable.value) if variable else 0
-    if variable and each and ranks > 1 and cores and ranks * each > cores:
-        message = f"{ranks} ranks × {each} threads = {ranks * each}, but the node's part of the job has {cores} cores"
+    count = job.number(variable.value) if variable else 0
+    if variable and count and ranks > 1 and cores and ranks * count > cores:
+        message = f"{ranks} ranks × {count} threads = {ranks * count}, but the node's part of the job has {cores} cores"
         yield hit(variable.word, message, f"export OMP_NUM_THREADS={max(1, cores // ranks)}")
 
 
@@ -101,9 +101,9 @@ def workers(job: Job) -> Iterator[Hit]:
 def ranks_per_node(job: Job) -> int:
     """Return the number of ranks on each node; 0 if unknown."""
     for start in job.started(*LAUNCHERS):
-        given = start.option("nproc-per-node", "num-gpus")
-        if given:
-            return job.number(given[1]) or (job.devices_per_node if given[1] in ("gpu", "auto") else 0)
+        option = start.option("nproc-per-node", "num-gpus")
+        if option:
+            return job.number(option[1]) or (job.devices_per_node if option[1] in ("gpu", "auto") else 0)
     ranks = [job.step_tasks_per_node(start) for start in job.started("python", "python3") if start.step]
     return max(ranks, default=0)
 

@@ -31,11 +31,11 @@ def bf16(job: Job) -> Iterator[Hit]:
     if chip not in words()["chips"]["without_bf16"]:
         return
     for start in job.starts:
-        found = BF16.search(" ".join(word.text for word in start.words))
-        if found:
+        match = BF16.search(" ".join(word.text for word in start.words))
+        if match:
             yield hit(
                 start.word,
-                f"this line asks for {found.group()}, but {chip} has no bf16 hardware",
+                f"this line asks for {match.group()}, but {chip} has no bf16 hardware",
                 "--fp16   or --mixed_precision=fp16",
             )
             return

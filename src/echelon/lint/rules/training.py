@@ -89,13 +89,13 @@ def _saved_epochs(program: Program) -> dict[str, int]:
         for node in program.nodes
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "range" in ast.unparse(node.iter)
     }
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for key, value in _pairs(program):
         text = constant(key)
         is_epoch = isinstance(value, ast.Name) and "epoch" in value.id.lower() and value.id in loops
         if isinstance(text, str) and "epoch" in text.lower() and is_epoch and "save" in program.words:
-            found[text] = value.lineno
-    return found
+            lines[text] = value.lineno
+    return lines
 
 
 def _pairs(program: Program) -> Iterator[tuple[ast.expr | None, ast.expr]]:
@@ -130,17 +130,17 @@ def _imported(program: Program, line: str) -> tuple[Edit, ...]:
 
 
 def _bound(program: Program) -> set[str]:
-    found: set[str] = set(program.aliases)
+    names: set[str] = set(program.aliases)
     for node in program.nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
 
 
 def not_waited_for(program: Program) -> Iterator[Hit]:
