@@ -44,7 +44,11 @@ Floats = Union[torch.Tensor, float]
 
 
 class Run(Training):
-    """What `echelon.start()` returns; it works alone on one process too."""
+    """One training on several ranks; `echelon.start()` returns it. It works alone on one process too.
+
+    `world.size` is the number of ranks (of virtual shards with `exact`), `world.rank` this rank's number, `device` its
+    device. Only rank 0 has `is_main`.
+    """
 
     def __init__(self, world: worlds.World, *, is_hooked: bool, options: ScaleOptions = DEFAULT) -> None:
         super().__init__()
@@ -99,11 +103,18 @@ class Run(Training):
         return self.world.device
 
     def loader(self, loader: "DataLoader[Any]") -> Any:
-        """Return an iterable with this rank's share of each batch, in the order of one device."""
+        """Return an iterable over the loader's batches, in the order of one device.
+
+        A batch shows the shape of the global batch, [batch, …]; this rank holds its rows. The batch must have at least
+        as many samples as there are ranks; else the script ends with the reason and the repair.
+        """
         return ShardedLoader(loader, self)
 
     def model(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
-        """Put a model on this rank's device and have its gradients be those of the global batch."""
+        """Put a model on this rank's device, and return it; optimizers then step along gradients of the global batch.
+
+        The weights are those of rank 0. A model with parameters on several devices is refused.
+        """
         for optimizer in optimizers:
             self.parallelism.add(optimizer)
         return model.to(self.device)
@@ -177,7 +188,10 @@ class Run(Training):
         self.later = StepObserver(self.later.pace)
 
     def mean(self, value: Floats) -> torch.Tensor:
-        """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
+        """Return the mean of a number over all ranks, weighted by the samples of each in the present batch.
+
+        `value` is a number or a tensor of any shape, equal on all ranks; the mean has this shape, and no gradient.
+        """
         self.join()
         if isinstance(value, View):
             tensor: torch.Tensor = plain(value)

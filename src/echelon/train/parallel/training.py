@@ -48,7 +48,22 @@ class Step(NamedTuple):
 
 
 class Parallel:
-    """What `run.parallelize()` returns."""
+    """A model that is trained under a strategy; `run.parallelize()` returns it.
+
+    Every rank calls the same methods in the same order. `step`, `backward` and `evaluate` take the whole batch: tensors
+    of shape [batch, …], the same on all ranks, or with `rows=True` the rows of this rank alone. `state` and
+    `optimizer_state` give what one device has, with the names of the original model, in the memory of the host.
+
+    >>> import echelon, torch
+    >>> run = echelon.start()
+    >>> trained = run.parallelize(torch.nn.Linear(3, 1), echelon.Strategy(), loss=torch.nn.functional.mse_loss)
+    >>> optimizer = trained.optimize(torch.optim.SGD, lr=0.1)
+    >>> loss, norm, was_lost = trained.step(torch.ones(8, 3), torch.zeros(8, 1), clip=1.0)
+    >>> loss.shape, bool(norm > 0), was_lost
+    (torch.Size([]), True, False)
+    >>> [tuple(weight.shape) for weight in trained.state().values()]
+    [(1, 3), (1,)]
+    """
 
     def __init__(
         self,
