@@ -8,10 +8,10 @@ from typing import Any, Dict, Mapping, NamedTuple
 from ..environment import devices, threads
 from ..environment.mpi_agent import mpi_task
 from ..environment.slurm_agent import agent_task
-from .order import Order
+from .agent_spec import AgentSpec
 
 
-class Seat(NamedTuple):
+class Placement(NamedTuple):
     """An agent's place: its node, its local ranks, and the node's resources."""
 
     agent_index: int  # among all agents; -1: the supervisor chooses
@@ -28,15 +28,15 @@ class Seat(NamedTuple):
         return {**self._asdict(), "agent_pid": os.getpid(), "python": sys.version.split()[0]}
 
 
-def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:
-    """Find the seat: from the index on the command line, else from Slurm's variables of this task."""
+def find(spec: AgentSpec, index: int, environ: Mapping[str, str]) -> Placement:
+    """Find the placement: from the index on the command line, else from Slurm's variables of this task."""
     task = agent_task(environ) if index < 0 else None
-    if order.mpi in ("mpirun", "horovodrun"):
+    if spec.mpi in ("mpirun", "horovodrun"):
         task = mpi_task(environ)
     num_devices = len(devices.visible(environ))
-    per_node = order.ranks_per_node or max(1, num_devices)
-    is_one_rank = order.launch == "tasks"
-    return Seat(
+    per_node = spec.ranks_per_node or max(1, num_devices)
+    is_one_rank = spec.launch == "tasks"
+    return Placement(
         agent_index=task.agent_index if task else index,
         node_rank=task.node_rank if task else index,
         node=(task.node if task else "") or socket.gethostname(),

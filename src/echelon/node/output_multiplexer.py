@@ -8,7 +8,7 @@ from .output import RankOutput
 from .ranks import Attempt
 
 
-class Ears:
+class OutputMultiplexer:
     """The pipes of all ranks of a node, in the agent's loop."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The agent's order: it is read from the run directory before the agent connects, so that imports begin at once."""
+"""The specification of an agent: it reads it before it connects, so that imports begin at once."""
 
 import json
 import os
@@ -7,8 +7,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from . import private
 
 
-class Order(NamedTuple):
-    """The content of order.json, and the secret."""
+class AgentSpec(NamedTuple):
+    """The content of agent.json, and the secret."""
 
     run_id: str
     addresses: List[Tuple[str, int]]  # addresses of the supervisor
@@ -41,22 +41,22 @@ class Order(NamedTuple):
     serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
 
 
-def read(run_directory: str) -> Order:
-    """Read the order and the secret of a run."""
-    return Order(**read_fields(run_directory), secret=private.read_secret(run_directory))
+def read(run_directory: str) -> AgentSpec:
+    """Read the specification and the secret of a run."""
+    return AgentSpec(**read_fields(run_directory), secret=private.read_secret(run_directory))
 
 
 def read_fields(run_directory: str) -> Dict[str, Any]:
-    """Read the order alone: the secret is removed once all agents have connected."""
-    with open(os.path.join(run_directory, "order.json"), encoding="utf-8") as file:
+    """Read the specification alone: the secret is removed once all agents have connected."""
+    with open(os.path.join(run_directory, "agent.json"), encoding="utf-8") as file:
         fields: Dict[str, Any] = json.load(file)
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
     return fields
 
 
-def write(order: Order, run_directory: str) -> None:
-    """Write the order and the secret, readable only by the user."""
-    fields = order._asdict()
+def write(spec: AgentSpec, run_directory: str) -> None:
+    """Write the specification and the secret, readable only by the user."""
+    fields = spec._asdict()
     secret: bytes = fields.pop("secret")
-    private.write(os.path.join(run_directory, "order.json"), json.dumps(fields, indent=1).encode())
+    private.write(os.path.join(run_directory, "agent.json"), json.dumps(fields, indent=1).encode())
     private.write_secret(run_directory, secret)

@@ -1,4 +1,4 @@
-"""The order to the agents, derived from a plan."""
+"""The specification of the agents, derived from a plan."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echelon.node.agent_spec import AgentSpec
 from echelon.node.connect import GONE_SECONDS
-from echelon.node.order import Order
 from echelon.spec import Plan
 
 CONNECT_SECONDS = 60.0
 MEET_SECONDS = 600.0  # people start these nodes by hand; torchrun waits as long
 
 
-def order(
+def spec(
     plan: Plan,
     addresses: Sequence[tuple[str, int]],
     secret: bytes,
     *,
     is_private: bool = False,
     looks: Mapping[str, Any] | None = None,
-) -> Order:
+) -> AgentSpec:
     """Return the part of a plan that agents read before they connect."""
-    return Order(
+    return AgentSpec(
         run_id=plan.run_id,
         addresses=list(addresses),
         argv=list(plan.argv),
