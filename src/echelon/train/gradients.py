@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel, distributed
 
+from . import patches
 from .buckets import DEFAULT_MEGABYTES, Buckets
 from .compression import compress
 from .exact.weights import Weights
@@ -286,13 +287,12 @@ class Gradients:
 def _without_sync() -> Iterator[None]:
     """Let DDP leave weights as they are, which ranks have agreed on: a graph may wait for its backward()."""
     name = "_sync_module_states"
-    original = getattr(distributed, name)
-    if not _HAS_SWITCH:
-        setattr(distributed, name, lambda *_args, **_kwargs: None)
-    try:
+    if _HAS_SWITCH:
         yield
-    finally:
-        setattr(distributed, name, original)
+        return
+    why = "DDP leaves weights as they are: the ranks have agreed on them."
+    with patches.replaced(distributed, name, lambda *_args, **_kwargs: None, why=why):
+        yield
 
 
 def refuse_several_devices(parameters: List[nn.Parameter]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 from torch import nn
 
+from .. import patches
 from ..exact import tree
 from ..refusal import Refusal
 from . import exchange, signs
@@ -113,7 +114,8 @@ def install(run: "Run") -> None:
     for name in _CLASSES:
         original = getattr(nn.functional, name)
         inner = partial(_inside, original, run)
-        setattr(nn.functional, name, wraps(original)(inner))
+        why = "The mean of a loss that a model computes is that of the whole batch."
+        patches.replace(nn.functional, name, wraps(original)(inner), why=why)
 
 
 def _inside(original: Any, run: "Run", *args: Any, **kwargs: Any) -> Any:
