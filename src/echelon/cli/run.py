@@ -64,9 +64,14 @@ def main(arguments: list[str]) -> int:
     if "help" in scanned.values:
         print_help(HELP.text())
         return 0
-    if "json" in scanned.values and "dry_run" not in scanned.values:
+    if "json" in scanned.values and not {"dry_run", "explain_hooks"} & scanned.values.keys():
         raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
     scanned, line = with_launcher(scanned)
+    if "explain_hooks" in scanned.values:
+        from echelon.cli import explain_hooks
+
+        print(explain_hooks.table(scanned, read_job))
+        return 0
     job = read_job(scanned)
     if line is not None:
         job = with_line(job, line)

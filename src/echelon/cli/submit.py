@@ -51,9 +51,9 @@ SUBMITTING: tuple[Option, ...] = (
 )
 # Options that would contradict the resources, or that belong to the start inside of the job.
 _NOT_FROM_RUN = frozenset(
-    {"nnodes", "nproc_per_node", "share_devices", "dry_run", "json", "help", "global_batch", "run_dir", "node_rank",
-     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank", "time", "cpus_per_task",
-     "debug"}
+    {"nnodes", "nproc_per_node", "share_devices", "dry_run", "explain_hooks", "json", "help", "global_batch",
+     "run_dir", "node_rank", "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank",
+     "time", "cpus_per_task", "debug"}
 )  # fmt: skip
 # Options of `echelon run` that a plain script can express.
 _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})

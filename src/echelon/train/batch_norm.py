@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import patches
+
 if TYPE_CHECKING:
     from .training import Training
 
@@ -48,7 +50,8 @@ def install(run: "Training") -> None:
         result = result if bias is None else result + bias.view(shape)
         return result.to(input.dtype)
 
-    nn.functional.batch_norm = batch_norm
+    why = "BatchNorm takes its statistics from the whole batch."
+    patches.replace(nn.functional, "batch_norm", batch_norm, why=why)
 
 
 def _statistics(samples: torch.Tensor, *, has_samples: bool) -> Any:

@@ -2,15 +2,13 @@
 
 import math
 import re
-import sys
-from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
 from . import device as devices
-from .files.imports import Hooks
+from . import patches
 from .rng import Draws, Place
 from .tracing import one_frame_up
 from .view import exchange
@@ -294,22 +292,26 @@ TABLE: Tuple[Row, ...] = (
     Row("torch._VF", ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
 )  # fmt: skip
 """How each function is that of one device: docs/scale.md has it with what it costs."""
+_CHECKPOINT = "checkpoint"
+_WHY = "What a model draws for a batch is what one device draws."
 _ORIGINALS: Dict[str, Function] = {}
 
 
 def install(draws: Draws) -> None:
     """Replace what draws, also where modules that were imported before hold it by name."""
-    hooks, replaced = Hooks(), _Replaced()
+    hooks = patches.Hooks()
     for row in TABLE:
         wrap = row.wrap if row.when != ON_REQUEST or draws.takes_all else _left_to_ranks
         for name in row.names:
-            hooks.replace(row.module, name, partial(replaced.note, row.module, name, partial(wrap, draws)))
-    hooks.replace("torch.utils.checkpoint", "checkpoint", partial(_checkpoint, draws))
+            hooks.replace(row.module, name, partial(_noted, name, partial(wrap, draws)), why=_WHY)
+    hooks.replace("torch.utils.checkpoint", _CHECKPOINT, partial(_checkpoint, draws), why=_WHY)
     hooks.apply()
-    torch.nn.modules.rnn._rnn_impls.update(  # holds them by name
-        RNN_TANH=torch._VF.rnn_tanh, RNN_RELU=torch._VF.rnn_relu
-    )
-    _leave_to_compilers(draws, replaced)
+    for name, function in (("RNN_TANH", "rnn_tanh"), ("RNN_RELU", "rnn_relu")):  # held by name
+        new = getattr(torch._VF, function)
+        patches.replace(
+            torch.nn.modules.rnn._rnn_impls, name, new, why=_WHY, name="torch.nn.modules.rnn._rnn_impls[%s]" % name
+        )
+    _leave_to_compilers(draws, hooks)
 
 
 def _checkpoint(draws: Draws, original: Function) -> Function:
@@ -329,44 +331,26 @@ def _checkpoint(draws: Draws, original: Function) -> Function:
     return checkpoint
 
 
-class _Replaced:
-    """PyTorch's own functions, to be put back."""
-
-    def __init__(self) -> None:
-        self._originals: List[Tuple[Any, str, Any]] = []
-
-    def note(self, module: str, name: str, wrap: Function, original: Function) -> Function:
-        owner: Any = sys.modules[module]
-        if name.startswith("Tensor."):
-            owner, name = owner.Tensor, name.partition(".")[2]
-        self._originals.append((owner, name, original))
-        _ORIGINALS.setdefault(name, original)
-        new: Function = wrap(original)
-        return new
-
-    @contextmanager
-    def put_back(self) -> Iterator[None]:
-        """Have PyTorch's own functions for a while."""
-        present = [getattr(owner, name) for owner, name, _ in self._originals]
-        for owner, name, original in self._originals:
-            setattr(owner, name, original)
-        try:
-            yield
-        finally:
-            for (owner, name, _), new in zip(self._originals, present):  # noqa: B905
-                setattr(owner, name, new)
+def _noted(name: str, wrap: Function, original: Function) -> Function:
+    _ORIGINALS.setdefault(name.rpartition(".")[2], original)
+    new: Function = wrap(original)
+    return new
 
 
-def _leave_to_compilers(draws: Draws, replaced: _Replaced) -> None:
+def _leave_to_compilers(draws: Draws, hooks: patches.Hooks) -> None:
     """Let code that is compiled have PyTorch's own functions; what it draws, each rank draws for itself."""
     script = torch.jit.script
 
+    def put_back() -> ContextManager[None]:
+        return patches.set_aside(patch for patch in hooks.patches if patch.attribute != _CHECKPOINT)
+
     def compile_script(*args: Any, **kwargs: Any) -> Any:
-        with replaced.put_back():
+        with put_back():
             compiled = script(*args, **one_frame_up(kwargs))
             if _DRAWN.search(str(getattr(compiled, "inlined_graph", ""))):
                 draws.stop("models, because torch.jit.script has compiled the functions that draw them")
             return compiled
 
-    torch.jit.script = compile_script
-    draws.put_back = replaced.put_back
+    why = "Code that is compiled draws by PyTorch's own functions."
+    patches.replace(torch.jit, "script", compile_script, why=why)
+    draws.put_back = put_back

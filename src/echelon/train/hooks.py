@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, draws, single_rank, tracing, wholes
+from . import batch_norm, draws, patches, single_rank, tracing, wholes
 from . import world as worlds
 from .local_sgd import hooks as local_hooks
 from .refusal import Refusal
@@ -79,8 +79,9 @@ def _hook_backward(run: Run) -> None:
         run.parallelism.witnesses.note()
         enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))
 
-    torch.Tensor.backward = backward  # type: ignore[method-assign]
-    torch.autograd.backward = backward_of_several
+    why = "The gradients of a loss are those of the whole batch."
+    patches.replace(torch.Tensor, "backward", backward, why=why)
+    patches.replace(torch.autograd, "backward", backward_of_several, why=why)
 
 
 def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
@@ -103,12 +104,6 @@ def _hook_calls(run: Run) -> None:
             return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
-    def leave() -> None:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
-
-    def enter() -> None:
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-
     def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
@@ -121,17 +116,24 @@ def _hook_calls(run: Run) -> None:
         finally:
             enter()
 
-    run.calls.leave_hooks, run.calls.enter_hooks = leave, enter
-    torch.compile = compile_
-    enter()
+    calls = patches.replace(
+        nn.Module, "__call__", call, why="A model gets the rows of a batch that this rank computes."
+    )
+    leave, enter = run.calls.leave_hooks, run.calls.enter_hooks = calls.toggles()
+    patches.replace(
+        torch, "compile", compile_, why="What is compiled is the model alone, without the hooks of echelon."
+    )
 
 
 def _hook_steps(run: Run) -> None:
     """Before any optimizer uses a gradient it must be that of the global batch."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: run.after_step(optimizer))
+    before, after = (lambda optimizer, *_: run.before_step(optimizer), lambda optimizer, *_: run.after_step(optimizer))
+    patches.hook(register_optimizer_step_pre_hook, before, why="A step uses the gradients of the whole batch.")
+    patches.hook(
+        register_optimizer_step_post_hook, after, why="The first step and later ones are compared and counted."
+    )
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
@@ -154,13 +156,16 @@ def _hook_readers_of_gradients(run: Run) -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         is_norm = name == "clip_grad_norm_"
         function = clips(run.parallelism.clip_grad_norm() if is_norm else getattr(nn.utils, name))
-        setattr(nn.utils, name, function)
-        setattr(nn.utils.clip_grad, name, function)
-    torch.amp.GradScaler.unscale_ = wrapped(torch.amp.GradScaler.unscale_)  # type: ignore[method-assign]
+        for owner in (nn.utils, nn.utils.clip_grad):
+            patches.replace(owner, name, function, why="Gradients are clipped when they are those of the whole batch.")
+    unscale = wrapped(torch.amp.GradScaler.unscale_)
+    patches.replace(
+        torch.amp.GradScaler, "unscale_", unscale, why="Overflows are looked for in the gradients of all ranks."
+    )
 
 
 def _hook_loaders(run: Run) -> None:
-    DataLoader.__iter__ = lambda self: run.begin(self)  # type: ignore[method-assign]
+    patches.replace(DataLoader, "__iter__", lambda self: run.begin(self), why="Each rank loads its rows of a batch.")
 
 
 def _hook_optimizers(run: Run) -> None:
@@ -173,15 +178,18 @@ def _hook_optimizers(run: Run) -> None:
 
         return zero_grad
 
-    torch.optim.Optimizer.zero_grad = zeroes(torch.optim.Optimizer.zero_grad)  # type: ignore[method-assign]
-    nn.Module.zero_grad = zeroes(nn.Module.zero_grad)  # type: ignore[method-assign]
+    for owner in (torch.optim.Optimizer, nn.Module):
+        patches.replace(
+            owner, "zero_grad", zeroes(owner.zero_grad), why="Gradients that were set to zero are not exchanged."
+        )
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _scale_learning_rate(self, run)
         run.parallelism.add(self)
 
-    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+    why = "The weights of an optimizer are those whose gradients the ranks exchange."
+    patches.replace(torch.optim.Optimizer, "__init__", init, why=why)
 
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
@@ -199,7 +207,7 @@ def _hook_lengths(run: Run) -> None:
         num_batches = original(self)
         return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.batches_per_step)
 
-    DataLoader.__len__ = length  # type: ignore[method-assign]
+    patches.replace(DataLoader, "__len__", length, why="With --per-device-batch an epoch has fewer steps.")
 
 
 def _hook_modes(run: Run) -> None:
@@ -221,7 +229,7 @@ def _hook_modes(run: Run) -> None:
             _share_buffers(self, run)
         return result
 
-    nn.Module.train = train  # type: ignore[method-assign, assignment]
+    patches.replace(nn.Module, "train", train, why="A model that begins to evaluate has the same buffers on all ranks.")
 
 
 def _is_trained(module: nn.Module, run: Run) -> bool:
@@ -249,7 +257,8 @@ def _hook_losses_that_are_read(run: Run) -> None:
         return read
 
     for name in ("item", "__float__", "__format__", "tolist"):
-        setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+        read = wrapped(getattr(torch.Tensor, name))
+        patches.replace(torch.Tensor, name, read, why="A loss that is read is the mean over all ranks.")
 
 
 def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
@@ -273,7 +282,9 @@ def _hook_autocast(run: Run) -> None:
         run.first_step.is_half = True
         return original(self)  # type: ignore[no-untyped-call]
 
-    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+    patches.replace(
+        torch.autocast, "__enter__", enter, why="In half precision gradients are compared with fewer digits."
+    )
 
 
 def _hook_own_distribution(run: Run) -> None:
@@ -294,9 +305,10 @@ def _hook_own_distribution(run: Run) -> None:
             )
         original(*args, **kwargs)
 
-    torch.distributed.init_process_group = init_process_group
+    why = "A script that distributes itself is not scaled a second time."
+    patches.replace(torch.distributed, "init_process_group", init_process_group, why=why)
     if not run.world.is_alone:
-        nn.DataParallel.__init__ = _refuse_data_parallel  # type: ignore[method-assign]
+        patches.replace(nn.DataParallel, "__init__", _refuse_data_parallel, why=why)
 
 
 def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:

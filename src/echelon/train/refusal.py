@@ -10,6 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
 from ..scale_options import DTENSOR
+from . import patches
 
 REFUSED_EXIT_CODE = 2
 _untold: "List[Refusal]" = []
@@ -79,7 +80,9 @@ def tell_briefly(how: str = "data") -> None:
             _tell(_untold[0], _place_of(_untold[0].__traceback__))
             end_refused()
 
-    sys.excepthook, threading.excepthook = excepthook, excepthook_of_threads
+    why = "A refusal is told in a few lines, without a traceback."
+    patches.replace(sys, "excepthook", excepthook, why=why)
+    patches.replace(threading, "excepthook", excepthook_of_threads, why=why)
     atexit.register(end)
 
 

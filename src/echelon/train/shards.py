@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 from torch import nn
 
-from . import all_gather, modules, optimizer_kinds
+from . import all_gather, modules, optimizer_kinds, patches
 from . import device as devices
 from .former import Former
 from .refusal import Refusal
@@ -184,6 +184,10 @@ def _part_of_state(state: Any, parameter: Any) -> Any:
     return map_tensors(state, change)
 
 
+_WHY_SAVED = "A state that is saved has whole tensors."
+_WHY_LOADED = "A state that is loaded is cut into the parts of this rank."
+
+
 def install() -> None:
     """Let what is saved or read be whole, and what is loaded be spread."""
     _hook_modules()
@@ -217,8 +221,8 @@ def _hook_modules() -> None:
         }
         return load_state_dict(self, given, *args, **kwargs)
 
-    nn.Module.state_dict = get  # type: ignore[method-assign]
-    nn.Module.load_state_dict = load  # type: ignore[method-assign, assignment]
+    patches.replace(nn.Module, "state_dict", get, why=_WHY_SAVED)
+    patches.replace(nn.Module, "load_state_dict", load, why=_WHY_LOADED)
 
 
 def _with_wholes(state: Any) -> Any:
@@ -231,7 +235,7 @@ def _with_wholes(state: Any) -> Any:
 
 def _hook_optimizers() -> None:
     original: Callable[..., Any] = torch.optim.Optimizer.state_dict
-    torch.optim.Optimizer.state_dict = lambda self: _with_wholes(original(self))  # type: ignore[method-assign]
+    patches.replace(torch.optim.Optimizer, "state_dict", lambda self: _with_wholes(original(self)), why=_WHY_SAVED)
     load = torch.optim.Optimizer.load_state_dict
 
     def load_state_dict(self: torch.optim.Optimizer, given: Any) -> None:
@@ -239,7 +243,7 @@ def _hook_optimizers() -> None:
         for parameter in [one for one in self.state if is_sharded(one)]:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
 
-    torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
+    patches.replace(torch.optim.Optimizer, "load_state_dict", load_state_dict, why=_WHY_LOADED)
 
 
 def _hook_reads() -> None:
@@ -253,4 +257,4 @@ def _hook_reads() -> None:
         return read
 
     for name in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__", "__iter__"):
-        setattr(DTensor, name, read_whole(name))
+        patches.replace(DTensor, name, read_whole(name), why="A number that is read is that of the whole tensor.")

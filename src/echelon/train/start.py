@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ..scale_options import ScaleOptions
-from . import child_training, groups, hooks, unseeded
+from . import child_training, groups, hooks, patches, unseeded
 from . import device as devices
 from . import world as worlds
 from .exact import number
@@ -24,16 +24,22 @@ def start(exact: int = 0) -> Run:
     """Return this process's run; call it once, before the model is made. Alone on one process it works too."""
     global _run
     if _run is None:
-        tell_briefly()
-        _run = _explicit(exact)
-        hooks.install(_run)
-        _run.watch_devices()
+        _run = prepare(exact)
         _run.before_joining()  # which leaves the oracle alone
         if _run.world.size > 1:
             _meet(_run.world)
             _run.streams.follow(_run.world)  # the script may have seeded before
     number.refuse_other(exact, _run.options.num_shards)
     return _run
+
+
+def prepare(exact: int = 0) -> Run:
+    """Install what start() installs, and meet nobody."""
+    tell_briefly()
+    run = _explicit(exact)
+    hooks.install(run)
+    run.watch_devices()
+    return run
 
 
 def _explicit(num_shards: int) -> Run:
@@ -80,4 +86,5 @@ def _make_repeatable(world: worlds.World) -> None:
     else:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as PyTorch asks for
         torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
+        why = "With --exact, cuDNN always chooses the same algorithm."
+        patches.replace(torch.backends.cudnn, "benchmark", False, why=why)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict
 import torch
 from torch import nn
 
-from . import single_rank
+from . import patches, single_rank
 from .view.tensors import plain
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None
         for function in functions if module is not None else ():
             original = getattr(module, function, None)
             if original is not None:
-                setattr(module, function, looking(original, function))
+                why = "A trace or an export sees the model of one device."
+                patches.replace(module, function, looking(original, function), why=why)
 
 
 def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:

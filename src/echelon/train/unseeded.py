@@ -13,10 +13,12 @@ import torch
 from torch.utils.data import get_worker_info
 
 from .files.commands import is_of_script
-from .files.imports import Hooks
+from .patches import Hooks
 from .streams import Streams
 
 _BITS = 128
+_WHY = "A generator that the script gives no seed draws the same numbers on all ranks."
+_WHY_NAMES = "A name or a coin that the script draws is the same on all ranks."
 _CLASSES_OF_NUMPY = ("RandomState", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64", "SeedSequence")
 
 
@@ -49,16 +51,16 @@ def install(seeds: Seeds) -> None:
     """Hook what draws from the system when nobody gives a seed."""
     hooks = Hooks()
     for module, name in (("random", "Random.seed"), ("random", "seed")):
-        hooks.replace(module, name, _seeded(seeds, place=1 if "." in name else 0))
-    hooks.replace("numpy.random", "seed", _seeded(seeds, num_bits=32))
-    hooks.replace("numpy.random", "default_rng", _seeded(seeds))
+        hooks.replace(module, name, _seeded(seeds, place=1 if "." in name else 0), why=_WHY)
+    hooks.replace("numpy.random", "seed", _seeded(seeds, num_bits=32), why=_WHY)
+    hooks.replace("numpy.random", "default_rng", _seeded(seeds), why=_WHY)
     for name in _CLASSES_OF_NUMPY:
         _replace_class(hooks, "numpy.random", name, _seeded_class(seeds))
     for module in ("torch", "torch.random"):
-        hooks.replace(module, "seed", lambda _: _seed_torch(seeds))
+        hooks.replace(module, "seed", lambda _: _seed_torch(seeds), why=_WHY)
     _replace_class(hooks, "torch", "Generator", _seeded_generator(seeds))
-    hooks.replace("uuid", "uuid4", _by_script(lambda: uuid.UUID(int=seeds.next(), version=4)))
-    hooks.replace("uuid", "uuid1", _by_script(lambda *_, **__: uuid.UUID(int=seeds.next(), version=1)))
+    hooks.replace("uuid", "uuid4", _by_script(lambda: uuid.UUID(int=seeds.next(), version=4)), why=_WHY_NAMES)
+    hooks.replace("uuid", "uuid1", _by_script(lambda *_, **__: uuid.UUID(int=seeds.next(), version=1)), why=_WHY_NAMES)
     _install_secrets(seeds, hooks)
     hooks.apply()
 
@@ -75,13 +77,18 @@ def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
 
         return base64.urlsafe_b64encode(drawn(num_bytes)).rstrip(b"=").decode()
 
-    hooks.replace("os", "urandom", _by_script(drawn))
-    hooks.replace("secrets", "token_bytes", _by_script(drawn))
-    hooks.replace("secrets", "token_hex", _by_script(lambda size=None: drawn(size).hex()))
-    hooks.replace("secrets", "token_urlsafe", _by_script(url))
-    hooks.replace("secrets", "randbelow", _by_script(lambda bound: seeds.next(_BITS + int(bound).bit_length()) % bound))
-    hooks.replace("secrets", "randbits", _by_script(seeds.next))
-    hooks.replace("secrets", "choice", _by_script(lambda values: values[seeds.next() % len(values)]))
+    hooks.replace("os", "urandom", _by_script(drawn), why=_WHY_NAMES)
+    hooks.replace("secrets", "token_bytes", _by_script(drawn), why=_WHY_NAMES)
+    hooks.replace("secrets", "token_hex", _by_script(lambda size=None: drawn(size).hex()), why=_WHY_NAMES)
+    hooks.replace("secrets", "token_urlsafe", _by_script(url), why=_WHY_NAMES)
+    hooks.replace(
+        "secrets",
+        "randbelow",
+        _by_script(lambda bound: seeds.next(_BITS + int(bound).bit_length()) % bound),
+        why=_WHY_NAMES,
+    )
+    hooks.replace("secrets", "randbits", _by_script(seeds.next), why=_WHY_NAMES)
+    hooks.replace("secrets", "choice", _by_script(lambda values: values[seeds.next() % len(values)]), why=_WHY_NAMES)
 
 
 def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -134,9 +141,9 @@ def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any
     def act(found: Any) -> None:
         original = getattr(found, name, None)
         if original is not None:
-            hooks.put(found, name, original, stand_in(original))
+            hooks.put(found, name, original, stand_in(original), why=_WHY)
 
-    hooks.when_imported(module, act)
+    hooks.when_imported(module, act, why=_WHY, attribute=name)
 
 
 def _seeded_class(seeds: Seeds) -> Callable[[Any], Any]:

@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Set
 import torch
 from torch import nn
 
+from . import patches
 from .refusal import Refusal
 
 _HOOKS = (
@@ -19,6 +20,7 @@ _HOOKS = (
                          "register_module_full_backward_pre_hook")),
     (torch.autograd.graph, ("register_multi_grad_hook",)),
 )  # fmt: skip
+_WHY = "A hook that sees gradients may not see some that are multiplied by a factor later."
 _HARMLESS = ("torch", "echelon", "_echelon")  # whose autograd functions are linear, or not a script's
 
 
@@ -43,14 +45,14 @@ class Witnesses:
         for owner, names in _HOOKS:
             for name in names:
                 if hasattr(owner, name):
-                    setattr(owner, name, noticed(getattr(owner, name)))
+                    patches.replace(owner, name, noticed(getattr(owner, name)), why=_WHY)
         self.are_there = any(_is_own(one) for one in torch.autograd.Function.__subclasses__())
 
         def begin_class(cls: type) -> None:
             if _is_own(cls):
                 self.note()
 
-        torch.autograd.Function.__init_subclass__ = classmethod(begin_class)  # type: ignore[assignment]
+        patches.replace(torch.autograd.Function, "__init_subclass__", classmethod(begin_class), why=_WHY)
 
     def note(self) -> None:
         """Notice one."""

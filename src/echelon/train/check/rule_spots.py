@@ -1,9 +1,10 @@
 """At a spot, compare the values of rules, which compute with parts, with those of the whole."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
+from .. import patches
 from ..refusal import Refusal
 from ..streams import Streams
 from ..view import pieces, rules
@@ -22,6 +23,7 @@ class RuleSpots:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._original: Callable[..., Any] = rules.apply
+        self._patch: Optional[patches.Patch] = None
         self._left = 0
         self._is_busy = False
         self.difference = ""
@@ -31,11 +33,13 @@ class RuleSpots:
         """Compare from now on."""
         self._left, self.difference = MOST_RULES, ""
         self._original = View.rule
-        View.rule = staticmethod(self._apply)
+        why = "At a spot check, what is computed with parts is compared with the whole."
+        self._patch = patches.replace(View, "rule", staticmethod(self._apply), why=why)
 
     def end(self) -> None:
         """Compare no more."""
-        View.rule = staticmethod(self._original)
+        if self._patch is not None:
+            self._patch.undo()
 
     def _apply(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", "")

@@ -5,9 +5,9 @@ import os
 import shutil
 from typing import Any, Callable, Tuple
 
+from ..patches import Hooks
 from ..view.tensors import View, plain, tensors_of
 from .folders import changing
-from .imports import Hooks
 from .sharing import Files, path_of
 
 # module, function, and which argument names the file
@@ -34,7 +34,9 @@ def install(files: Files, hooks: Hooks) -> None:
     for module, function, place, key in _FUNCTIONS:
         change = changing(files, "%s.%s" % (module, function), place, key)
         appear = _appearing(files, place, key)
-        hooks.replace(module, function, with_plain(_both(change, appear)))
+        hooks.replace(
+            module, function, with_plain(_both(change, appear)), why="A library writes a file on rank 0 alone."
+        )
 
 
 def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from .. import patches
 from . import losses
 from .meetings import Meetings
 
@@ -54,9 +55,12 @@ def _hook_saving(run: "Training", meetings: Meetings) -> None:
         meetings.forget(self.parameters())  # what was loaded is no progress
         return result
 
-    nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
-    nn.Module.state_dict = meets(nn.Module.state_dict, of_module=True)  # type: ignore[method-assign]
-    torch.save = meets(torch.save, of_module=False)
+    why = "Weights that are saved are the average of all ranks."
+    patches.replace(
+        nn.Module, "load_state_dict", load_state_dict, why="Weights that are loaded are no progress of a rank."
+    )
+    patches.replace(nn.Module, "state_dict", meets(nn.Module.state_dict, of_module=True), why=why)
+    patches.replace(torch, "save", meets(torch.save, of_module=False), why=why)
 
 
 def _hook_calls(run: "Training", meetings: Meetings) -> None:
@@ -79,7 +83,8 @@ def _hook_scaler(one_step: Callable[[Any], ContextManager[None]]) -> None:
         with one_step(optimizer):
             return original(self, optimizer, *args, **kwargs)
 
-    torch.amp.GradScaler.step = step  # type: ignore[method-assign]
+    why = "A step that the scaler of one rank leaves out counts as a step."
+    patches.replace(torch.amp.GradScaler, "step", step, why=why)
 
 
 def _may_meet(run: "Training") -> bool:

@@ -4,6 +4,7 @@ import inspect
 from functools import lru_cache
 from typing import Any, Optional
 
+from .. import patches
 from ..view import losses
 from ..view.tensors import Args, Kwargs, Partial, Sharded, View
 
@@ -19,7 +20,7 @@ def install() -> None:
         own = _own_mean(func, args, kwargs) if getattr(func, "__name__", "") in _NAMES else None
         return usual(func, args, kwargs) if own is None else own
 
-    View.rule = staticmethod(rule)
+    patches.replace(View, "rule", staticmethod(rule), why="A mean over classes is that of the samples of this rank.")
 
 
 @lru_cache(maxsize=None)

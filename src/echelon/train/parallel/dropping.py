@@ -10,6 +10,8 @@ from typing import Any, List, Optional, Tuple
 import torch
 from torch import nn
 
+from .. import patches
+
 _installed: List[Any] = []
 
 
@@ -42,8 +44,9 @@ def install() -> None:
             return attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
         return _attend_to_cut(query, key, value, attn_mask, dropout_p, is_causal, options)
 
-    nn.functional.dropout = dropout
-    nn.functional.scaled_dot_product_attention = attend  # type: ignore[assignment]
+    why = "Dropout of a tensor that is cut drops what one device drops."
+    patches.replace(nn.functional, "dropout", dropout, why=why)
+    patches.replace(nn.functional, "scaled_dot_product_attention", attend, why=why)
 
 
 def _noise(shape: Any, p: float, like: Any, stride: Any = ()) -> torch.Tensor:

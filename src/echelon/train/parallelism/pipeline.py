@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import messages
+from .. import messages, patches
 from ..parallel import blocks, stages
 from ..parallel.strategy import Strategy, StrategyError
 from ..refusal import Refusal
@@ -225,7 +225,8 @@ class Pipeline(ModelParallel):
             load(optimizer, given)
             self._forget_states()
 
-        torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
+        why = "A stage keeps the part of a state that belongs to its weights."
+        patches.replace(torch.optim.Optimizer, "load_state_dict", load_state_dict, why=why)
 
     def _shown_for(self, module: nn.Module) -> ContextManager[None]:
         return self.shown(gradients=False, states=False) if self.has_part_of(module) else nullcontext()
@@ -237,7 +238,7 @@ class Pipeline(ModelParallel):
             with within(given):
                 return original(given, *args, **kwargs)
 
-        setattr(owner, name, get)
+        patches.replace(owner, name, get, why="A state that is saved has the weights of all stages.")
 
 
 def _buffers(root: nn.Module) -> Dict[str, Tuple[int, int]]:

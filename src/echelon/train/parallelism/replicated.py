@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel, distributed
 
+from .. import patches
 from ..buckets import Buckets
 from ..compression import ONE_BUCKET_MEGABYTES, compress, is_of_matrices
 from .base import Setup
@@ -136,11 +137,9 @@ class Replicated(SharedBatches):
 @contextmanager
 def _without_sync() -> Iterator[None]:
     """Let DDP leave weights as they are, which ranks have agreed on: a graph may wait for its backward()."""
-    name = "_sync_module_states"
-    original = getattr(distributed, name)
-    if not _HAS_SWITCH:
-        setattr(distributed, name, lambda *_args, **_kwargs: None)
-    try:
+    if _HAS_SWITCH:
         yield
-    finally:
-        setattr(distributed, name, original)
+        return
+    why = "DDP leaves weights as they are: the ranks have agreed on them."
+    with patches.replaced(distributed, "_sync_module_states", lambda *_args, **_kwargs: None, why=why):
+        yield

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .. import patches
 from .record import DIGESTS, KEPT_SAMPLES, Record, in_other_order
 
 MOST_BYTES = 4096  # of each sample, which tell it from others
@@ -186,9 +187,10 @@ def hook(loaders: Loaders, asked: Callable[[], None], given: Callable[[], None])
             given()
         return batch
 
-    DataLoader.__init__ = made  # type: ignore[method-assign]
-    DataLoader.__iter__ = begun  # type: ignore[method-assign]
-    _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
+    why = "A record has the batches that the script gets."
+    patches.replace(DataLoader, "__init__", made, why=why)
+    patches.replace(DataLoader, "__iter__", begun, why=why)
+    patches.replace(_BaseDataLoaderIter, "__next__", gave, why=why)
     if loaders.is_reordered:
         _hook_order()
 
@@ -202,7 +204,8 @@ def _hook_order() -> None:
         is_stream = isinstance(self.dataset, IterableDataset)
         return sampler if is_stream or not self._auto_collation else _Reversed(sampler)
 
-    DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment]
+    why = "A run to compare with has the samples of each batch in another order."
+    patches.replace(DataLoader, "_index_sampler", property(index_sampler), why=why)
 
 
 class _Reversed:

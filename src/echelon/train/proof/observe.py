@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Set
 import torch
 from torch import nn
 
+from .. import patches
 from ..streams import seed_all
 from ..wholes import is_dtensor, is_sharded
 from ..world import SEED_OF_RECORDS
@@ -52,7 +53,7 @@ def _hook_backward(record: Record, given: loaders.Loaders) -> None:
         if len(losses) == 1 and losses[0].numel() == 1 and not is_given:
             record.loss = (record.loss or 0.0) + float(losses[0].detach())
 
-    torch.autograd.backward = backward
+    patches.replace(torch.autograd, "backward", backward, why="A record has the loss and the gradients of each step.")
 
 
 class _Local:
@@ -70,7 +71,7 @@ class _Local:
             original(optimizer, group)
             self._parameters += [one for one in optimizer.param_groups[-1]["params"] if _is_plain(one)]
 
-        optimizers.add_param_group = add
+        patches.replace(optimizers, "add_param_group", add, why="A record has the gradients of each trained weight.")
 
     def listen(self) -> None:
         """Hear of the gradients of all parameters that are trained by now."""
@@ -108,7 +109,7 @@ def _hook_steps(record: Record, *, is_nudged: bool) -> None:
             nudge(parameters)
         record.before_step(optimizer, parameters)
 
-    register_optimizer_step_pre_hook(before)
+    patches.hook(register_optimizer_step_pre_hook, before, why="A record has the gradients that a step uses.")
 
 
 def nudge(parameters: List[nn.Parameter]) -> None:

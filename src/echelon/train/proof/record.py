@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import modules
+from .. import modules, patches
 from ..wholes import each_whole, is_sharded, whole
 from . import flat as flats
 from . import names
@@ -252,7 +252,8 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     dropouts.switch_off()  # ranks cannot draw what one device draws
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ["ECHELON_RECORD_STEPS"]), rank=rank)
-    register_optimizer_step_post_hook(lambda optimizer, *_: record.after_step(optimizer))
+    why = "A record is written after each step."
+    patches.hook(register_optimizer_step_post_hook, lambda optimizer, *_: record.after_step(optimizer), why=why)
     return record
 
 

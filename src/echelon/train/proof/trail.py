@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from .. import patches
 from .record import Record
 
 MOST_CALLS = 512
@@ -18,13 +19,15 @@ class Trail:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._calls: List[Dict[str, Any]] = []
-        self._handle: Any = register_module_forward_hook(self._note)
+        self._handle: Any = patches.hook(
+            register_module_forward_hook, self._note, why="A record has the outputs of each module in the first step."
+        )
 
     def at_step(self) -> None:
         """Write the calls of the first step under the names of their modules, and listen no more."""
         if self._handle is None:
             return
-        self._handle.remove()
+        self._handle.undo()
         self._handle = None
         named = self._record.modules
         calls = [{**call, "module": named[call["module"]]} for call in self._calls if call["module"] in named]

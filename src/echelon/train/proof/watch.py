@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import patches
 from ..wholes import is_sharded
 from .record import Record
 from .trail import Trail
@@ -98,7 +99,7 @@ class _Meetings:
                 self._is_inside = False
 
         for module in (dist, dist.distributed_c10d):
-            setattr(module, name, meet)
+            patches.replace(module, name, meet, why="A record has the collectives of each step.")
 
     def _hook_wrapping(self) -> None:
         """Count the wrapping of a model, in which the ranks agree on its weights."""
@@ -110,7 +111,7 @@ class _Meetings:
             original(wrapped, *args, **kwargs)
             self._record.meetings += 1
 
-        wrapper.__init__ = wrap
+        patches.replace(wrapper, "__init__", wrap, why="A record counts the models that are wrapped.")
 
     def _note(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         if self._record.step >= _NOTED_STEPS or len(self._fresh) > 1000:
@@ -179,10 +180,15 @@ def _hook_files(record: Record) -> None:
 
         return do
 
-    torch.save = watched(torch.save, _WRITES, 1)
-    torch.load = watched(torch.load, _READS, 0)
-    os.remove = watched(os.remove, _REMOVES, 0)
-    os.unlink = watched(os.unlink, _REMOVES, 0)
+    deeds = (
+        (torch, "save", _WRITES, 1),
+        (torch, "load", _READS, 0),
+        (os, "remove", _REMOVES, 0),
+        (os, "unlink", _REMOVES, 0),
+    )
+    for owner, name, deed, place in deeds:
+        new = watched(getattr(owner, name), deed, place)
+        patches.replace(owner, name, new, why="A record has the files that are written, read and removed.")
 
 
 class _Locks:
@@ -197,7 +203,7 @@ class _Locks:
             original(descriptor, operation)
             self.num_held = max(0, self.num_held + (-1 if operation & fcntl.LOCK_UN else 1))
 
-        fcntl.flock = flock
+        patches.replace(fcntl, "flock", flock, why="A record tells which files were locked meanwhile.")
 
 
 def _hook_prints(record: Record) -> None:
@@ -216,7 +222,7 @@ def _hook_prints(record: Record) -> None:
             said.append([record.step, record.meetings, str(kwargs.get("sep") or " ").join(str(one) for one in args)])
             record.write_facts()
 
-    builtins.print = say
+    patches.replace(builtins, "print", say, why="A record has what is printed after an evaluation.")
 
 
 def _batch_norms(record: Record) -> List[str]:

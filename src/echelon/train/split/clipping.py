@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import patches
 from ..parallel import norms
 from ..parallel.norms import EPSILON, INFINITE, local
 from ..world import World
@@ -62,7 +63,8 @@ def install(gradients: SplitGradients) -> None:
 
     for function in (clip_grad_norm_, get_total_norm, clip_grads_with_norm_, clip_grad_value_):
         for owner in (nn.utils, nn.utils.clip_grad):
-            setattr(owner, function.__name__, function)
+            why = "The norm of gradients is that of all parts of the model together."
+            patches.replace(owner, function.__name__, function, why=why)
 
 
 def _listed(given: Any) -> List[Any]:

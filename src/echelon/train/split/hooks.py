@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, List, Protocol
 import torch
 from torch import nn
 
+from .. import patches
 from ..parallel import dropping
 from ..proof.record import Record
 from ..refusal import Refusal
@@ -56,7 +57,9 @@ def _hook_scaler(models: SplitModels) -> None:
             )
         return original(self, outputs)
 
-    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
+    patches.replace(
+        torch.amp.GradScaler, "scale", scale, why="A split model cannot be trained with a scaled fp16 loss."
+    )
 
 
 def _hook_saving(models: SplitModels) -> None:
@@ -73,7 +76,7 @@ def _hook_saving(models: SplitModels) -> None:
                 )
         return original(content, *args, **kwargs)
 
-    torch.save = save  # type: ignore[assignment]
+    patches.replace(torch, "save", save, why="A module that each rank has a part of cannot be saved as it is.")
 
 
 def _hook_reading() -> None:
@@ -87,7 +90,8 @@ def _hook_reading() -> None:
         return read
 
     for name in _READS:
-        setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+        read = wrapped(getattr(torch.Tensor, name))
+        patches.replace(torch.Tensor, name, read, why="A number that is read is that of the whole tensor.")
 
 
 def _hook_record(record: Record, models: SplitModels) -> None:
@@ -111,8 +115,9 @@ def _hook_compile(run: "Training") -> None:
         was_said.append(True)
         return model if model is not None else _same
 
-    torch.compile = leave
-    nn.Module.compile = lambda self, *args, **kwargs: _ignore(leave(self, *args, **kwargs))  # type: ignore[method-assign]
+    why = "A split model is run without compilation."
+    patches.replace(torch, "compile", leave, why=why)
+    patches.replace(nn.Module, "compile", lambda self, *args, **kwargs: _ignore(leave(self, *args, **kwargs)), why=why)
 
 
 def _same(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 import torch
 from torch.autograd.graph import GradientEdge
 
+from .. import patches
 from ..refusal import Refusal
 from ..world import World
 from . import dispatch, exchange, pieces
@@ -34,7 +35,8 @@ def install(run: "Training") -> None:
             return _grad_of_shards(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
         return _grad(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
 
-    torch.autograd.grad = grad
+    why = "A gradient that the script asks for is that of the whole batch."
+    patches.replace(torch.autograd, "grad", grad, why=why)
     install_functions()
     dispatch.install()
 
@@ -48,7 +50,8 @@ def install_functions() -> None:
             return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
         return original(cls, *args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    why = "A script's own autograd function computes with the whole batch."
+    patches.replace(torch.autograd.Function, "apply", classmethod(apply), why=why)
 
 
 def _grad_of_shards(

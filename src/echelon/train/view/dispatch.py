@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 
+from .. import patches
 from ..refusal import Refusal
 from .elements import like
 from .pieces import Pieces
@@ -59,4 +60,5 @@ def install() -> None:
         result = data.detach()
         return result.requires_grad_() if requires_grad else result
 
-    variable.__new__ = staticmethod(new)
+    why = "Variable(x) detaches a batch that is shared among the ranks."
+    patches.replace(variable, "__new__", staticmethod(new), why=why)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 from torch import nn
 
+from .. import patches
 from ..exact import tree
 from ..refusal import Refusal
 from . import exchange, signs
@@ -116,7 +117,8 @@ def install(run: "Training") -> None:
             continue
         inner: Any = partial(_inside, original, run)
         inner.is_of_whole_batch = True
-        setattr(nn.functional, name, wraps(original)(inner))
+        why = "The mean of a loss that a model computes is that of the whole batch."
+        patches.replace(nn.functional, name, wraps(original)(inner), why=why)
 
 
 def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:

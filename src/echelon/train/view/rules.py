@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import torch
 
+from .. import patches
 from ..refusal import Refusal
 from . import aliases, along, dispatch, elements, exchange, losses, pieces, shapes, signs
 from .elements import is_in_place, like
@@ -236,5 +237,6 @@ _RULES: Dict[str, Rule] = {
 
 def install() -> None:
     """Let what PyTorch is called with a view for follow the rules."""
-    View.rule = staticmethod(apply)
-    View.below = staticmethod(dispatch.apply)
+    why = "What is computed of a batch follows its rows."
+    patches.replace(View, "rule", staticmethod(apply), why=why)
+    patches.replace(View, "below", staticmethod(dispatch.apply), why=why)
