@@ -80,8 +80,7 @@ def _module_of(path: str) -> Any:
 def _as_echelon() -> Iterator[None]:
     """Let `from echelon import Replicated` give the class of this process, where a rank has it under another name."""
     facade, before = ModuleType("echelon"), sys.modules.get("echelon")
-    for name, place in PUBLIC.items():
-        setattr(facade, name, _own(place))
+    vars(facade).update({name: _own(place) for name, place in PUBLIC.items()})
     sys.modules["echelon"] = facade
     try:
         yield
