@@ -15,7 +15,7 @@ from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs, beside this one
 _ROOMS = ("node", "topology", "environment", "train")
-_ALONE = ("errors", "scale_options")  # what stands beside the rooms, and train uses
+_ALONE = ("errors", "records", "scale_options")  # what stands beside the rooms, and train uses
 
 
 def write(path: str) -> None:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from .. import records
 from ..scale_options import DEFAULT, ScaleOptions
 from . import child_training
 from . import device as devices
@@ -67,7 +68,7 @@ class Run:
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.gradients = self._new_gradients()
-        self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
+        self.is_reordered = bool(os.environ.get(records.REORDERED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and not options.steps_alone
         self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
@@ -80,8 +81,7 @@ class Run:
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.gradients)
         self.signs = Signs()
-        num_batches = int(os.environ.get("ECHELON_RECORD_BATCHES", "0")) or world.size
-        self.batches_per_step = num_batches if options.keeps_batch else 1
+        self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
         """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
         """Whether something was trained."""
