@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training import Training
 
 
 class _Sum(torch.autograd.Function):
@@ -24,7 +24,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 
-def install(run: "Run") -> None:
+def install(run: "Training") -> None:
     """Hook what all BatchNorm modules call."""
     original = nn.functional.batch_norm
 

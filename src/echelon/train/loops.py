@@ -17,7 +17,7 @@ from .view.pieces import shards_of
 from .world import World
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training import Training
 
 _RANK_STEP = 7_368_787
 _PROBED = 3
@@ -27,7 +27,7 @@ iterate = DataLoader.__iter__  # the original, whatever is hooked later
 class ShardedSampler:
     """A batch sampler that yields this rank's share of each batch of another, or the whole of it."""
 
-    def __init__(self, base: Any, run: "Run", *, is_whole: bool) -> None:
+    def __init__(self, base: Any, run: "Training", *, is_whole: bool) -> None:
         self.base = base
         self.run = run
         self.is_whole = is_whole
@@ -131,7 +131,7 @@ def _length_of(loader: Any) -> Optional[int]:
 class Loop:
     """One pass over a sharded loader."""
 
-    def __init__(self, loader: Any, run: "Run") -> None:
+    def __init__(self, loader: Any, run: "Training") -> None:
         self.run = run
         self.num_rows = 0
         """Samples of the batch that is at hand, on all ranks."""
@@ -243,7 +243,7 @@ class Loop:
         self.close()
 
 
-def _collates_rows(loader: Any, run: "Run") -> bool:
+def _collates_rows(loader: Any, run: "Training") -> bool:
     """Say whether a collate function of the script makes tensors with a row for each sample; it may pad them all.
 
     Then each rank loads whole batches, for a part would be padded to its own longest sample.
@@ -259,7 +259,7 @@ def _collates_rows(loader: Any, run: "Run") -> bool:
 class WholeLoop:
     """One pass over a loader that every rank sees whole: what it draws is the same on all."""
 
-    def __init__(self, loader: Any, run: "Run") -> None:
+    def __init__(self, loader: Any, run: "Training") -> None:
         self._run = run
         self._loader = loader
         with run.streams.in_common():
@@ -284,7 +284,7 @@ def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":
 class ShardedLoader:
     """The explicit form of a sharded loader."""
 
-    def __init__(self, loader: "DataLoader[Any]", run: "Run") -> None:
+    def __init__(self, loader: "DataLoader[Any]", run: "Training") -> None:
         self._loader = loader
         self._run = run
 

@@ -1,8 +1,7 @@
 """One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
 
 import os
-import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Set, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -14,11 +13,13 @@ from ..scale_options import DEFAULT, ScaleOptions
 from . import child_training
 from . import device as devices
 from . import world as worlds
-from .batches import leave_workers, rows_of
+from .batches import leave_workers
 from .buckets import DEFAULT_MEGABYTES, Buckets
 from .caught_errors import Raised
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
+from .check.pace import Pace
+from .check.step_observer import StepObserver
 from .compression import ONE_BUCKET_MEGABYTES, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
@@ -32,9 +33,11 @@ from .proof import record
 from .refusal import Refusal
 from .rng import Draws
 from .streams import Streams
+from .training import Training
 from .unshared_batch import refusal
 from .view import aliases
 from .view.calls import Calls
+from .view.model_calls import ModelCalls
 from .view.pieces import Pieces
 from .view.signs import Signs
 from .view.tensors import Partial, View, plain
@@ -47,14 +50,14 @@ if TYPE_CHECKING:
 Floats = Union[torch.Tensor, float]
 
 
-class Run:
+class Run(Training):
     """What `echelon.start()` returns; it works alone on one process too."""
 
     def __init__(self, world: worlds.World, *, is_hooked: bool, options: ScaleOptions = DEFAULT) -> None:
+        super().__init__()
         self.world = world
         self.is_hooked = is_hooked
         self.options = options
-        self._pid = os.getpid()
         self.is_aside = False
         """Whether the script turned out to share the work by itself."""
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
@@ -62,9 +65,7 @@ class Run:
         self.streams = Streams(rank, seed, are_keyed=world.is_exact)
         self.twins = new_twins()
         self.is_main = world.processes.rank == 0
-        """Whether this rank speaks and writes for all."""
         self.is_split = options.splits_model and not world.is_alone
-        """Whether every rank has whole batches, as the oracle of the first step has too."""
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.gradients = self._new_gradients()
@@ -74,7 +75,9 @@ class Run:
         self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
         self.first_step.syncs_batch_norm = options.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
-        self.later = LaterSteps(self, is_wanted=self.first_step.is_due and self.record is None)
+        pace = Pace(world, self.say)
+        is_compared = self.first_step.is_due and self.record is None
+        self.later = LaterSteps(self, pace) if is_compared else StepObserver(pace)
         draws_as_one = world.size > 1 and not (world.is_exact or options.steps_alone or self.is_split)
         self.draws = Draws(world, self.streams, self.say, is_on=draws_as_one, takes_all=options.draws_all)
         self.calls = self._new_calls()
@@ -82,11 +85,8 @@ class Run:
         self.keys = Keys(self.gradients)
         self.signs = Signs()
         self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
-        """How many of the script's batches make one of all ranks, and of the oracle."""
         self.has_begun = False
-        """Whether something was trained."""
         self._last_fraction = world.hosted / world.size
-        self._loops: List[Loop] = []
 
     def _new_gradients(self) -> Gradients:
         options = self.options
@@ -107,7 +107,7 @@ class Run:
             compression=options.compress,
         )
 
-    def _new_calls(self) -> Calls:
+    def _new_calls(self) -> ModelCalls:
         if not self.is_split:
             return Calls(self)
         from .split.calls import SplitCalls
@@ -156,7 +156,7 @@ class Run:
         from .parallel.apply import ModelHints, parallelize
 
         self.first_step.cancel("all ranks must call run.parallelize() together")
-        self.later.cancel()
+        self.later = StepObserver(self.later.pace)
         hints = ModelHints(blocks, plan or {}, sample, state, initialize)
         return parallelize(self, model, strategy, hints, loss=loss, count=count)
 
@@ -176,36 +176,9 @@ class Run:
 
     # What hooks and loops call
 
-    @property
-    def loop(self) -> Optional[Loop]:
-        """The innermost training loop that goes on now."""
-        return self._loops[-1] if self._loops else None
-
-    @property
-    def weight(self) -> float:
-        """By what a mean over this rank's samples counts; the mean of all ranks' weights is 1."""
-        if self.loop is not None and self.loop.num_rows:
-            rows = rows_of(self.loop.num_rows, self.world.size)
-            own = rows[self.world.rank : self.world.rank + self.world.hosted]  # several shards, with exact
-            self._last_fraction = sum(own) / self.loop.num_rows
-        return self._last_fraction * self.world.size
-
-    def batch_sizes(self) -> Set[int]:
-        """Return how many samples the batches have that are at hand."""
-        return {loop.num_rows for loop in self._loops if loop.num_rows}
-
-    def begins_training(self) -> bool:
-        """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
-        return torch.is_grad_enabled() and self.gradients.has_optimizers
-
     def guarded_pid(self) -> int:
         """Return the process that ends when one of its children trains; 0 where children may train."""
         return 0 if self.is_aside else self._pid
-
-    @property
-    def is_at_home(self) -> bool:
-        """Whether this is the process that trains, and not a worker of a loader."""
-        return os.getpid() == self._pid
 
     def begin(self, loader: "DataLoader[Any]") -> Any:
         """Return the iterator of a loader: sharded for training, whole for evaluation."""
@@ -272,6 +245,7 @@ class Run:
         self.files.close_fork()
         self.first_step.on_end_of_oracle(self.files.remove_own)
         self.draws.become_alone()
+        self.calls.become_alone()
 
     def stand_aside(self) -> None:
         """Leave a script alone that turns out to share the work by itself."""
@@ -311,13 +285,7 @@ class Run:
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice that an optimizer has stepped."""
         self.gradients.after_step(optimizer)
-        self.later.after_step()
-
-    def say(self, text: str) -> None:
-        """Talk to the person, on the standard error of rank 0."""
-        if self.is_main:
-            sys.stderr.write("echelon: %s\n" % text)
-            sys.stderr.flush()
+        self.later.after_step(optimizer)
 
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
@@ -333,17 +301,6 @@ class Run:
         """Let the oracle go first, where ranks that meet begin to use their devices."""
         if not dist.is_initialized() and devices.is_accelerator(self.world.device):
             self._send_oracle(before_device=True)
-
-    def enter(self, loop: Loop) -> None:
-        """Begin a step of a loop."""
-        if loop not in self._loops:
-            self._loops.append(loop)
-
-    def leave(self, loop: Loop) -> None:
-        """End a loop."""
-        if loop in self._loops:
-            self._last_fraction = self.weight / self.world.size  # a loss of the last step may be read after the loop
-            self._loops.remove(loop)
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""

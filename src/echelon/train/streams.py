@@ -8,7 +8,7 @@ import random
 import sys
 import zlib
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Iterator, List, Optional
 
 import torch
 from torch import nn
@@ -120,14 +120,9 @@ class Streams:
                     "use GroupNorm or LayerNorm in place of BatchNorm, or run without --exact",
                 )
 
-    @contextmanager
-    def kept(self) -> Iterator[Callable[[], bool]]:
+    def kept(self) -> ContextManager[Callable[[], bool]]:
         """Leave all generators as they were before; what is given says whether something was drawn."""
-        state = _state()
-        try:
-            yield lambda: not _is_same(state, _state())
-        finally:
-            _set_state(state)
+        return kept()
 
     def follow(self, world: World) -> None:
         """Go on with rank 0's random numbers, on all ranks."""
@@ -174,6 +169,19 @@ def seed_again(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
+
+
+@contextmanager
+def kept() -> Iterator[Callable[[], bool]]:
+    """Put every generator of this process and of its device back; the value says whether a number was drawn.
+
+    torch.random.fork_rng() would begin to use all devices that a rank can see.
+    """
+    state = _state()
+    try:
+        yield lambda: not _is_same(state, _state())
+    finally:
+        _set_state(state)
 
 
 def _state() -> List[Any]:

@@ -11,7 +11,7 @@ from . import single_rank
 from .view.tensors import plain
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training import Training
 
 _LOOKERS = (
     ("torch.jit", ("trace", "trace_module", "script")),
@@ -23,7 +23,7 @@ _LOOKERS = (
 )
 
 
-def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
+def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None:
     """Let them have whole tensors, and modules that are called as ever."""
 
     def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -19,9 +19,10 @@ from . import lines, signature
 from .pace import Pace
 from .signature import Signature
 from .spots import Spots
+from .step_observer import StepObserver
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 LAG = 3
 """Steps after which an exchange is read."""
@@ -54,12 +55,12 @@ class Exchange(NamedTuple):
     work: Any
 
 
-class LaterSteps:
+class LaterSteps(StepObserver):
     """Signs steps, reads signatures, and refuses what differs."""
 
-    def __init__(self, run: "Run", *, is_wanted: bool) -> None:
+    def __init__(self, run: "Training", pace: Pace) -> None:
+        super().__init__(pace)
         self._run = run
-        self._is_wanted = is_wanted
         self._notes: List[Note] = []
         self._under_way: Deque[Exchange] = deque()
         self._next = 1
@@ -70,16 +71,11 @@ class LaterSteps:
         self._read: Deque[List[float]] = deque(maxlen=5)
         self._num_read = 0
         self.spots = Spots(run)
-        self.pace = Pace(run)
-
-    def cancel(self) -> None:
-        """Compare nothing."""
-        self._is_wanted = False
 
     @property
     def is_on(self) -> bool:
-        """Whether there are other ranks, and a comparison is wanted."""
-        return self._is_wanted and self._run.world.size > 1 and not self._run.is_split
+        """Whether there are other ranks that share batches."""
+        return self._run.world.size > 1 and not self._run.is_split
 
     @property
     def step(self) -> int:
@@ -164,7 +160,7 @@ class LaterSteps:
         self._notes = []
         self.pace.before_step(step, optimizer, was_spot=was_spot)
 
-    def after_step(self) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """Notice that an optimizer has stepped."""
         self.pace.after_step()
 

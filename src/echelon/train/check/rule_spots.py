@@ -1,18 +1,16 @@
 """At a spot, compare the values of rules, which compute with parts, with those of the whole."""
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import torch
 
 from ..refusal import Refusal
+from ..streams import Streams
 from ..view import pieces, rules
 from ..view.elements import is_in_place
 from ..view.tensors import View, plain, tensors_of
 from . import lines
 from .closeness import difference_of
-
-if TYPE_CHECKING:
-    from ..run import Run
 
 MOST_RULES = 64
 """Rules that are compared in a step."""
@@ -21,8 +19,8 @@ MOST_RULES = 64
 class RuleSpots:
     """Lets views be computed twice while a spot lasts: by their rules, and from the whole."""
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self._original: Callable[..., Any] = rules.apply
         self._left = 0
         self._is_busy = False
@@ -57,7 +55,7 @@ class RuleSpots:
         except Refusal as refusal:  # of all ranks: their parts do not fit together
             refusal.withdraw()
             return self._original(func, args, kwargs)
-        with self._run.streams.kept(), torch.no_grad():
+        with self._streams.kept(), torch.no_grad():
             try:
                 whole = func(*whole_args, **whole_kwargs)
             except (RuntimeError, ValueError, LookupError, TypeError):

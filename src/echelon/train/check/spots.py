@@ -30,7 +30,7 @@ from .isolation import Copies, without_chance
 from .pace import Times
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 EARLY = (2, 5, 11, 24, 101, 504)
 """Even and odd steps, for a script may have two optimizers that take turns."""
@@ -44,9 +44,9 @@ _COST = 100  # a spot costs about as much as a step of one device and two of its
 class Spots:
     """Decides which steps are spots, computes what they need, and refuses what differs."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "Training") -> None:
         self._run = run
-        self._rules = rule_spots.RuleSpots(run)
+        self._rules = rule_spots.RuleSpots(run.streams)
         self._num_calls = 0
         self._step = 0
         self._difference = ""
@@ -65,14 +65,13 @@ class Spots:
         self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
         """Compare a model call that comes next, where this step is a spot."""
-        run = self._run
-        step = run.later.step
         self._num_calls += 1
         if self._num_calls > MOST_CALLS:
             self._times.is_complete = False
             return
         try:
-            difference = _Call(run, original, module, self._times).compare(given, every, leads, step + self._num_calls)
+            call = _Call(self._run, original, module, self._times)
+            difference = call.compare(given, every, leads, self._step + self._num_calls)
         except Refusal as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
             refusal.withdraw()
             difference, self._times.is_complete = "", False
@@ -122,7 +121,7 @@ def is_spot(step: int, num_ranks: int) -> bool:
 class _Call:
     """One model call, computed by the ranks and by rank 0."""
 
-    def __init__(self, run: "Run", original: Callable[..., Any], module: nn.Module, times: Times) -> None:
+    def __init__(self, run: "Training", original: Callable[..., Any], module: nn.Module, times: Times) -> None:
         self._run = run
         self._original = original
         self._module = module

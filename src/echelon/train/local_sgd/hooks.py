@@ -13,11 +13,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from . import losses
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
     from .gradients import OwnGradients
 
 
-def install(run: "Run", gradients: "OwnGradients") -> None:
+def install(run: "Training", gradients: "OwnGradients") -> None:
     """Hook what saves, what evaluates, and what may skip a step on one rank alone."""
     losses.install()
     _hook_saving(run, gradients)
@@ -33,7 +33,7 @@ def is_layer(module: nn.Module) -> bool:
     return isinstance(module, _NormBase)
 
 
-def _hook_saving(run: "Run", gradients: "OwnGradients") -> None:
+def _hook_saving(run: "Training", gradients: "OwnGradients") -> None:
     """Meet before weights are saved, or others are loaded."""
 
     def meets(original: Callable[..., Any], *, of_module: bool) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def _hook_saving(run: "Run", gradients: "OwnGradients") -> None:
     torch.save = meets(torch.save, of_module=False)
 
 
-def _hook_calls(run: "Run", gradients: "OwnGradients") -> None:
+def _hook_calls(run: "Training", gradients: "OwnGradients") -> None:
     """Meet before a model computes without gradients outside of any loop over a loader, as an evaluation does."""
     original = run.calls.call
 
@@ -82,13 +82,13 @@ def _hook_scaler(gradients: "OwnGradients") -> None:
     torch.amp.GradScaler.step = step  # type: ignore[method-assign]
 
 
-def _may_meet(run: "Run") -> bool:
+def _may_meet(run: "Training") -> bool:
     """Say whether all ranks come to this place: not in a worker or a thread, nor where rank 0 writes for all."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     return is_main_thread and run.is_at_home and not run.files.is_acting
 
 
-def _tell(run: "Run", gradients: "OwnGradients") -> None:
+def _tell(run: "Training", gradients: "OwnGradients") -> None:
     meetings = gradients.meetings
     if meetings.num_steps:
         early = ", and %d more to evaluate or save weights" % meetings.num_early if meetings.num_early else ""

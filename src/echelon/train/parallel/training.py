@@ -31,7 +31,7 @@ from .state_files import State, read
 from .strategy import StrategyError
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 NO_LIMIT = 0.0
 
@@ -52,7 +52,7 @@ class Parallel:
 
     def __init__(
         self,
-        run: "Run",
+        run: "Training",
         parts: Dict[int, nn.Module],
         axes: Axes,
         *,

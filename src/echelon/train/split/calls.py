@@ -5,24 +5,31 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
 
-from ..view.calls import Calls, has_parameters
+from ..view.calls import has_parameters
+from ..view.model_calls import ModelCalls
 
 if TYPE_CHECKING:
-    from .gradients import SplitGradients
+    from ..training import Training
 
 
-class SplitCalls(Calls):
+class SplitCalls(ModelCalls):
     """Lets models be split before they are first trained, and computed as they are split."""
+
+    def __init__(self, run: "Training") -> None:
+        super().__init__(run.draws)
+        self._run = run
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
-        run: Any = self._run
+        run = self._run
         if run.world.is_alone and run.streams.is_watched and not self.is_inside:
+            if run.begins_training():
+                run.begin_training()  # an oracle that was sent ahead before that
             with self._inside(None):
                 return original(module, *args, **kwargs)
         if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
-        gradients: SplitGradients = run.gradients
+        gradients: Any = run.gradients
         if run.begins_training():
             run.begin_training()
             if gradients.split is not None:

@@ -17,11 +17,11 @@ from .kind import WITH_THE_BATCH
 _READS = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__")
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
     from .gradients import SplitGradients
 
 
-def install(run: "Run", gradients: "SplitGradients") -> None:
+def install(run: "Training", gradients: "SplitGradients") -> None:
     """Hook what clips, what looks for overflows, what saves modules and what compiles."""
     dropping.install()
     warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
@@ -94,7 +94,7 @@ def _hook_record(record: Record, gradients: "SplitGradients") -> None:
     record.after_step = after_step  # type: ignore[method-assign]
 
 
-def _hook_compile(run: "Run") -> None:
+def _hook_compile(run: "Training") -> None:
     """Leave models uncompiled: how they are computed changes while the script runs."""
     was_said: List[bool] = []
 

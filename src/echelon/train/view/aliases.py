@@ -4,7 +4,8 @@ On one device who writes to the row writes to the batch. Here the row is of a wh
 written there is carried over to the batch before that is used again; the other way round is refused.
 """
 
-from typing import Any, List, NamedTuple, Tuple
+from contextlib import contextmanager
+from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import torch
 
@@ -53,9 +54,17 @@ def settle() -> None:
                 "keep a copy (row = batch[0].clone()), or start one rank: echelon run -n 1 …",
             )
         if version_of(whole) != version:
-            view.put_whole(whole)
+            with _mode_of(whole):
+                view.put_whole(whole)
         if _is_kept(whole):
             _known.append(_Alias(view, whole, version_of(whole), view.versions()))
+
+
+@contextmanager
+def _mode_of(whole: torch.Tensor) -> Iterator[None]:
+    """Record gradients as when the whole was made: a view may be used next where none are recorded."""
+    with torch.inference_mode(whole.is_inference()), torch.set_grad_enabled(whole.requires_grad):
+        yield
 
 
 def _is_kept(whole: torch.Tensor) -> bool:

@@ -5,9 +5,8 @@ any is computed by `rules`, like the script's own functions. Inside of a model e
 """
 
 import os
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 import torch
 from torch import nn
@@ -17,71 +16,30 @@ from ..refusal import Refusal
 from ..unshared_batch import Unshared
 from . import aliases, doubts, exchange, outputs, pieces, returned_numbers, script_hooks
 from .arguments import Entries
+from .model_calls import ModelCalls
 from .tensors import Sharded, View, map_tensors, own_part, tensors_of
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 
 NUM_LOOKED_AT = 32
 """Calls of models in which hooks of the script are looked for."""
 
 
-class Calls:
-    """Whether a model is being computed now, and what was shared."""
+class Calls(ModelCalls):
+    """Calls models with this rank's rows of a batch."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "Training") -> None:
+        super().__init__(run.draws)
         self._run = run
-        self._pid = os.getpid()
-        self.is_inside = False
-        self.is_idle = False
-        """Whether modules are called as ever, and nothing is looked at."""
-        self.leave_hooks = self.enter_hooks = _nothing
-        self.is_compiled = False
-        """Whether something was compiled: then hooks are left, which makes classes forget what they had looked up."""
-        self.has_rows = True
-        """Whether this rank has a sample of the batch that is computed, rather than one that stands in."""
-        self.fraction = 1.0
-        """How much of the batch that is computed this rank has."""
-        self.num_shared = 0
-        """Calls in which every rank had rows of its own."""
         self._has_told_hook = False
-        self.num_samples = 0
-        """The most that all ranks had together in one of them."""
-        self.num_counted = 0
-        """Calls in which every rank had the whole, for something counts what one device computes."""
-        self.unshared: Optional[Unshared] = None
-        """The last call in which the ranks could not share what a model was given."""
-        self.doubt: Optional[doubts.Doubt] = None
-        """Why rows that were shared may be no samples: it holds if the model fails, or its gradients differ."""
-
-    @contextmanager
-    def idle(self) -> Iterator[None]:
-        """Look at no calls."""
-        if self.is_idle:  # inside of another, as where a loss calls a model that is trained too
-            yield
-            return
-        self.is_idle = True
-        try:
-            with self._unhooked():
-                yield
-        finally:
-            self.is_idle = False
-
-    @contextmanager
-    def _unhooked(self) -> Iterator[None]:
-        """Take the hooks off while something compiled computes: it was compiled without them."""
-        if self.is_compiled:
-            self.leave_hooks()
-        try:
-            yield
-        finally:
-            if self.is_compiled:
-                self.enter_hooks()
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
         if self._run.world.size == 1 and self._run.streams.is_watched and not self.is_inside:
+            if self._is_for_training(_first_of(args, kwargs)):
+                self._run.begin_training()  # an oracle that was sent ahead before that
             with self._inside(None):
                 return original(module, *args, **kwargs)
         if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
@@ -134,34 +92,6 @@ class Calls:
         result = original(module, *args, **kwargs)
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
-
-    @contextmanager
-    def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:
-        """Compute a model with plain PyTorch, and with random numbers, such as dropout, for these rows."""
-        self.is_inside = True
-        View.inside_of = leads[0] if leads else None
-        try:
-            with self._unhooked(), self._run.draws.of(leads):
-                yield
-        finally:
-            self.is_inside = False
-            View.inside_of = None
-
-    @contextmanager
-    def once_more(self, lead: Optional[Sharded] = None) -> Iterator[None]:
-        """Compute a model for some rows with plain PyTorch, and with the random numbers that are at hand."""
-        before = self.is_inside, View.inside_of
-        self.is_inside, View.inside_of = True, lead
-        try:
-            with self._unhooked():
-                yield
-        finally:
-            self.is_inside, View.inside_of = before
-
-    def note_rows(self, lead: Sharded) -> None:
-        """Note how much of a batch this rank has, or a shard, which is computed now."""
-        self.fraction = lead.rows[lead.world.rank] / sum(lead.rows)
-        self.has_rows = self.fraction > 0
 
     def _compute(
         self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]],
@@ -220,20 +150,24 @@ class Calls:
         Return what this rank has of it, or what each of its shards has.
         """
         run = self._run
-        if run.world.size == 1 or not run.begins_training():
-            return None
         first = _first_of(args, kwargs)
-        if first is None or isinstance(first, nn.Parameter) or not self._is_batch(first):
+        if run.world.size == 1 or first is None or not self._is_for_training(first):
             return None
         run.begin_training()
         size = first.size(0)
-        if size < run.world.size or run.world.size == 1:
+        if run.world.size == 1 or (size < run.world.size and size not in run.batch_sizes()):
             return None
         rows = batches.rows_of(size, run.world.size)
         return [
             Sharded(own_part(exchange.enter(first, one), one.rank, rows).clone(), one, rows)
             for one in run.world.shards()
         ]
+
+    def _is_for_training(self, first: Optional[torch.Tensor]) -> bool:
+        """Say whether a call with this first tensor trains with a batch."""
+        if first is None or isinstance(first, nn.Parameter):
+            return False
+        return self._run.begins_training() and self._is_batch(first)
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
         sizes = self._run.batch_sizes()
@@ -242,10 +176,6 @@ class Calls:
         if sizes:
             return tensor.size(0) in sizes
         return tensor.dim() > 1 or not tensor.is_floating_point()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _first_of(args: Any, kwargs: Any) -> Optional[torch.Tensor]:

@@ -13,10 +13,10 @@ from .rules import compute_whole
 from .tensors import Partial, Sharded, View, own_part, tensors_of
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 
-def install(run: "Run") -> None:
+def install(run: "Training") -> None:
     """Hook torch.autograd.grad."""
     original = torch.autograd.grad
 
@@ -52,7 +52,13 @@ def install_functions() -> None:
 
 
 def _grad_of_shards(
-    original: Callable[..., Any], run: "Run", outputs: List[Any], inputs: List[Any], given: Any, args: Any, kwargs: Any
+    original: Callable[..., Any],
+    run: "Training",
+    outputs: List[Any],
+    inputs: List[Any],
+    given: Any,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
     """Differentiate each shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
@@ -71,7 +77,13 @@ def _listed(value: Any) -> List[Any]:
 
 
 def _grad(
-    original: Callable[..., Any], run: "Run", outputs: List[Any], inputs: List[Any], given: Any, args: Any, kwargs: Any
+    original: Callable[..., Any],
+    run: "Training",
+    outputs: List[Any],
+    inputs: List[Any],
+    given: Any,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
     """Differentiate this rank's part of the outputs, and sum up over ranks where an input is the same on all."""
     are_parts = [isinstance(one, View) for one in outputs]

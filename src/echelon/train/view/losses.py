@@ -17,7 +17,7 @@ from . import exchange, signs
 from .tensors import Args, Doubt, Kwargs, Partial, Sharded, entered, own_part
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 _CLASSES = ("cross_entropy", "nll_loss")
 _ELEMENTS = (
@@ -108,7 +108,7 @@ def _compute(
     return Partial(part, lead.world, rows / num_samples, doubt)
 
 
-def install(run: "Run") -> None:
+def install(run: "Training") -> None:
     """Let a mean over classes be that of the whole batch also where a model computes its own loss."""
     for name in _CLASSES:
         original = getattr(nn.functional, name)
@@ -116,7 +116,7 @@ def install(run: "Run") -> None:
         setattr(nn.functional, name, wraps(original)(inner))
 
 
-def _inside(original: Any, run: "Run", *args: Any, **kwargs: Any) -> Any:
+def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:
     """Return a loss whose mean over ranks, by their samples, is the mean over all targets that count."""
     calls = run.calls
     if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():

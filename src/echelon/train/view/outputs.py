@@ -79,7 +79,9 @@ def _shapes_of_all(
     has_kinds = earlier.num_calls > NUM_EXCHANGED and len(earlier.kinds) == len(tensors[0])
     if earlier.is_open or not has_kinds or not _are_even(leads):
         every = exchange.shapes(tensors, world)
-        earlier.kinds = [_kind(shapes, leads[0]) for shapes in every]
+        kinds = [_kind(shapes, leads[0]) for shapes in every]
+        _refuse_whole_batches(module, earlier.kinds, kinds, every, leads[0][0])
+        earlier.kinds = kinds
         earlier.ragged.update(place for place, kind in enumerate(earlier.kinds) if kind == RAGGED)
         has_other_rows = any(kind == SAME and shapes[0] for kind, shapes in zip(earlier.kinds, every))  # noqa: B905
         earlier.is_open = bool(earlier.ragged) or has_other_rows
@@ -89,6 +91,28 @@ def _shapes_of_all(
         if _kind(shapes, leads[0]) != before:
             raise _refusal(module, "a tensor of shape %s, but the shapes before were of another kind" % (shapes[0],))
     return every
+
+
+def _refuse_whole_batches(
+    module: nn.Module, before: List[str], kinds: List[str], every: List[_Shapes], lead: Sharded
+) -> None:
+    """Refuse an output that has a row for each sample on every rank, where a rank has a single sample.
+
+    The model may return several rows for each sample, or add a tensor of the whole batch that it keeps to one sample.
+    """
+    num_samples = sum(lead.rows)
+    if max(lead.rows) > 1 or num_samples < 2:
+        return
+    for place, (kind, shapes) in enumerate(zip(kinds, every)):  # noqa: B905
+        was_told = len(before) == len(kinds) and before[place] == "tokens"
+        if kind == "tokens" and not was_told and _ratio(shapes, lead) == num_samples:
+            raise Refusal(
+                "%s returns %d rows on a rank that has 1 of %d samples; echelon cannot tell whether these are rows of "
+                "that sample, or of a tensor of the whole batch that the model keeps"
+                % (type(module).__name__, num_samples, num_samples),
+                "use a larger batch, or pass each tensor of the batch to the model as an argument; "
+                "or start one rank: echelon run -n 1 …",
+            )
 
 
 def _are_even(leads: List[List[Sharded]]) -> bool:
