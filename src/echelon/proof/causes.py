@@ -126,7 +126,7 @@ def _of_epochs(case: Case) -> str:
 
 
 def _of_drawn_twice(case: Case) -> str:
-    """Return that several ranks draw the same samples in one pass: more samples than make their numbers even."""
+    """Detect samples that several ranks draw in one pass: more of them than make the ranks' numbers even."""
     steps = _of_first_pass(case)
     drawn = [{sample for row in rows[:steps] for sample in row["drawn"]} for rows in case.several.by_rank]
     total = sum(map(len, drawn))
@@ -142,7 +142,7 @@ def _of_first_pass(case: Case) -> int:
 
 
 def _of_steps_before(difference: Difference, case: Case) -> str:
-    """Return that a gradient still contains the gradient of the step before."""
+    """Detect a gradient that still contains the gradient of the step before."""
     label = difference.tensor
     if not label.startswith(GRADIENT) or difference.step != 2:
         return ""
@@ -157,7 +157,7 @@ def _of_steps_before(difference: Difference, case: Case) -> str:
 
 
 def _of_updates(difference: Difference, case: Case) -> str:
-    """Return that ranks do not update a parameter, or update it differently."""
+    """Detect a parameter that ranks do not update, or update differently."""
     label = difference.tensor
     if not label.startswith(PARAMETER) or difference.step > 2:
         return ""
@@ -171,13 +171,13 @@ def _of_updates(difference: Difference, case: Case) -> str:
 
 
 def _of_states(difference: Difference, case: Case) -> str:
-    """Return that ranks have different states of the optimizer."""
+    """Detect ranks whose optimizers have different states."""
     states = copies(difference.tensor, case.several.tensors(difference.step, "states"))
     return factors.OWN_STATE if _differ(states) else ""
 
 
 def _of_passes(difference: Difference, case: Case) -> str:
-    """Return that a loss is divided by another number of backward passes than the ranks make."""
+    """Detect a loss that is divided by another number of backward passes than the ranks make."""
     oracle, several = (row["passes"] for row in case.rows(difference.step))
     is_ratio = oracle != several and several and oracle and abs(difference.factor * oracle / several - 1) < 1e-2
     return factors.PASSES % (oracle, several) if is_ratio else ""
@@ -206,7 +206,7 @@ def _of_whole_batch(difference: Difference, case: Case) -> str:
 
 
 def _of_scale(difference: Difference, case: Case) -> str:
-    """Return that all gradients are scaled by one number of no known meaning, though the loss is right."""
+    """Detect gradients that are all scaled by one number of no known meaning, though the loss is right."""
     oracle, several = case.rows(difference.step)
     known = [case.num_ranks**power for power in (-2, -1, -0.5, 0.5, 1, 2)]
     is_known = any(abs(difference.factor - number) < 0.02 * number for number in known)

@@ -83,19 +83,15 @@ class Recording:
 
     def tensors(self, step: int, kind: str) -> list[Tensors]:
         """Return the tensors that each rank kept, under the labels that one device has for them."""
-        return [
-            {self._renamed(rank, label): tensor for label, tensor in tensors.items()}
-            for rank, tensors in enumerate(self._loaded(records.tensors_file(step, kind, rank), {})
-                                           for rank in range(self.num_ranks))
-        ]  # fmt: skip
+        of_ranks = [self._loaded(records.tensors_file(step, kind, rank), {}) for rank in range(self.num_ranks)]
+        return [{self._renamed(rank, label): tensor for label, tensor in of_rank.items()}
+                for rank, of_rank in enumerate(of_ranks)]  # fmt: skip
 
     def local(self, step: int) -> list[Tensors]:
         """Return the gradients of each rank before the exchange, by the name of the parameter."""
-        return [
-            {names.get(name, name): gradient for name, gradient in
-             self._loaded(records.LOCAL_FILE % (step, rank), {}).items()}
-            for rank, names in enumerate(self._names)
-        ]  # fmt: skip
+        of_ranks = [self._loaded(records.LOCAL_FILE % (step, rank), {}) for rank in range(self.num_ranks)]
+        return [{names.get(name, name): gradient for name, gradient in of_rank.items()}
+                for names, of_rank in zip(self._names, of_ranks, strict=True)]  # fmt: skip
 
     def activation_traces(self) -> list[list[dict[str, Any]]]:
         """Return the calls of modules in the first step, of each rank."""

@@ -62,7 +62,7 @@ def _mismatch(case: Case) -> str:
 
 
 def _of_groups(case: Case, name: str) -> str:
-    """Return that fewer ranks than there are sum their gradients, though each rank has other samples."""
+    """Detect that only some of the ranks sum their gradients, though each rank has other samples."""
     if not shares_data(case):
         return ""
     collectives = [entry for facts in case.several.facts for entry in facts.get("collectives", [])]
@@ -108,7 +108,7 @@ def _others_agree(label: str, several: list[Tensors]) -> bool:
 
 
 def _of_summed_pieces(wanted: Tensor | None, whole: list[tuple[int, Tensor]]) -> str:
-    """Return that the gradient of a tensor is scaled, where the tensor is cut, or only some ranks have it."""
+    """Detect a scaled gradient of a tensor that is cut, or that only some ranks have."""
     factor = multiple(whole[0][1], wanted) if wanted is not None and whole else 0.0
     return factors.CUT_FACTOR % times(factor) if factor and abs(factor - 1) > NEAR else ""
 
@@ -163,7 +163,7 @@ def _weights(target: Tensors, local: list[Tensors], oracle: Tensors) -> Weights 
 
 
 def _of_shards(oracle: Tensors, tensors: Tensors, case: Case) -> str:
-    """Return that each rank scales its shard by a factor of its own: by the norm of the shard."""
+    """Detect ranks that each scale their shard by another factor: by the norm of the shard."""
     ratios: list[float] = []
     for label, wanted in oracle.items():
         gradient = tensors.get(label)

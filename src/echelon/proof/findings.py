@@ -117,7 +117,7 @@ def _summed(row: Row, key: str) -> int:
 
 
 def same_samples(case: Case) -> dict[str, str]:
-    """Return that whole copies of the model all train on the same samples: N ranks then do the work of one."""
+    """Detect whole copies of the model that all train on the same samples: N ranks then do the work of one."""
     seen = [row["ranks"] for row in case.several.rows if row["ranks"][0]["samples"]]
     if not case.is_own or not seen or any(len({rank["digest"] for rank in ranks}) > 1 for ranks in seen):
         return {}
@@ -132,7 +132,7 @@ def same_samples(case: Case) -> dict[str, str]:
 
 
 def other_samples(case: Case) -> dict[str, str]:
-    """Return that a step of several ranks has more samples than a step of one process: these are two trainings."""
+    """Detect a step of several ranks with another number of samples than one process has: these are two trainings."""
     for oracle, several in zip(case.oracle.rows, case.several.rows, strict=False):
         of_one, of_several = _summed(oracle, "samples"), _summed(several, "samples")
         if of_one and of_several and of_one != of_several:

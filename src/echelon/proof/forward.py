@@ -70,7 +70,7 @@ def _judged(name: str, call: Call, parts: list[dict[str, Call]], whole: dict[str
 
 
 def _of_rows(name: str, rows: list[int], wanted: int) -> Any:
-    """Return that a module gets fewer samples, all ranks together: micro-batches are left out."""
+    """Detect a module that gets fewer samples, all ranks together: micro-batches are left out."""
     if not rows or sum(rows) == wanted or wanted in rows or sum(rows) % wanted == 0:
         return "unknown", None
     why = f"{name} gets {sum(rows)} samples in the first step, but {wanted} on one device"
