@@ -6,25 +6,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from echelon.train.parallel.strategy import Strategy as Strategy
+    from echelon.train.parallelism.base import Parallelism as Parallelism
+    from echelon.train.parallelism.fully_sharded import FullySharded as FullySharded
+    from echelon.train.parallelism.replicated import Replicated as Replicated
+    from echelon.train.parallelism.shared_batches import SharedBatches as SharedBatches
     from echelon.train.run import Run
 
 __version__ = "0.1.0"
 
 
 def start(exact: int = 0) -> Run:
-    """Begin the explicit form of scaling; call it once, before the model is made. It works on one process too.
+    """Begin the explicit form of scaling: join the other ranks, and return this process's run.
 
-    With `exact=V` batches are computed in V virtual shards, and all has the same bits on 1, 2, 4 … V ranks.
+    Call it once, before the model is made; a later call returns the same run. It also works in a single process. Under
+    `echelon run -n N` (or torchrun) each of N ranks calls it. `run.loader` gives each rank its rows of every batch;
+    the batch still shows the shape of the global batch. `run.model` averages gradients over all ranks, so the weights
+    are those of one device with the global batch, up to rounding.
+
+    `exact` is a number of virtual shards: a power of two from 2 on, and a multiple of N. Batches are then computed in
+    `exact` parts that are added up in a fixed order (docs/exact.md), so all bits are equal on 1, 2, 4 … `exact` ranks.
+    0 means no shards. An invalid number, or one that differs from the run's, ends the script with the reason and the
+    repair (exit code 2 under `echelon run`). The exception derives from BaseException, so that no handler hides it.
+
+    >>> import torch
+    >>> import echelon
+    >>> run = echelon.start()
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model = run.model(model, optimizer)
+    >>> loader = run.loader(torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=4))
+    >>> for batch in loader:
+    ...     optimizer.zero_grad()
+    ...     model(batch).square().mean().backward()
+    ...     optimizer.step()
+    >>> list(batch.shape), run.is_main
+    ([4, 3], True)
     """
     from echelon.train import start as train_start
 
     return train_start.start(exact)
 
 
+_OF_TRAINING = {
+    "Strategy": "parallel.strategy",
+    "Parallelism": "parallelism.base",
+    "SharedBatches": "parallelism.shared_batches",
+    "Replicated": "parallelism.replicated",
+    "FullySharded": "parallelism.fully_sharded",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Give Strategy to whom asks for it; nothing of training is imported before."""
-    if name == "Strategy":
+    """Import a class of training on first use; until then nothing of `echelon.train` is imported."""
+    if name in _OF_TRAINING:
         import importlib
 
-        return importlib.import_module("echelon.train.parallel.strategy").Strategy  # the command line never asks
+        return getattr(importlib.import_module(f"echelon.train.{_OF_TRAINING[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

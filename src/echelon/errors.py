@@ -7,7 +7,7 @@ EchelonError                 something failed that is not the user's input (exit
 
 
 class EchelonError(Exception):
-    """Say what failed in one line; `hint` is a repair to paste, `details` are lines of facts."""
+    """A failure in one line; `hint` is a repair to paste, `details` are lines of facts."""
 
     exit_code = 1
 
@@ -19,10 +19,10 @@ class EchelonError(Exception):
 
 
 class UsageError(EchelonError):
-    """The command line, a file it names or the environment is wrong; nothing was started."""
+    """The command line, a file that it names or the environment is wrong; nothing was started."""
 
     exit_code = 2
 
 
 class RunError(EchelonError):
-    """A run could not be started, or broke in a way that is not a rank's own failure."""
+    """A run could not be started, or broke for another reason than a failing rank."""

@@ -1,4 +1,4 @@
-"""How a script is scaled: the command line chooses, the launcher writes it down, and each rank reads it."""
+"""The options of scaling: the command line chooses them, the launcher writes them, and each rank reads them."""
 
 import json
 from typing import NamedTuple
@@ -6,61 +6,66 @@ from typing import NamedTuple
 from .errors import UsageError
 
 MODEL_PARALLEL = ("tensor", "context", "pipeline")
-"""Ways to scale in which every rank has the whole batch, and a part of the model."""
+"""Ways to scale that give every rank the whole batch and a part of the model."""
 DTENSOR = ("fsdp", "tensor")
-"""Ways to scale that make DTensors of weights."""
+"""Ways to scale that turn weights into DTensors."""
 OBSERVE = "observe"
-"""In place of a way to scale: the script distributes itself, and is only recorded."""
+"""Instead of a way to scale: the script distributes itself, and is only recorded."""
 VARIABLE = "ECHELON_SCALE"
-"""In the environment of a rank: these options as JSON; absent where a script is left alone."""
+"""The environment variable that gives a rank these options as JSON; absent if a script is not scaled."""
 
 
 class ScaleOptions(NamedTuple):
-    """What `echelon run` asks for about scaling, apart from the number of ranks."""
+    """The options of `echelon run` about scaling, apart from the number of ranks."""
 
     how: str = "data"
-    """"data", "fsdp", "tensor", "context", "pipeline" or "observe"."""
+    """"data", "fsdp", "tensor", "context", "pipeline", "observe", or a class in a file of the user: "FILE.py:CLASS"."""
     checks_first_step: bool = True
     shards_evaluation: bool = False
     syncs_batch_norm: bool = False
     draws_all: bool = False
-    """Of `--same-random`: whether random numbers that cost more are those of one device too."""
+    """`--same-random`: whether random numbers are those of one device even where that costs more."""
     keeps_batch: bool = False
-    """Of `--per-device-batch`: whether each rank has the script's batch, so that the global batch is larger."""
+    """`--per-device-batch`: whether each rank has the script's batch size, so that the global batch is larger."""
     learning_rate: str = ""
-    """Of `--scale-lr`: "linear", "sqrt", or the script's own."""
+    """`--scale-lr`: "linear" or "sqrt"; empty: the script's own rate."""
     num_shards: int = 0
-    """Of `--exact`: in how many virtual shards a batch is computed, on however many ranks; 0: in none."""
+    """`--exact`: the number of virtual shards of a batch, on any number of ranks; 0: none."""
     steps_alone: int = 0
-    """Of `--sync-every`: how many steps a rank trains alone before weights are averaged; 0: gradients are exchanged."""
+    """`--sync-every`: the steps between averages of the weights; 0: ranks exchange gradients in each step."""
     outer_learning_rate: float = 1.0
     outer_momentum: float = 0.0
     is_late: bool = False
-    """Of `--async`: whether an average is taken in one meeting later."""
+    """`--async`: whether an average is applied one meeting later."""
     compress: str = ""
-    """As what gradients travel: "bf16", "fp16", "powersgd:RANK:STEP", or as they are."""
+    """The format of gradients in transit: "bf16", "fp16", "powersgd:RANK:STEP"; empty: their own."""
     bucket_megabytes: float = 0.0
-    """Gradients that travel together; 0: as many as measurements say."""
+    """The bucket size of gradients in MB; 0: chosen by measurements."""
     is_auto: bool = False
-    """Whether the script was only read, and may turn out to share the work itself."""
+    """Whether the script was only read, and may turn out to distribute itself."""
 
     @property
     def splits_model(self) -> bool:
-        """Whether ranks have whole batches, and parts of the model."""
+        """Whether ranks have whole batches and parts of the model."""
         return self.how in MODEL_PARALLEL
 
+    @property
+    def is_of_user(self) -> bool:
+        """Whether `how` names a class in a file of the user: FILE.py:CLASS."""
+        return ".py:" in self.how
+
     def written(self) -> list[str]:
-        """Return the options that differ from the default, as a person writes them: ["--scale-lr sqrt"]."""
+        """Return the options that differ from the default, as the command line writes them: ["--scale-lr sqrt"]."""
         changed = [(name, getattr(self, name)) for name in _OPTIONS if getattr(self, name) != getattr(DEFAULT, name)]
         return [_OPTIONS[name] if isinstance(value, bool) else f"{_OPTIONS[name]} {value}" for name, value in changed]
 
     def to_json(self) -> str:
-        """Return what `from_json` reads."""
+        """Return the JSON that `from_json` reads."""
         return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> "ScaleOptions":
-        """Return options; raise UsageError for a name or a type of value that they do not have.
+        """Return the options from JSON; raise UsageError for an unknown name or a value of another type.
 
         >>> ScaleOptions.from_json('{"how": "fsdp", "num_shards": 8}').num_shards
         8
@@ -98,5 +103,5 @@ _OPTIONS = {
 }
 
 
-def _refusal(what: str) -> UsageError:
-    return UsageError(f"{VARIABLE}: {what}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")
+def _refusal(problem: str) -> UsageError:
+    return UsageError(f"{VARIABLE}: {problem}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")

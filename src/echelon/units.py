@@ -1,4 +1,4 @@
-"""Times and sizes as people and Slurm write them."""
+"""Parse and format times, sizes and bills as people and Slurm write them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def minutes(text: str, *, option: str = "--time") -> int:
 
     Raises UsageError for anything else, such as 1:70.
     """
-    if found := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])", text):
-        total = float(found.group(1)) * _UNIT_MINUTES[found.group(2)]
-    elif found := re.fullmatch(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,12}))?(?::([0-9]{1,12}))?", text):
-        total = _slurm_minutes(text, option, *found.groups())
+    if match := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])", text):
+        total = float(match.group(1)) * _UNIT_MINUTES[match.group(2)]
+    elif match := re.fullmatch(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,12}))?(?::([0-9]{1,12}))?", text):
+        total = _slurm_minutes(text, option, *match.groups())
     else:
         raise UsageError(f"{option} {text or repr('')}: not a time; a time is {TIMES}", hint=f"{option} 1:00:00")
     if total <= 0:
@@ -50,14 +50,14 @@ def _slurm_minutes(
 
 
 def slurm_time(total_minutes: int) -> str:
-    """Write minutes as Slurm's D-HH:MM:SS, the days only where there are some."""
+    """Write minutes as Slurm's D-HH:MM:SS, without D- below one day."""
     days, rest = divmod(total_minutes, 1440)
     clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
     return f"{days}-{clock}" if days else clock
 
 
 def size_bytes(text: str, *, option: str = "--mem") -> int:
-    """Read a size such as 60G (powers of 1024, as Slurm has it); raise UsageError for anything else."""
+    """Read a size such as 60G (powers of 1024, as in Slurm); raise UsageError for anything else."""
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match or float(match.group(1)) <= 0:
         is_bare = bool(re.fullmatch("0*[1-9][0-9]{0,11}", text))  # Slurm would read megabytes
@@ -77,12 +77,12 @@ def size(num_bytes: int) -> str:
 
 
 def slurm_size(num_bytes: int) -> str:
-    """Write a size as Slurm's --mem takes it: 480G, or whole mebibytes where it is not even."""
+    """Write a size as Slurm's --mem takes it: 480G, or whole mebibytes if it is no multiple."""
     return f"{num_bytes // GIB}G" if num_bytes % GIB == 0 else f"{num_bytes // (1 << 20)}M"
 
 
 def amount(value: float) -> str:
-    """Write a number with two digits at most after the point: 16, 0.5, 3.33."""
+    """Write a number with at most two digits after the point: 16, 0.5, 3.33."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

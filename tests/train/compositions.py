@@ -608,8 +608,8 @@ def _trained(run: Any, composition: Composition) -> tuple[str, Any]:
 
     from echelon.train.refusal import Refusal
 
-    run.gradients = run._new_gradients()
-    run.calls = run._new_calls()
+    run.parallelism = run.new_parallelism()
+    run.calls = run.parallelism.kind_of_calls(run)
     run._loops.clear()
     run.has_begun = True
     try:

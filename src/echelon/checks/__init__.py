@@ -1,1 +1,1 @@
-"""What is wrong with nodes before a run begins: pure functions from surveys to findings."""
+"""Find what is wrong with nodes before a run begins: pure functions turn surveys into findings."""

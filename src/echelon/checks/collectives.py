@@ -25,19 +25,19 @@ def look(
     *,
     usual: Usual | None = None,
 ) -> list[Finding]:
-    """Return what a sweep shows; `debug` are the lines that NCCL or RCCL wrote, `usual` is what it should reach."""
+    """Return the findings of a sweep; `debug` holds NCCL's or RCCL's log lines, `usual` the expected bandwidth."""
     names = [survey.node for survey in surveys]
-    found = [
+    findings = [
         *_wrong(result),
         *_slow_nodes(result, names),
         *_slow(result, usual),
         *_network(result, debug, surveys, wanted),
     ]
-    return [replace(finding, check=NAME) for finding in found]
+    return [replace(finding, check=NAME) for finding in findings]
 
 
 def rows(result: Mapping[str, Any]) -> list[str]:
-    """Return the table of a sweep."""
+    """Return the table of a sweep for a person."""
     where = f"{result['num_ranks']} ranks on {_count(len(result['nodes']), 'node')}"
     return [
         f"all-reduce of {where} ({result['backend']}, {result['device']}):",
@@ -61,24 +61,24 @@ def _compared(reference: Mapping[str, Any] | None) -> str:
 
 
 def used(debug: Iterable[str]) -> list[str]:
-    """Return by what the library says that it goes: "OFI cxi", "IB", "Socket nmn0"; GDRDMA where it does.
+    """Return the transports that the library names in its log: "OFI cxi", "IB", "Socket nmn0", "GDRDMA".
 
     nid005000:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi (found 4 nics)
     nid005000:1:2 [0] NCCL INFO NET/Socket : Using [0]nmn0:10.120.0.1<0>
     nid005000:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
     """
-    found: list[str] = []
+    transports: list[str] = []
     for line in debug:
         if provider := re.search(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)", line):
-            found.append(f"OFI {provider[1]}")
+            transports.append(f"OFI {provider[1]}")
         elif interface := re.search(r"NET/(Socket|IB) : Using ((?:\[\d+\][\w.:/-]+\S* ?)+)", line):
             first = re.search(r"\[\d+\]([\w.-]+)", interface[2])
-            found.append(f"{interface[1]} {first[1] if first else ''}".strip())
+            transports.append(f"{interface[1]} {first[1] if first else ''}".strip())
         elif network := re.search(r"Using network (\w+)", line):
-            found.append(f"network {network[1]}")
+            transports.append(f"network {network[1]}")
         if "/GDRDMA" in line:
-            found.append("GDRDMA")
-    return list(dict.fromkeys(found))
+            transports.append("GDRDMA")
+    return list(dict.fromkeys(transports))
 
 
 def _wrong(result: Mapping[str, Any]) -> Iterator[Finding]:
@@ -123,7 +123,7 @@ def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Fin
 
 
 def _times(result: Mapping[str, Any], number: int) -> str:
-    """Return how a node's groups did beside the others of its last round."""
+    """Compare the time of a slow node's groups with the median of the other groups."""
     groups = [group for each in result["rounds"] for group in each["groups"]]
     own = [group["seconds"] for group in groups if number in group["nodes"] and group["is_slow"]]
     others = sorted(group["seconds"] for group in groups if not group["is_slow"])
@@ -190,5 +190,5 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"

@@ -1,4 +1,4 @@
-"""From surveys to findings, and to the nodes that should be left out."""
+"""Turn surveys into findings, and name the nodes to leave out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from echelon.spec.severity import SEVERITIES
 
 def examine(surveys: Sequence[Survey], wanted: Wanted) -> list[Finding]:
     """Return every finding, worst first, then in the order of the checks and of the nodes."""
-    found = [each for survey in surveys for each in of_one(survey, wanted)]
-    told = {(each.node, each.message) for each in found}
+    findings = [each for survey in surveys for each in of_one(survey, wanted)]
+    told = {(each.node, each.message) for each in findings}
     for comparison in COMPARISONS:
         seen = [each for each in comparison.look(surveys, wanted) if (each.node, each.message) not in told]
-        found += [replace(each, check=comparison.name) for each in seen]
-    return in_order(found, surveys)
+        findings += [replace(each, check=comparison.name) for each in seen]
+    return in_order(findings, surveys)
 
 
 def in_order(findings: Sequence[Finding], surveys: Sequence[Survey]) -> list[Finding]:
@@ -35,7 +35,7 @@ def in_order(findings: Sequence[Finding], surveys: Sequence[Survey]) -> list[Fin
 
 
 def of_one(survey: Survey, wanted: Wanted) -> list[Finding]:
-    """Return the findings of one node: of every check whose parts have answered."""
+    """Return the findings of one node; a check is skipped when a part that it needs did not answer."""
     answered = set(survey.answered)
     return [
         replace(finding, check=check.name, node=survey.node)
@@ -46,7 +46,7 @@ def of_one(survey: Survey, wanted: Wanted) -> list[Finding]:
 
 
 def bad_nodes(surveys: Sequence[Survey], findings: Sequence[Finding]) -> list[str]:
-    """Return the nodes that others do better without: those with an error that not all nodes have."""
+    """Return the nodes to leave out: those with an error that not all nodes have."""
     having: dict[str, set[str]] = {}
     for finding in findings:
         if finding.severity == "error" and finding.node:

@@ -1,4 +1,4 @@
-"""What a check finds, what a check is, and what is wanted of the nodes."""
+"""The nouns of checks: a finding, a check, and the purpose of the nodes."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ class Finding:
     severity: str
     """One of `spec.severity`."""
     message: str
-    """What is wrong, without the node's name: nodes with the same words are told together."""
+    """What is wrong, without the node's name: the report joins nodes with equal messages."""
     evidence: str = ""
-    """Where it was seen, with the values."""
+    """Where the fact was seen, with the values."""
     remedy: str
-    """Something to paste or to do."""
+    """A command to paste, or an action."""
     source: str = ""
-    """Who says so."""
+    """The source of the statement."""
     check: str = ""
     node: str = ""
-    """Empty: it concerns the nodes together."""
+    """Empty: the finding concerns several nodes together."""
 
 
 def leave_out(node: str) -> str:
-    """Return the remedy for a node that is itself at fault."""
+    """Return the remedy for a faulty node."""
     return f"leave the node out and tell the support: --exclude={node}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the nodes are for."""
+    """The purpose of the nodes: which run they are checked for."""
 
     num_nodes: int = 1
     ranks_per_node: int = 0
-    """0: one for each visible device, one where there is none."""
+    """0: one rank for each visible device, or one rank on a node without devices."""
     devices_by_node: Mapping[str, int] = field(default_factory=dict)
-    """What the job was given, where its scheduler says so."""
+    """The devices that the job was given on each node, if the scheduler tells."""
     in_allocation: bool = False
     whole_nodes: bool = False
-    """Whether the nodes are ours alone: then they must have what the machine's file says."""
+    """Whether no other job uses the nodes: then they must match the machine's file."""
     machine: str = ""
     kind: NodeType | None = None
     network: Network | None = None
@@ -58,13 +58,13 @@ class Wanted:
     now: float = 0.0
 
     def ranks_on(self, survey: Survey) -> int:
-        """Return how many ranks a node will have."""
+        """Return the number of ranks that a node will have."""
         return self.ranks_per_node or len(survey.devices.visible) or survey.devices.num_claimed or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of one node: it is made where all the parts that it needs have answered."""
+    """A check of a single node; it is skipped when a part in `needs` did not answer."""
 
     name: str
     needs: tuple[str, ...]
@@ -73,7 +73,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One check of all nodes together."""
+    """A check that compares all nodes."""
 
     name: str
     look: Callable[[Sequence[Survey], Wanted], Iterator[Finding]]

@@ -1,4 +1,4 @@
-"""What a sweep should reach, where somebody has published or kept it; and what a sweep would be kept as."""
+"""The reference bandwidth of a sweep, published or kept by a user; and the row under which a sweep is kept."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 from echelon.checks.finding import Wanted
 from echelon.machines.machine import Reference
 
-ASKED_SHARE = 0.8  # LUMI's own acceptance test takes 0.95 on quiet nodes
-MACHINES_SHARE = 0.5  # the network is shared with other jobs, and the libraries are other ones
+ASKED_SHARE = 0.8  # LUMI's own acceptance test requires 0.95 on quiet nodes
+MACHINES_SHARE = 0.5  # other jobs share the network, and library versions differ
 KEPT = "measured by echelon check --collectives --keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """The bus bandwidth that nodes which are well reach."""
+    """The bus bandwidth that healthy nodes reach."""
 
     bytes_per_second: float
     least_share: float
-    """Of it: what is less is worth a word."""
+    """A bandwidth below this share of the reference is reported."""
     name: str
     source: str
 
 
 def asked(bytes_per_second: float) -> Usual:
-    """Return what the command line names."""
+    """Return the reference that the command line gives."""
     return Usual(
         bytes_per_second=bytes_per_second, least_share=ASKED_SHARE, name="the reference", source="as asked: --reference"
     )
 
 
 def usual(result: Mapping[str, Any], wanted: Wanted) -> Usual | None:
-    """Return what the machine's file has for such a sweep; None where it has nothing to compare with.
+    """Return the machine's reference for this sweep; None if its file has none that compares.
 
     A ring's bus bandwidth hardly depends on the number of nodes once there are two: more are compared with fewer.
     """
@@ -60,7 +60,7 @@ def usual(result: Mapping[str, Any], wanted: Wanted) -> Usual | None:
 
 
 def kept(result: Mapping[str, Any], node_type: str, today: date) -> Reference:
-    """Return a sweep as the reference of later ones."""
+    """Return a sweep as a reference row for later sweeps."""
     num_nodes = len(result["nodes"])
     return Reference(
         node_type=node_type,

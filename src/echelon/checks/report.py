@@ -14,19 +14,19 @@ from echelon.node.survey.nouns import Survey, plain
 from echelon.spec.severity import SEVERITIES
 
 COLOURS = {"error": "31;1", "warning": "33;1", "note": "36;1"}
-MOST_DIFFERING = 4  # nodes that are named in the first line
+MOST_DIFFERING = 4  # nodes that the first line names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One finding with all the nodes that have it."""
+    """A finding with all nodes that have it."""
 
     finding: Finding
     nodes: tuple[str, ...]
 
 
 def grouped(findings: Sequence[Finding]) -> list[Group]:
-    """Put findings with the same words together, in the order of the first of each."""
+    """Group findings with equal messages, in the order of first appearance."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in findings:
         remedy = finding.remedy.replace(finding.node, "") if finding.node else finding.remedy
@@ -76,7 +76,7 @@ def _nodes(group: Group, surveys: Sequence[Survey]) -> str:
 
 
 def likeness(surveys: Sequence[Survey], findings: Sequence[Finding]) -> str:
-    """Say which nodes have the same results: 127 nodes alike; nid005002 differs: 7 of 8 devices."""
+    """Say which nodes have equal results: 127 nodes alike; nid005002 differs: 7 of 8 devices."""
     if len(surveys) == 1:
         return f"{surveys[0].node}: {describe(surveys[0])}"
     results: dict[str, list[str]] = {survey.node: [] for survey in surveys}
@@ -117,20 +117,20 @@ def describe(survey: Survey) -> str:
 
 
 def in_one_line(findings: Sequence[Finding]) -> str:
-    """Return the worst finding for who has asked for something else; empty where there is none above a note."""
+    """Return the worst finding for another command's output; empty if there is none above a note."""
     worth = [group for group in grouped(findings) if group.finding.severity != "note"]
     more = f", and {len(worth) - 1} more: echelon check shows them" if len(worth) > 1 else ""
     return line(worth[0]) + more if worth else ""
 
 
 def line(group: Group) -> str:
-    """Return one finding in a line: how bad, where, what, and what to do."""
+    """Return a finding as one line: severity, nodes, message, remedy."""
     where = f" on {compress(group.nodes)}" if group.nodes else ""
     return f"{group.finding.severity}{where}: {group.finding.message}; {group.finding.remedy}"
 
 
 def fields(group: Group) -> dict[str, Any]:
-    """Return one finding for a program."""
+    """Return a finding as JSON fields."""
     finding = group.finding
     return {
         "severity": finding.severity,
@@ -149,8 +149,8 @@ def _summary(findings: Sequence[Finding], surveys: Sequence[Survey], seconds: fl
     return f"{', '.join(parts) or 'nothing found'} on {_counted(len(surveys), 'node')} in {seconds:.1f} s"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def as_json(

@@ -24,7 +24,8 @@ COMMANDS = {
     "man": "print the manual page, echelon(1)",
 }
 
-# What needs no Linux: these read texts and facts. All else starts processes, or looks at this machine's /proc and /sys.
+# These commands need no Linux: they read texts and facts.
+# # All others start processes, or read this machine's /proc and /sys.
 ANYWHERE = ("plan", "lint", "machines", "completion", "man")
 
 HELP = """usage: echelon COMMAND …
@@ -44,7 +45,7 @@ example:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code; without arguments given, this process is the command alone."""
+    """Run one command and return its exit code; without `argv`, read sys.argv and replace the standard streams."""
     if argv is None:
         streams.replace()
         sys.excepthook = foreign_errors.tell_mistake
@@ -81,7 +82,7 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _tell(error: EchelonError, *, is_silent: bool = False) -> int:
-    """Say what has failed and return the exit code; a pipe that nobody reads (… | head) needs no words."""
+    """Print an error and return the exit code; a closed pipe (… | head) prints nothing."""
     if not is_silent:
         from echelon.cli.talk import say_error
 

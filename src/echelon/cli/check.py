@@ -45,7 +45,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Check where one stands; repair nothing."""
+    """Check this node or the nodes of the allocation; change nothing."""
     scanned = scan_all(arguments, OPTIONS, command="check")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -104,7 +104,7 @@ def _print(checked: Checked, values: dict[str, str]) -> None:
 
 
 def listing() -> list[str]:
-    """Return one line for each check: its name, and what its file says that it is about."""
+    """Return one line for each check: its name and its module's docstring."""
     from importlib import import_module
 
     from echelon.checks import collectives

@@ -36,7 +36,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Remove named runs, or old runs; never a run that is still going."""
+    """Remove the runs that are named, or old runs; never remove a run that is still going."""
     scanned = scan_all(arguments, OPTIONS, command="clean")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _old(values: Mapping[str, str]) -> list[Run]:
-    """Return the runs that the options name by age or by number."""
+    """Return the runs that the options select by age or by number."""
     from echelon.launch import runs
 
     paths = runs.all_runs()
@@ -86,7 +86,7 @@ def _old(values: Mapping[str, str]) -> list[Run]:
 
 
 def _why_kept(run: Run, values: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why a run must stay, and what can be done about it; None: it may go."""
+    """Return why a run must stay, and the way out; None if it can be removed."""
     if not run.is_over:
         return f"it is {run.state}", "echelon runs"
     if run.foreign and "with_files" not in values:

@@ -1,4 +1,4 @@
-"""`echelon completion`: what a shell completes after `echelon`, from the rows of every `--help`."""
+"""`echelon completion`: print a shell's completion script, made from the rows of every `--help`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def main(arguments: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the script of one shell, in which the words of all commands stand."""
+    """Return the completion script of one shell, with the words of all commands."""
     text: str = import_module(f"echelon.cli.shells.{shell}").script(helps.of_all())
     return text

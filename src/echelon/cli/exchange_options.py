@@ -10,9 +10,9 @@ from echelon.errors import UsageError
 from echelon.scale_options import MODEL_PARALLEL
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
-"""Of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
+"""The defaults of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
 POWERSGD_RANK, POWERSGD_STEP = 1, 1000
-"""PyTorch's own: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
+"""PyTorch's own defaults: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
 MOST_STEPS = 1 << 30
 SCALES = ("auto", "off", "data", "fsdp", *MODEL_PARALLEL)
 
@@ -23,7 +23,7 @@ _ALONE = {
     "compress": "it compresses gradients, but the ranks exchange none",
     "bucket-mb": "it puts gradients into buckets, but the ranks exchange none",
 }
-"""What contradicts `--sync-every`, and why."""
+"""Options that contradict `--sync-every`, each with the reason."""
 _WHOLE_BATCH = "every rank has the whole batch, "
 _OF_SHARED_BATCHES = {
     "exact": "the ranks add up sums in another order than one device",
@@ -36,14 +36,14 @@ _OF_SHARED_BATCHES = {
     "compress": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
     "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
 }
-"""What contradicts a model that is split, and why."""
+"""Options that contradict a model that is split over ranks, each with the reason."""
 _WHOLE_GRADIENTS = {
     "exact": "an exact run adds up its gradients with its own binary tree, to the bit",
 }
 
 
 def fields(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return fields of ScaleOptions that were asked for; raise UsageError where they contradict each other."""
+    """Return the fields of ScaleOptions that the options set; raise UsageError where options contradict each other."""
     if "sync_every" not in values:
         _refuse_without_meetings(values)
         return {**_compression(values), **_buckets(values)}
@@ -67,7 +67,7 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def refuse_with_splits(values: Mapping[str, str]) -> None:
-    """Refuse what is about batches that ranks share, where they share a model."""
+    """Refuse options for data parallelism when the ranks split the model."""
     scale = values.get("scale", "")
     for option, why in _OF_SHARED_BATCHES.items() if scale in MODEL_PARALLEL else ():
         if option.replace("-", "_") in values:
@@ -81,10 +81,10 @@ def _refuse_without_meetings(values: Mapping[str, str]) -> None:
     for option in ("outer-lr", "outer-momentum", "async"):
         key = option.replace("-", "_")
         if key in values:
-            given = f"--{option} {values[key]}".rstrip()
+            option_words = f"--{option} {values[key]}".rstrip()
             raise UsageError(
                 f"--{option} needs --sync-every: it is for ranks that train alone and meet",
-                hint=f"echelon run --sync-every 100 {given} …",
+                hint=f"echelon run --sync-every 100 {option_words} …",
             )
 
 
@@ -167,5 +167,5 @@ def _is_number(text: str) -> bool:
 
 
 def _seen(text: str) -> str:
-    """Return a value as a message shows it: an empty one must be seen too."""
+    """Return a value as a message shows it: an empty value shows as ''."""
     return text or "''"

@@ -1,4 +1,4 @@
-"""`echelon exec`: the guides' start script in one word."""
+"""`echelon exec`: start a program with every framework's rank variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Become the program; return only where that does not work."""
+    """Replace this process by the program; return only when that fails."""
     try:
         become.become(arguments, os.environ)
     except SystemExit as end:  # after --help

@@ -1,4 +1,4 @@
-"""`echelon plan --parameters`: does a model fit, under which strategy, and what is the command for it?"""
+"""`echelon plan --parameters`: which strategies fit a model into memory, and the command for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ROWS = ("weights", "gradients", "states", "passing", "left")
 
 
 def read_model(values: Mapping[str, str]) -> Model | None:
-    """Return the model that is asked about, None where none is; raise UsageError for what is none."""
+    """Return the model that the options describe, None without one; raise UsageError for invalid values."""
     from echelon.plan.memory import Model
 
     if "parameters" not in values:
@@ -94,11 +94,11 @@ def _word(text: str, option: str, choices: tuple[str, ...]) -> str:
 
 
 def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -> Devices:
-    """Return what the job would have; raise UsageError where the device's memory is not known."""
+    """Return the devices that the job would have; raise UsageError if a device's memory is not known."""
     from echelon.plan.memory import Devices
 
-    given = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
-    device_bytes = given or chosen.kind.device_memory_bytes or 0
+    asked_bytes = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
+    device_bytes = asked_bytes or chosen.kind.device_memory_bytes or 0
     if not device_bytes:
         raise UsageError(
             f"the memory of a device ({chosen.kind.chip}) of {booking.title} is not published, so echelon "
@@ -116,7 +116,7 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
 def answer(
     booking: Booking, chosen: Candidate, values: Mapping[str, str], is_taken: Callable[[Mapping[str, str]], bool]
 ) -> Answer | None:
-    """Return what is to be said of a model, None where none was named; `is_taken` tells which options can be had."""
+    """Return the answer about a model, None without a model; `is_taken` tells whether the machine accepts options."""
     model = read_model(values)
     if model is None:
         return None
@@ -126,7 +126,7 @@ def answer(
 
 
 class Answer:
-    """Which strategies fit, and what to type."""
+    """The strategies that fit, and the commands to type."""
 
     def __init__(
         self,
@@ -148,10 +148,10 @@ class Answer:
         self._fits = memory.fits(model, devices)
         least = memory.least_ranks(model, devices.device_bytes)
         self._least = -(-least // node_devices) * node_devices if least > node_devices > 0 else least
-        """Ranks; whole nodes, where it takes more than one."""
+        """In ranks; whole nodes when one node is not enough."""
 
     def as_data(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
+        """Return the answer as JSON fields."""
         first = self._first
         return {
             **asdict(self._model),
@@ -163,7 +163,7 @@ class Answer:
         }
 
     def print(self) -> None:
-        """Print a row for each strategy, and the first that fits."""
+        """Print a row for each strategy, and the first strategy that fits."""
         model, devices = self._model, self._devices
         ranks = f"{devices.num_ranks} rank{'s' if devices.num_ranks > 1 else ''}"
         print(
@@ -184,7 +184,7 @@ class Answer:
         return next((fit for fit in self._fits if fit.fits), None)
 
     def _take(self) -> list[str]:
-        """Return what to type: for the first that fits, and for the first that an unchanged script can have."""
+        """Return the commands for the first strategy that fits, and for the first that an unchanged script can use."""
         first = self._first
         if first is None:
             return [self._on_more()]
@@ -198,7 +198,7 @@ class Answer:
         return lines
 
     def _on_more(self) -> str:
-        """Return the command with as many ranks as it takes, where the machine takes it."""
+        """Return the command with the least number of ranks that fits, if the machine accepts it."""
         for leaves in (("nodes", "gpus_per_node"), ("nodes", "gpus_per_node", "partition")):
             values = {name: value for name, value in self._values.items() if name not in leaves}
             if self._is_taken({**values, "gpus": str(self._least)}):
@@ -207,7 +207,7 @@ class Answer:
         return f"no strategy fits here; with {self._least} ranks one would fit, but no job here can have so many"
 
     def _words(self, changes: Mapping[str, str], *, leaves: tuple[str, ...]) -> str:
-        """Return the options as they were given, with changes."""
+        """Return the given options with changes, as shell words."""
         values = {**self._values, **changes}
         words = []
         for option in (*RESOURCES, *OPTIONS):

@@ -1,4 +1,4 @@
-"""Errors of Python and of the system, as a command tells them: what failed, why, and a repair."""
+"""Translate errors of Python and the system for a person: what failed, why, and a repair."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 FOREIGN = (WrongEnvironmentError, OSError, UnicodeError, RecursionError, MemoryError)
-"""What an input or a machine can cause anywhere; all else is a mistake of echelon."""
+"""Errors that an input or a machine can cause anywhere; any other exception is a mistake of echelon."""
 TRACEBACK = "ECHELON_TRACEBACK"
 
 _OF_A_PATH = {
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS,
     errno.EEXIST, errno.ENXIO, errno.EINVAL,
 }  # fmt: skip
-"""A path that was given is wrong; other numbers speak of the machine."""
+"""These errors mean that a given path is wrong; other numbers concern the machine."""
 _REPAIRS = {
     errno.ENOSPC: "df -h . ; df -i .   show which disk or which count of files is full",
     errno.EDQUOT: "quota -s   or your site's command for quotas",
@@ -34,7 +34,7 @@ _REPAIRS = {
 
 
 def translated(error: BaseException) -> EchelonError:
-    """Return an error of FOREIGN in our words."""
+    """Return an error of FOREIGN as an EchelonError."""
     if isinstance(error, WrongEnvironmentError):
         return UsageError(error.message, hint=error.hint)
     if isinstance(error, OutputLost):
@@ -51,7 +51,7 @@ def translated(error: BaseException) -> EchelonError:
 
 
 def is_unread(error: BaseException) -> bool:
-    """Say whether the reader of a pipe is gone, as after `… | head`."""
+    """Say whether the reader of a pipe has ended, as after `… | head`."""
     return isinstance(error, OutputLost) and error.errno == errno.EPIPE
 
 
@@ -68,7 +68,7 @@ def _of_system(error: OSError) -> EchelonError:
 
 
 def tell_mistake(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Say in two lines that echelon itself is wrong: for sys.excepthook."""
+    """Say in two lines that echelon itself has a mistake; this is the sys.excepthook."""
     import traceback
 
     if os.environ.get(TRACEBACK):

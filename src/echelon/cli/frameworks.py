@@ -1,4 +1,4 @@
-"""`echelon frameworks`: what is installed for this Python, what it was built for, what does not work together."""
+"""`echelon frameworks`: what this Python has installed, what it was built for, and what does not work together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from echelon.launch.frameworks import installed
 from echelon.launch.frameworks.installed import Build, Problem
 from echelon.launch.frameworks.rows import FRAMEWORKS
 
-IMPORT_SECONDS = 300.0  # tensorflow from a cold shared disk
+IMPORT_SECONDS = 300.0  # importing tensorflow from a cold shared disk can take so long
 OPTIONS = (
     Option(names=("--import",), help="import each in its own process, and show how long the import takes"),
     Option(names=("--json",), help="as JSON"),
@@ -39,7 +39,7 @@ HELP = Help(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One framework as it was found."""
+    """What is known of one framework's installation."""
 
     name: str
     version: str
@@ -52,7 +52,7 @@ class Seen:
 
 
 def main(arguments: list[str]) -> int:
-    """Show the table; exit with 1 where something cannot work."""
+    """Print the table; return 1 if something cannot work."""
     scanned = scan_all(arguments, OPTIONS, command="frameworks")
     if "help" in scanned.values:
         print_help(HELP.text())
@@ -60,14 +60,14 @@ def main(arguments: list[str]) -> int:
     names = _names(scanned.rest)
     from echelon.environment import devices
 
-    found, build = installed.versions(), installed.torch_build()
+    versions, build = installed.versions(), installed.torch_build()
     vendor, num_devices = devices.vendor(os.environ), len(devices.visible(os.environ))
-    wrong = installed.problems(found, build, vendor)
+    wrong = installed.problems(versions, build, vendor)
     if scanned.rest:
         wrong = [problem for problem in wrong if problem.package in names]
     host = Host()
     tries = "import" in scanned.values
-    seen = [_look(name, found.get(name, ""), build, host if tries else None) for name in names]
+    seen = [_look(name, versions.get(name, ""), build, host if tries else None) for name in names]
     if "json" in scanned.values:
         facts = {"python": sys.executable, "devices": num_devices, "vendor": vendor}
         told = {"frameworks": [asdict(each) for each in seen], "problems": [asdict(each) for each in wrong]}
@@ -106,7 +106,7 @@ def _look(name: str, version: str, build: Build | None, host: Host | None) -> Se
 
 
 def _import(name: str, host: Host) -> tuple[float | None, str]:
-    """Import one framework in a child; return the seconds, or its last line of complaint."""
+    """Import one framework in a child process; return the seconds, or the last line of its error."""
     began = time.monotonic()
     try:
         done = host.ask([sys.executable, "-c", f"import {name}"], timeout_seconds=IMPORT_SECONDS)
@@ -130,10 +130,10 @@ def _print(seen: Sequence[Seen], wrong: Sequence[Problem], num_devices: int, ven
         print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
 
 
-def _row(each: Seen) -> tuple[str, str, str, str]:
-    last = each.note if each.version or each.note else each.install
-    if each.import_seconds is not None:
-        last = f"{last + ', ' if last else ''}imported in {each.import_seconds} s"
-    elif each.import_error:
-        last = f"import fails: {each.import_error}"
-    return each.name, each.version or "-", each.tested, last
+def _row(framework: Seen) -> tuple[str, str, str, str]:
+    last = framework.note if framework.version or framework.note else framework.install
+    if framework.import_seconds is not None:
+        last = f"{last + ', ' if last else ''}imported in {framework.import_seconds} s"
+    elif framework.import_error:
+        last = f"import fails: {framework.import_error}"
+    return framework.name, framework.version or "-", framework.tested, last

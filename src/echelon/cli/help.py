@@ -1,4 +1,4 @@
-"""What each command says of itself: `--help`, the manual page and the completion of shells read the same rows."""
+"""The help of each command: `--help`, the manual page and shell completion read the same rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from echelon.host import terminal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Help:
-    """One command: how it is called, what it does, its options, an example."""
+    """The help of one command: usage, purpose, options, an example."""
 
     command: str
     usage: tuple[str, ...] = ("[options]",)
-    """What stands after `echelon COMMAND`; a line for each way to call it."""
+    """The text after `echelon COMMAND`; one line for each form."""
     about: str
-    """Its paragraphs, a line each."""
+    """Paragraphs, one line each."""
     groups: tuple[tuple[str, tuple[Option, ...]], ...]
-    """Titles, and the options below each."""
+    """Titles, each with the options below it."""
     operands: tuple[Option, ...] = field(default=())
-    """What may stand where no option stands."""
+    """The operands: words that are not options."""
     after: str = ""
-    """What is said behind the options."""
+    """The text after the options."""
     example: str
-    """What stands after `$ `, ready to paste."""
+    """The command after `$ `, ready to paste."""
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -34,21 +34,21 @@ class Help:
 
     @property
     def offered(self) -> tuple[Option, ...]:
-        """Return the options that have a meaning."""
+        """Return the options that have an effect."""
         return tuple(option for option in self.options if not option.no_meaning)
 
     @property
     def ignored(self) -> tuple[Option, ...]:
-        """Return the options that are accepted and mean nothing here."""
+        """Return the options that are accepted and have no effect."""
         return tuple(option for option in self.options if option.no_meaning)
 
     @property
     def passes_arguments(self) -> bool:
-        """Say whether what follows the first operand belongs to a script or a program."""
+        """Say whether words after the first operand belong to a script or a program."""
         return any(operand.takes in ("script", "program") for operand in self.operands)
 
     def text(self) -> str:
-        """Return what `--help` prints."""
+        """Return the text that `--help` prints."""
         lines = [
             f"{'usage:' if index == 0 else '      '} echelon {self.command} {usage}".rstrip()
             for index, usage in enumerate(self.usage)

@@ -1,4 +1,4 @@
-"""Another launcher's command line after `--`: it becomes options of `echelon run`, and one line says so."""
+"""Turn another launcher's command line after `--` into options of `echelon run`, and say so in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
-    """Return the command line with a launcher's words in it; raise UsageError where the two disagree."""
+    """Merge a launcher's words into the command line; raise UsageError where the two disagree."""
     is_program = scanned.is_program or "no_python" in scanned.values
     if not is_program or not scanned.rest:
         return scanned, None
@@ -31,19 +31,19 @@ def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
 
 
 def with_line(job: Job, line: Line) -> Job:
-    """Return the job with what no option says; devices are shown as if the user had done it in the shell."""
+    """Return the job with the launcher's words that no option expresses; set the visible devices as a shell would."""
     from echelon.launch.launchers import merge
 
     environ = line.environ
     if line.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = line.devices
-        if job.visible == "all":  # a Slurm step sets it anew, to all that the job has
+        if job.visible == "all":  # a Slurm step sets this variable anew, to all devices of the job
             environ = (*environ, ("CUDA_VISIBLE_DEVICES", line.devices))
     return replace(job, launcher=merge.launcher(line), environ=(*environ, *job.environ))
 
 
 def say_launcher(line: Line, plan: Plan) -> None:
-    """Say what was recognised, and how its ranks are started."""
+    """Name the launcher that was recognised, and say how its ranks are started."""
     num_ranks = plan.num_nodes * plan.ranks_per_node
     ranks = f"its {num_ranks} ranks" if num_ranks > 1 else "its rank" if num_ranks else "its ranks"
     mpi = plan.launcher.mpi if plan.launcher is not None else ""

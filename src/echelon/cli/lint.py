@@ -110,9 +110,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _refuse_contradictions(files: list[str], values: dict[str, str]) -> None:
-    if "diff" in values and (given := [name for name in ("json", "format") if name in values]):
+    if "diff" in values and (formats := [name for name in ("json", "format") if name in values]):
         raise UsageError(
-            f"--diff prints a difference, but --{given[0]} prints findings", hint=f"remove --{given[0]} or --diff"
+            f"--diff prints a difference, but --{formats[0]} prints findings", hint=f"remove --{formats[0]} or --diff"
         )
     if "fix" in values and "diff" not in values and "-" in files:
         raise UsageError("--fix writes files, but standard input is not a file", hint="echelon lint --diff -")
@@ -145,7 +145,7 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
 
 
 def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
-    """Return what lints the files, and the machines among which it looks where neither name nor place says one."""
+    """Return the function that lints the files, and the names of the machines that it tries if none is given."""
     from echelon.host import Host
     from echelon.lint.run import lint
     from echelon.machines import load
@@ -154,14 +154,14 @@ def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Lin
     if "machine" in values:
         return partial(lint, today=today(), machine=load.find(values["machine"], host.environ)), ()
     if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
-        return partial(lint, today=today()), ()  # nothing in them depends on the machine
+        return partial(lint, today=today()), ()  # these files do not depend on the machine
     machine = _where(host)
     known = {} if machine is not None else load.load_all(host.environ)
     return partial(lint, today=today(), machine=machine, machines=known), tuple(known)
 
 
 def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files that scripts call and that stand beside them: they are read, and nothing is said of them."""
+    """Return files that scripts call and that lie beside them: rules read them, but report nothing about them."""
     from echelon.lint.called_files import MOST_BYTES, called
 
     texts: dict[str, bytes] = {}
@@ -180,14 +180,14 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _where(host: Host) -> Machine | None:
-    """Return the machine that one stands on, where it is known."""
+    """Return this machine if echelon recognises it."""
     import socket
 
     from echelon.machines import load
     from echelon.machines.detect import recognise
 
-    found = recognise(host.environ, host, socket.gethostname()).found
-    return load.find(found.machine_name, host.environ) if found is not None else None
+    detected = recognise(host.environ, host, socket.gethostname()).found
+    return load.find(detected.machine_name, host.environ) if detected is not None else None
 
 
 def _read(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`echelon machines`: what is known of the machines, and learning a new one from its Slurm."""
+"""`echelon machines`: list the known machines, and learn a new machine from its Slurm."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Show the machines, or one, or learn one."""
+    """Show all machines, show one machine, or learn one."""
     command = "machines learn" if "learn" in arguments else "machines"
     scanned = scan_all(arguments, OPTIONS, command=command)
     names, values = list(scanned.rest), {key: found[-1] for key, found in scanned.values.items()}
@@ -127,7 +127,7 @@ def _learn(values: dict[str, str]) -> int:
 
 
 def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> tuple[str, Learned]:
-    """Describe this cluster in a file, as the options of `learn` say, and tell of it; return the file's name."""
+    """Write a file that describes this cluster, as the options of `learn` say; return the file's name."""
     from echelon.machines import files, load
     from echelon.machines.learn import learn
 
@@ -159,7 +159,7 @@ def _checked_name(name: str) -> str:
 
 
 def _with_known_names(learned: Learned, below: Machine) -> Learned:
-    """Call kinds of nodes as the file below does, where Slurm calls the device the same."""
+    """Rename the learned node types to the names in the known file, where the gres is equal."""
     names = {kind.gres: kind.name for kind in below.node_types if kind.gres}
     ours = {kind.name: names.get(kind.gres, kind.name) for kind in learned.machine.node_types}
     if len(set(ours.values())) < len(ours):

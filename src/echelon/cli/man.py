@@ -65,12 +65,12 @@ def main(arguments: list[str]) -> int:
 
 
 def page(commands: Iterable[Help]) -> str:
-    """Return the page in the language of man(7)."""
+    """Return the page in the markup of man(7)."""
     commands = list(commands)
     lines = [
         f'.TH ECHELON 1 "" "echelon {echelon.__version__}" "User Commands"',
         ".ad l",
-        ".nh",  # a word that is cut by a hyphen cannot be pasted
+        ".nh",  # a hyphenated word cannot be pasted
         ".SH NAME",
         "echelon \\- take a training script from one GPU to a whole supercomputer",
         ".SH SYNOPSIS",
@@ -135,7 +135,7 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which nothing is a request or an escape, and which pastes as it stands."""
+    """Escape a text for troff, so that it is shown and pasted as written."""
     marked = text.replace("\\", "\\(rs").replace("-", "\\-")
     ascii_only = "".join(letter if ord(letter) < 128 else f"\\[u{ord(letter):04X}]" for letter in marked)
     return f"\\&{ascii_only}" if ascii_only.startswith((".", "'")) else ascii_only

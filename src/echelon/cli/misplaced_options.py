@@ -1,4 +1,4 @@
-"""Options of echelon that stand behind the script: they are the script's arguments, whether or not that was meant."""
+"""Find options of echelon behind the script: they become the script's arguments, which may be a slip."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 NAMES = {name: option for option in OPTIONS for name in option.names if name not in ("-h", "--help")}
 OF_RANKS = ("nproc_per_node", "nnodes")
-# whatever may read a command line: a script in which none of it stands reads no arguments
+# names that may read a command line: a script without any of them reads no arguments
 READS = re.compile(
     r"argv|[Aa]rg(?:ument|parse|s\b)|getopt|optparse|parse|CLI|_cli\b|Fire|(?<![.\w])(?:exec|eval)\(|runpy|importlib"
     r"|__import__"
 )
-# packages whose import reads no command line; beside another, echelon cannot be sure
+# importing these packages reads no command line; with any other package, echelon cannot be sure
 QUIET = frozenset(
     {"torch", "torchvision", "torchaudio", "torchmetrics", "numpy", "scipy", "pandas", "matplotlib", "PIL", "sklearn",
      "tqdm", "einops", "timm", "safetensors", "transformers", "datasets", "tokenizers", "accelerate", "h5py", "cv2",
@@ -33,7 +33,7 @@ QUIET = frozenset(
 
 
 def refuse_unread(command: Command) -> None:
-    """Raise UsageError for an option of ours behind a script without arguments; note an option that it may overlook."""
+    """Raise UsageError for an echelon option behind a script that reads no arguments; note one that it may ignore."""
     if command.kind == "program":
         return
     words = list(_ours(command.arguments))
@@ -58,7 +58,7 @@ def refuse_unread(command: Command) -> None:
 
 
 def _ours(arguments: tuple[str, ...]) -> Iterator[list[str]]:
-    """Return the arguments that are spelled as options of echelon, each with its value."""
+    """Return the arguments that are spelled like options of echelon, each with its value."""
     for place, word in enumerate(arguments):
         option = NAMES.get(_name(word))
         if option is not None:
@@ -72,14 +72,14 @@ def _name(word: str) -> str:
 
 
 def _sources(command: Command) -> tuple[list[str], Imports | None]:
-    """Return the texts of the script and of its own modules, empty where one cannot be read."""
+    """Return the texts of the script and its own modules; empty if a file cannot be read."""
     from echelon.script import find, imports
 
     try:
         script = find.resolve(command.target, module=command.kind == "module", cwd=os.getcwd(), search_path=[])
         imported = imports.read_imports(script)
     except (EchelonError, OSError):
-        return [], None  # said by the run itself
+        return [], None  # the run itself reports this
     places = [os.path.join(script.folder, *name.partition(":")[0].split(".")) for name in imported.local]
     ends = (".py", "/__init__.py")
     files = [next((place + end for end in ends if os.path.exists(place + end)), "") for place in places]

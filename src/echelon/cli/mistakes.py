@@ -1,4 +1,4 @@
-"""The worst mistake of a training script, in one line that `echelon run` and `echelon submit` say at their start."""
+"""Say the worst mistake of a training script in one line, when `echelon run` or `echelon submit` starts."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from echelon.spec import Command
 
 MOST_BYTES = 1 << 16
-"""Larger scripts take longer to read than a start may cost: `echelon lint` reads them."""
+"""A start does not read larger scripts, because that takes too long; `echelon lint` does."""
 SUBMITTED = "job.sh"
-"""In the run directory of a job that `echelon submit` made, which has said it."""
+"""This file exists in the run directory of a submitted job, whose submission has already reported mistakes."""
 
 
 def say_worst(command: Command, *, scale: str = "off", run_directory: str = "") -> None:
-    """Say the worst that `echelon lint` finds in a script, if anything; whatever happens, the run goes on."""
+    """Print the worst finding of `echelon lint` in a script, if there is one; never stop the run."""
     path = _source(command)
     if not path or (run_directory and os.path.exists(os.path.join(run_directory, SUBMITTED))):
         return
     try:
         source = regular_files.read(path, most_bytes=MOST_BYTES)
     except OSError:
-        return  # not for us to read: whether the run may begin is not decided here
+        return  # another part of the start decides whether the script can be read
     from echelon.lint.scripts import mistakes
 
-    found = mistakes(path, source, is_scaled=scale != "off")
-    if found:
-        worst, more = found[0], f", and {len(found) - 1} more" if len(found) > 1 else ""
-        what = f"{worst.severity} {worst.code} in {path}:{worst.line}: {worst.message}{more}"
-        say(f"lint: {what}; echelon lint {shlex.quote(path)}")
+    findings = mistakes(path, source, is_scaled=scale != "off")
+    if findings:
+        worst, more = findings[0], f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+        summary = f"{worst.severity} {worst.code} in {path}:{worst.line}: {worst.message}{more}"
+        say(f"lint: {summary}; echelon lint {shlex.quote(path)}")
 
 
 def _source(command: Command) -> str:
-    """Return the file that becomes `__main__`, as one would name it here; empty where there is none to read."""
+    """Return the path of the file that becomes `__main__`; empty if there is no Python file."""
     if command.kind == "program":
         return ""
     if command.kind == "script":
@@ -47,7 +47,7 @@ def _source(command: Command) -> str:
     from echelon.script.find import resolve
 
     try:
-        found = resolve(command.target, module=True, cwd=os.getcwd(), search_path=sys.path[1:])
+        script = resolve(command.target, module=True, cwd=os.getcwd(), search_path=sys.path[1:])
     except EchelonError:
-        return ""  # said by the run itself
-    return os.path.relpath(found.path) if found.path and found.path.endswith(".py") else ""
+        return ""  # the run itself reports this
+    return os.path.relpath(script.path) if script.path and script.path.endswith(".py") else ""

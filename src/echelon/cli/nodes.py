@@ -1,4 +1,4 @@
-"""Survey the nodes where one stands, and say what they are for: what `echelon check` and the start of a run share."""
+"""Survey the nodes of this job and judge them: shared by `echelon check` and the start of a run."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
 
 PART_SECONDS = {"fast": 5.0, "full": 15.0}
 MEASURE_SECONDS = 300.0
-HERE_RANKS = 2  # where there are no devices and nobody has said how many ranks
+HERE_RANKS = 2  # without devices and without a number of ranks
 GATHER_SECONDS = {"fast": 30.0, "full": 90.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be checked."""
+    """What to check."""
 
     level: str = "full"
-    """"fast": what is read in a second; "full": slow tools as well, and whether nodes reach each other."""
+    """"fast": facts that are read within a second; "full": also slow tools, and whether nodes reach each other."""
     ranks_per_node: int = 0
     checkpoints: str = ""
     machine: str = ""
     measures: bool = False
-    """Whether the collectives are measured."""
+    """Whether to measure the collectives."""
     reference_bytes_per_second: float = 0.0
-    """The bus bandwidth that these nodes should reach; 0: not known."""
+    """The bus bandwidth that these nodes should reach; 0: unknown."""
     keeps: bool = False
-    """Whether what is measured becomes the machine's reference."""
+    """Whether to keep the measurement as the machine's reference."""
     part_seconds: float = 0.0
-    """What each part of a node may take; 0: by the level."""
+    """The time limit of each part of a survey; 0: the level's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The nodes, and what was found."""
+    """The surveys of the nodes, and the findings."""
 
     surveys: list[Survey]
     findings: list[Finding]
     seconds: float
     sweep: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured; empty: nothing."""
+    """The measured sweep; empty: none."""
 
     @property
     def bad_nodes(self) -> list[str]:
@@ -69,21 +69,21 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeRun:
-    """What the start of a run is told."""
+    """The result of the checks for the start of a run."""
 
     line: str
-    """The worst finding in one line; empty: nothing to say."""
+    """The worst finding as one line; empty: none."""
     is_refused: bool
-    """Whether an error is left, with which the run would fail."""
+    """Whether an error remains that would make the run fail."""
     left_out: tuple[str, ...]
-    """Nodes that the run shall do without."""
+    """Nodes that the run must not use."""
     why_left_out: str
-    """The worst that is wrong with them."""
+    """The worst finding on those nodes."""
     seconds: float
 
 
 def check(question: Question, host: Host) -> Checked:
-    """Survey this machine, or all nodes of the allocation through one step, and judge what they say."""
+    """Survey this machine, or all nodes of the allocation with one Slurm step, and judge the answers."""
     began = time.monotonic()
     allocation = _allocation(host)
     machine = _machine(question.machine, host, is_job=allocation is not None)
@@ -115,7 +115,7 @@ def check(question: Question, host: Host) -> Checked:
 def _measure(
     question: Question, wanted: Wanted, surveys: list[Survey], host: Host
 ) -> tuple[Mapping[str, Any], list[Finding]]:
-    """Measure the collectives in a run of their own, and judge them."""
+    """Measure the collectives in a separate run, and judge the result."""
     from echelon.checks import collectives, reference
     from echelon.launch import sweep
 
@@ -137,7 +137,7 @@ def _measure(
 
 
 def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:
-    """Keep what was measured for later comparisons, unless it is itself in doubt."""
+    """Keep the measurement as a reference, unless it has findings."""
     from echelon.checks import reference
     from echelon.machines.keep import keep
     from echelon.machines.load import find
@@ -157,16 +157,16 @@ def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, ho
 
 
 def _allocation(host: Host) -> Allocation | None:
-    """Return the allocation whose nodes are ours to survey; None at home, and within a task of a step."""
+    """Return the allocation to survey; None outside of a job, and inside of a task of a step."""
     from echelon.slurm import allocation, gres
 
-    found = allocation.read(host.environ, partial(gres.ask, host))
-    if found is None or found.is_task:
+    allocated = allocation.read(host.environ, partial(gres.ask, host))
+    if allocated is None or allocated.is_task:
         return None
     if shutil.which("srun", path=host.environ.get("PATH")) is None:
         say("note: there is no srun here (this may be a container): echelon checks only this node")
         return None
-    return found
+    return allocated
 
 
 def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
@@ -187,7 +187,7 @@ def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question
 
 
 def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
-    """Return the machine that was named, or the one that one stands on; outside of a job nobody asks its scheduler."""
+    """Return the named machine, or the current one; outside of a job, do not ask a scheduler."""
     from echelon.machines import load
     from echelon.machines.detect import detect
 
@@ -195,8 +195,8 @@ def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
         return load.find(name, host.environ)
     if not is_job and not host.environ.get("ECHELON_MACHINE"):
         return None
-    found = detect(host.environ, host, socket.gethostname())
-    return load.find(found.machine_name, host.environ) if found is not None else None
+    detected = detect(host.environ, host, socket.gethostname())
+    return load.find(detected.machine_name, host.environ) if detected is not None else None
 
 
 def _wanted(question: Question, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:
@@ -230,9 +230,9 @@ def _wanted(question: Question, machine: Machine | None, allocation: Allocation 
 
 
 def _kind(machine: Machine, partition: str) -> tuple[NodeType | None, bool]:
-    found = next((row for row in machine.partitions if row.name == partition), None)
-    if found is not None:
-        return machine.node_type(found), found.whole_nodes
+    partition_row = next((row for row in machine.partitions if row.name == partition), None)
+    if partition_row is not None:
+        return machine.node_type(partition_row), partition_row.whole_nodes
     with_devices = [kind for kind in machine.node_types if kind.num_devices]
     return (with_devices[0] if len(with_devices) == 1 else None), False
 
@@ -242,27 +242,27 @@ def _source(bind: str) -> str:
 
 
 def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]:
-    """Judge what the nodes say beside their ranks; return all above a note, the worst first."""
+    """Judge surveys that were taken beside the ranks; return the findings above a note, worst first."""
     from echelon.checks.report import grouped
 
     allocation = _planned(plan, host)
     machine = _machine("", host, is_job=allocation is not None)
     wanted = _wanted(Question(level="fast", ranks_per_node=plan.ranks_per_node), machine, allocation, host)
-    findings = examine(surveys, replace(wanted, binds=()))  # those of a container are made by the run itself
+    findings = examine(surveys, replace(wanted, binds=()))  # the run itself makes the container's binds
     return [group for group in grouped(findings) if group.finding.severity != "note"]
 
 
 def _planned(plan: Plan, host: Host) -> Allocation | None:
-    """Return what the plan has of the allocation, without asking the scheduler again."""
+    """Return the allocation as the plan has it, without asking the scheduler again."""
     from echelon.slurm import allocation
 
-    found = allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
+    allocated = allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
     devices = (plan.devices_per_node,) * len(plan.nodes) if plan.devices_per_node else ()
-    return replace(found, nodes=plan.nodes, devices=devices) if found is not None else None
+    return replace(allocated, nodes=plan.nodes, devices=devices) if allocated is not None else None
 
 
 def before_run(*, level: str, ranks_per_node: int, exclude_bad: bool, host: Host) -> BeforeRun:
-    """Check the nodes before a run begins: what `echelon run --check fast|full [--exclude-bad]` calls."""
+    """Check the nodes before a run begins: `echelon run --check fast|full [--exclude-bad]`."""
     from echelon.checks.report import in_one_line
 
     checked = check(Question(level=level, ranks_per_node=ranks_per_node), host)

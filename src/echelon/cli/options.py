@@ -13,27 +13,27 @@ from echelon.errors import UsageError
 from echelon.host import terminal
 
 LEFT = 31
-"""The column of a help where what an option means begins."""
+"""The column of a help text at which the meanings of options begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option: its spellings, whether a value follows, and what it means here."""
+    """One option: its spellings, its value, and its meaning here."""
 
     names: tuple[str, ...]
     value: str = ""
-    """What the help calls the value; empty for a flag."""
+    """The name of the value in the help; empty for a flag."""
     choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
-    """The words that the value may be, or some of them: a shell completes them."""
+    """The choices for the value, or some of them; shells complete them."""
     takes: str = ""
     """What else a shell completes: "file", "folder", "script", "program" or "run"."""
     is_list: bool = False
-    """Whether several choices may stand there, with commas."""
+    """Whether the value may be several choices, separated by commas."""
     help: str = ""
     no_meaning: str = ""
-    """For torchrun's options that have none here: why."""
+    """For an option of torchrun without an effect here: the reason."""
     trains: bool = False
-    """Whether it changes how a script is trained: `echelon prove` has it too."""
+    """Whether the option changes the training: `echelon prove` has it too."""
 
     @property
     def key(self) -> str:
@@ -41,7 +41,7 @@ class Option:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the choices; where they stand in files, read these."""
+        """Return the choices; a callable reads them from files."""
         return self.choices() if callable(self.choices) else self.choices
 
 
@@ -60,8 +60,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="allow more ranks than devices"),
-    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline; off; auto: decide by the "
-        "script"),
+    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline, or a class of FILE.py:CLASS; off; "
+        "auto: decide by the script"),
     Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
@@ -122,7 +122,7 @@ OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 
-# the options of a help in the order in which people need them; what stands in none comes last
+# the options of a help text, in the order of need; options in no group come last
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
     ("scaling of a script for one device", (
@@ -136,7 +136,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def in_groups() -> tuple[tuple[str, tuple[Option, ...]], ...]:
-    """Return the options below the titles of the help; the last group holds the rest, torchrun's."""
+    """Return the options under the titles of the help; the last group holds the others, which are torchrun's."""
     grouped = {key for _, keys in GROUPS for key in keys}
     others = tuple(option.key for option in OPTIONS if option.key not in grouped)
     return tuple(
@@ -147,19 +147,19 @@ def in_groups() -> tuple[tuple[str, tuple[Option, ...]], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """A command line taken apart."""
+    """A command line, taken apart."""
 
     values: dict[str, list[str]]
-    """Option key → its values in order; a flag has one empty value each time."""
+    """Option key → its values in order; a flag adds one empty value each time."""
     rest: tuple[str, ...]
     """The script or program and its arguments."""
     is_program: bool
-    """Whether -- stood before the rest."""
+    """Whether -- preceded the rest."""
 
 
 def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, command: str = "run") -> Scanned:
-    """Read options up to the script; raise UsageError for one that does not exist."""
-    by_name = {name: option for option in reversed(options) for name in option.names}  # of two, the first counts
+    """Read options up to the script; raise UsageError for an unknown option."""
+    by_name = {name: option for option in reversed(options) for name in option.names}  # of equal names the first wins
     values: dict[str, list[str]] = {}
     position = 0
     while position < len(arguments):
@@ -183,21 +183,21 @@ def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, comma
 
 
 def scan_all(arguments: Sequence[str], options: Sequence[Option], *, command: str) -> Scanned:
-    """Read options before, between and after the words that are none; `--` ends them."""
+    """Read options before, between and after the operands; `--` ends the options."""
     values: dict[str, list[str]] = {}
     words: list[str] = []
     rest = tuple(arguments)
     while rest:
         scanned = scan(rest, options, command=command)
-        for key, found in scanned.values.items():
-            values.setdefault(key, []).extend(found)
+        for key, texts in scanned.values.items():
+            values.setdefault(key, []).extend(texts)
         words += scanned.rest if scanned.is_program else scanned.rest[:1]
         rest = () if scanned.is_program else scanned.rest[1:]
     return Scanned(values=values, rest=tuple(words), is_program=False)
 
 
 def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
-    """Take --name=value and -n4 apart; underscores in a long name are dashes."""
+    """Split --name=value and -n4; underscores in a long name count as dashes."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name.replace("_", "-"), bool(equals), value
@@ -211,7 +211,7 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     starts = [known for known in by_name if known.startswith(name) and name.startswith("--")]
     is_foreign = name.startswith("--") and _is_foreign(name)
     if len({by_name[known].key for known in starts}) == 1 and not is_foreign:
-        return by_name[starts[0]]  # argparse, and so torchrun, lets people shorten
+        return by_name[starts[0]]  # argparse, and so torchrun, accepts abbreviations
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
@@ -221,7 +221,7 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
 
 
 def _is_foreign(name: str) -> bool:
-    """Say whether Slurm or torchrun has an option of exactly this name: then it is no abbreviation of ours."""
+    """Say whether Slurm or torchrun has an option of exactly this name: then it abbreviates none of ours."""
     from echelon.lint.batch import names, names_of_steps
 
     theirs = names() | names_of_steps()
@@ -240,7 +240,7 @@ def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:
 
 
 def rows(options: Sequence[Option]) -> list[str]:
-    """Return the lines of a help for the options that have a meaning, as wide as the terminal."""
+    """Return the help lines of the options that have an effect, as wide as the terminal."""
     import textwrap
 
     lines = []

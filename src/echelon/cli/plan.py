@@ -1,4 +1,4 @@
-"""`echelon plan`: which partition, nodes, cores and memory a job gets, why, and what it costs."""
+"""`echelon plan`: which partition, nodes, cores and memory a job gets, why, and the cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Print what a job would get; start nothing."""
+    """Print the booking of a job; start nothing."""
     scanned = scan_all(arguments, OPTIONS, command="plan")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     host = Host()
     machine, how = read_machine(values, host)
     request = read_request(values, host.environ)
-    fits.read_model(values)  # what is wrong with it is said before anything is worked out
+    fits.read_model(values)  # report an invalid command before planning
     day = today()
     booking = book(request, machine, today=day, successor=successor(machine, host))
     judged = candidates(request, machine, day)
@@ -95,7 +95,7 @@ def _note_time(values: Mapping[str, str]) -> None:
 
 
 def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: date) -> bool:
-    """Say whether the machine takes a job of these options."""
+    """Say whether the machine accepts a job with these options."""
     from echelon.plan.book import book
 
     try:
@@ -106,16 +106,16 @@ def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: d
 
 
 def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
-    """Print a booking, one line a decision."""
+    """Print a booking, one line for each decision."""
     reasons = booking.reasons
-    what = max(len(reason.what) for reason in reasons)
+    name_width = max(len(reason.what) for reason in reasons)
     value = max(len(reason.value) for reason in reasons)
     for reason in reasons:
         why = how if reason.what == "machine" and not with_reasons else reason.why
-        line = f"{reason.what:<{what}}  {reason.value:<{value}}"
+        line = f"{reason.what:<{name_width}}  {reason.value:<{value}}"
         print_table(f"{line}  {why}" if with_reasons or reason.what == "machine" else line.rstrip())
     if booking.batch_per_rank:
-        print(f"{'batch per rank':<{what}}  {booking.batch_per_rank}")
+        print(f"{'batch per rank':<{name_width}}  {booking.batch_per_rank}")
     if not with_reasons:
         return
     print("\nenvironment of each rank (your own value of a name always wins):")

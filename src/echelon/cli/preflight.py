@@ -1,4 +1,4 @@
-"""How `echelon run` looks at its nodes: beside the start, and says what is wrong; or before it, as --check asks."""
+"""Check the nodes of `echelon run`: beside the ranks by default, or before the start with --check."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from echelon.spec import Job, Plan
 
 VARIABLE = "ECHELON_CHECK"
-"""What is asked for where the command line does not say."""
-PART_SECONDS = 15.0  # for each part of a node beside the start, where nobody waits for it
+"""The variable that sets the level when the command line does not."""
+PART_SECONDS = 15.0  # the limit of each part of a survey beside the ranks, where nobody waits for it
 
 
 def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Host) -> Plan:
-    """Return the plan, without bad nodes where that was asked for; raise UsageError for an error that is left."""
+    """Return the plan, without bad nodes if --exclude-bad is given; raise UsageError if an error remains."""
     level, excludes = _asked(values, plan, host)
     if level in ("off", ""):
         return plan
     from echelon.cli.nodes import before_run
 
-    found = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=excludes, host=host)
-    if found.is_refused:
+    before = before_run(level=level, ranks_per_node=plan.ranks_per_node, exclude_bad=excludes, host=host)
+    if before.is_refused:
         raise UsageError(
-            found.line.removeprefix("error").lstrip(": "),
+            before.line.removeprefix("error").lstrip(": "),
             hint="echelon check shows all findings; echelon run --check off … starts anyway",
         )
-    if found.left_out:
-        plan = _without(job, found, host)
-    if found.line:
-        say(f"check: {found.line}")
+    if before.left_out:
+        plan = _without(job, before, host)
+    if before.line:
+        say(f"check: {before.line}")
     return plan
 
 
 def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | None:
-    """Return what is looked at beside the ranks, unless another look was asked for; None: nothing.
+    """Return the survey to take beside the ranks; None if --check asks for another, or if nothing is worth a look.
 
-    On one machine without devices nobody looks: nothing there is given by anybody, or paid for.
+    A single machine without devices is not surveyed: nobody allocates it, and nobody pays for it.
     """
     is_worth = plan.where == "slurm" or (plan.where == "here" and plan.devices_per_node > 0)
     is_by_node = plan.launch != "tasks" and not (plan.launcher is not None and plan.launcher.is_step)
@@ -69,11 +69,11 @@ def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
 
 
 def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
-    """Return the level that was asked for; empty: none."""
-    given = values.get("check", [])
-    level = given[-1] if given else host.environ.get(VARIABLE, "")
-    if level not in CHECKS and (level or given):
-        name = "--check " if given else f"{VARIABLE}="
+    """Return the level that the options or the environment set; empty: none."""
+    levels = values.get("check", [])
+    level = levels[-1] if levels else host.environ.get(VARIABLE, "")
+    if level not in CHECKS and (level or levels):
+        name = "--check " if levels else f"{VARIABLE}="
         raise UsageError(
             f"{name}{level or repr('')}: the choices are {', '.join(CHECKS)}", hint="echelon run --check fast …"
         )
@@ -81,7 +81,7 @@ def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
 
 
 def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple[str, bool]:
-    """Return how the nodes are looked at before the start, and whether bad ones are left out."""
+    """Return the level of the check before the start, and whether bad nodes are left out."""
     level = _level(values, host)
     excludes = "exclude_bad" in values
     if excludes and plan.where != "slurm":
@@ -102,20 +102,20 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
     return level, excludes
 
 
-def _without(job: Job, found: BeforeRun, host: Host) -> Plan:
-    """Plan anew for the nodes that are left; the step is told which are not."""
+def _without(job: Job, before: BeforeRun, host: Host) -> Plan:
+    """Plan again for the nodes that remain; the step excludes the others."""
     from echelon.environment.hostlist import compress
     from echelon.launch.prepare import prepare
     from echelon.slurm import allocation
 
-    plan = prepare(job, _Elsewhere(allocation.without(host.environ, found.left_out)))
-    bad = compress(found.left_out)
-    say(f"check: continues without {bad}: {found.why_left_out}")
+    plan = prepare(job, _Elsewhere(allocation.without(host.environ, before.left_out)))
+    bad = compress(before.left_out)
+    say(f"check: continues without {bad}: {before.why_left_out}")
     return replace(plan, step=(*plan.step, f"--exclude={bad}"))
 
 
 class _Elsewhere(Host):
-    """This machine with another environment."""
+    """This machine, with another environment."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ

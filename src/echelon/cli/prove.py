@@ -1,4 +1,4 @@
-"""`echelon prove`: is the training on several ranks the same as on one?"""
+"""`echelon prove`: compare the training on several ranks with the training on one rank."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echelon.cli import own_parallelism
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan
@@ -17,7 +18,7 @@ from echelon.scale_options import MODEL_PARALLEL
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
 _LARGER_BATCH = ("per_device_batch", "scale_lr")
-"""What one device does too: it has the global batch of the ranks."""
+"""Options that the run on one device gets too, because it trains on the ranks' global batch."""
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 SCALES = ("data", "fsdp", *MODEL_PARALLEL, "off")
 OPTIONS: tuple[Option, ...] = (
@@ -43,7 +44,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script on one rank, on one with its batches reordered, and on several; print the verdict."""
+    """Run the script on one rank, on one rank with reordered batches, and on several ranks; print the verdict."""
     scanned = scan(arguments, OPTIONS, command="prove")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -80,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _words_of_run(scanned: Scanned, options: Sequence[Option]) -> tuple[str, ...]:
-    """Return some of the options that were given, as words of `echelon run`."""
+    """Return the given options of these rows as words of `echelon run`."""
     words: list[str] = []
     for option in options:
         if option.key != "module":
@@ -114,7 +115,7 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
 
 
 def _print_worst(tensors: list[dict[str, Any]]) -> None:
-    """Print how far tensors are apart; what is 0 but for rounding, as the gradient of a bias of keys, has no size."""
+    """Print the largest difference of a tensor; skip tensors that rounding alone moves, as a bias of attention keys."""
     telling = [row for row in tensors if row.get("tells", True)] or tensors
     worst = max(telling, key=lambda row: float(row["difference"]))
     names = {row["tensor"] for row in telling}
@@ -144,11 +145,11 @@ def _print_steps(steps: list[dict[str, Any]], num_ranks: int) -> None:
 
 
 def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
-    one, other = seconds["one"], seconds["other"]
-    if one is None or other is None:
-        return  # too few steps, or too short ones
-    ratio = f"{one / other:.1f} times as fast" if one >= other else f"{other / one:.1f} times as long"
-    print(f"  a step takes {_duration(one)} on 1 rank and {_duration(other)} on {num_ranks}: {ratio}")
+    single, several = seconds["one"], seconds["other"]
+    if single is None or several is None:
+        return  # too few steps, or steps that are too short
+    ratio = f"{single / several:.1f} times as fast" if single >= several else f"{several / single:.1f} times as long"
+    print(f"  a step takes {_duration(single)} on 1 rank and {_duration(several)} on {num_ranks}: {ratio}")
 
 
 def _duration(seconds: float) -> str:
@@ -162,7 +163,7 @@ def _number(value: float | None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Return the same with null for what JSON has no number for."""
+    """Return the value with null for infinite and undefined numbers, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -173,7 +174,9 @@ def _finite(value: Any) -> Any:
 def _scales(text: str) -> tuple[str, ...]:
     scales = tuple(dict.fromkeys(text.split(",")))
     for scale in scales:
-        if scale not in SCALES:
+        if ":" in scale:
+            own_parallelism.scale({"scale": scale})
+        elif scale not in SCALES:
             raise UsageError(
                 f"--scale {scale or repr('')}: the choices are {', '.join(SCALES)}", hint="--scale data,fsdp"
             )

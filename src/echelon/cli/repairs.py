@@ -1,4 +1,4 @@
-"""What `echelon lint --fix` and `--diff` do with the repairs: show them, write them, count them."""
+"""Show, write and count the repairs of `echelon lint --fix` and `--diff`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def make(
     sources: Mapping[str, bytes], look: Callable[[Mapping[str, bytes]], Linted], *, writes: bool, shows: bool
 ) -> tuple[Linted, bool]:
-    """Show what the repairs change, and write it; return what is left to say, and whether something waits for --fix.
+    """Show and write the repairs; return the remaining findings, and whether --fix would repair something.
 
-    `shows` puts the difference on standard output; otherwise other data go there, and it is talk.
+    With `shows` the diff goes to standard output; without it to standard error, beside other data.
     """
     from echelon.lint.repair import difference, repair
 
@@ -31,7 +31,7 @@ def make(
     text = difference(sources, repaired.sources)
     stream = sys.stdout if shows else sys.stderr
     stream.write(text)
-    stream.flush()  # the difference first, whatever happens to the files
+    stream.flush()  # print the diff first, even if a write fails
     if writes:
         for path in changed:
             write(path, repaired.sources[path])
@@ -43,23 +43,23 @@ def make(
 
 def _say(repaired: Repaired, *, writes: bool) -> None:
     counts = Counter(finding.code for finding in repaired.findings)
-    what = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
+    codes = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
     some = f"{len(repaired.findings)} repair{'s' if len(repaired.findings) != 1 else ''}"
     if not counts:
         say("no repair is certain")
     elif writes:
-        say(f"{some}: {what}")
+        say(f"{some}: {codes}")
     else:
-        say(f"{some} for --fix: {what}")
+        say(f"{some} for --fix: {codes}")
 
 
 def write(path: str, source: bytes) -> None:
-    """Replace a file in one step, with its mode; of a link, what it leads to."""
+    """Replace a file atomically and keep its mode; follow a symbolic link to its target."""
     target = os.path.realpath(path)
     fresh = f"{target}.echelon-{os.getpid()}"
     try:
         with open(target, "r+b"):
-            pass  # what may not be written is not replaced either
+            pass  # a file that may not be written is not replaced either
         try:
             with open(fresh, "xb") as file:
                 file.write(source)

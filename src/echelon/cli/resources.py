@@ -60,7 +60,7 @@ DEFAULT_MINUTES = 60
 
 
 def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Request:
-    """Return the resources that the options ask for; raise UsageError for a value that is none."""
+    """Return the resources that the options ask for; raise UsageError for an invalid value."""
     from echelon.slurm.variables import account
 
     for option, other in (("mem", "mem_per_gpu"), ("cpus_per_task", "cores_per_gpu")):
@@ -87,38 +87,38 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
 
 
 def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
-    """Return the machine that is named, or else the one that one stands on, and how it was recognised."""
+    """Return the named machine, or else the current machine, and how it was recognised."""
     from echelon.machines import load
     from echelon.machines.detect import recognise
 
     if "machine" in values:
         return load.find(values["machine"], host.environ), "as asked"
     recognition = recognise(host.environ, host, socket.gethostname())
-    found = recognition.found
-    if found is None:
+    detected = recognition.found
+    if detected is None:
         known = ", ".join(sorted(load.load_all(host.environ)))
         remarks = "".join(f" ({remark})" for remark in recognition.remarks)
         raise UsageError(
             f"echelon does not know this machine; the known machines are {known}{remarks}",
             hint="--machine NAME   or, where Slurm is installed: echelon machines learn",
         )
-    return load.find(found.machine_name, host.environ), found.how
+    return load.find(detected.machine_name, host.environ), detected.how
 
 
 def successor(machine: Machine, host: Host) -> Machine | None:
-    """Return the machine that came in the place of one, where it is known."""
+    """Return the machine that replaced a retired machine, if echelon knows it."""
     from echelon.machines import load
 
     return load.load_all(host.environ).get(machine.successor)
 
 
 def today() -> datetime.date:
-    """Return the day of this machine's clock."""
+    """Return today's date in this machine's time zone."""
     return datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()
 
 
 def projects() -> tuple[str, ...]:
-    """Return the user's groups that look like projects: what most sites bill."""
+    """Return the user's groups that look like projects: most sites bill those."""
     import grp
 
     names = []
@@ -126,7 +126,7 @@ def projects() -> tuple[str, ...]:
         try:
             names.append(grp.getgrgid(number).gr_name)
         except KeyError:
-            continue  # a group without a name on this node
+            continue  # a group that has no name on this node
     return tuple(sorted(name for name in names if name.startswith("project")))
 
 

@@ -1,4 +1,4 @@
-"""`echelon run`: one script becomes every rank, here and on a Slurm allocation."""
+"""`echelon run`: start a script on every rank, here or in a Slurm allocation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli import exchange_options
+from echelon.cli import exchange_options, own_parallelism
 from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
@@ -41,7 +41,7 @@ _NOT_EXACT = {
     "same-random": "each shard draws its own random numbers, from a key",
     "sync-bn": "statistics over the batch need every shard, but echelon computes each shard separately",
 }
-"""What contradicts `--exact`, and why."""
+"""Options that contradict `--exact`, each with the reason."""
 
 HELP = Help(
     command="run",
@@ -59,7 +59,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run a job, or with --dry-run print the plan."""
+    """Run a job; with --dry-run, print the plan."""
     scanned = scan(arguments)
     if "help" in scanned.values:
         print_help(HELP.text())
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
         return 0
-    if plan.node_rank <= 0:  # where each node is started by hand, once is enough
+    if plan.node_rank <= 0:  # with nodes that are started by hand, one node says it
         _name_accepted(scanned, plan, line)
         for note in plan.notes:
             print(f"echelon: note: {note}", file=sys.stderr)
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
 
     def say_mistakes() -> None:
         is_asked = plan.node_rank <= 0 and "off" not in scanned.values.get("check", ())
-        if is_asked and (plan.packages or plan.own):  # with Python's own library alone nothing is trained
+        if is_asked and (plan.packages or plan.own):  # a script with Python's standard library alone trains nothing
             say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
 
     host = Host()
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read_job(scanned: Scanned) -> Job:
-    """Return the job that a command line asks for."""
+    """Return the job that a command line describes."""
     values = {key: found[-1] for key, found in scanned.values.items()}
     least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
     return Job(
@@ -104,7 +104,7 @@ def read_job(scanned: Scanned) -> Job:
         cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
         launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
         visible=_one_of("--visible", _visible(values), VISIBLE),
-        scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
+        scale=own_parallelism.scale(values),
         scale_options=_scale_options(values),
         bind=_one_of("--bind", values.get("bind", "auto"), BINDS),
         container=_image(values),
@@ -120,12 +120,12 @@ def read_job(scanned: Scanned) -> Job:
         max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
-        command=_command(scanned),  # after the options: one that lacks its value has taken the script for it
+        command=_command(scanned),  # last, because an option without its value has taken the script as the value
     )  # fmt: skip
 
 
 def _scale_options(values: dict[str, str]) -> ScaleOptions:
-    """Return how to scale."""
+    """Return the options of scaling."""
     exchange_options.refuse_with_splits(values)
     rule = ""
     if "scale_lr" in values:
@@ -184,7 +184,7 @@ def _command(scanned: Scanned) -> Command:
 
 
 def _is_script(scanned: Scanned) -> bool:
-    """Say whether what stands after -- is a script after all: torchrun's line may have -- before its script."""
+    """Say whether the word after -- is a script: torchrun's command line may have -- before its script."""
     target = scanned.rest[0] if scanned.rest else ""
     if not target.endswith(".py") or not os.path.isfile(target):
         return False
@@ -235,7 +235,7 @@ def _nodes(text: str) -> tuple[int, int]:
 
 
 def _seen(text: str) -> str:
-    """Return a value as a message shows it: an empty one must be seen too."""
+    """Return a value as a message shows it: an empty value shows as ''."""
     return text or "''"
 
 
@@ -299,7 +299,7 @@ def _duration(text: str) -> float:
 
 
 def _limit(values: dict[str, str]) -> float:
-    """Return the seconds after which a run ends: --timeout counts seconds, and --time minutes, as Slurm does."""
+    """Return the time limit of a run in seconds: --timeout counts seconds, --time minutes, as Slurm does."""
     if "time" not in values:
         return _duration(values.get("timeout", "0"))
     if "timeout" in values:
@@ -316,7 +316,7 @@ def _run_directory(values: dict[str, str]) -> str:
 
 
 def _rendezvous(values: dict[str, str]) -> str:
-    """Return where nodes that are started by hand meet, as host:port."""
+    """Return host:port at which nodes that are started by hand meet."""
     if "rdzv_endpoint" in values:
         text = values["rdzv_endpoint"]
         host, colon, port = text.rpartition(":")
@@ -330,14 +330,14 @@ def _rendezvous(values: dict[str, str]) -> str:
 
 
 def _port(name: str, text: str, port: str, *, hint: str) -> int:
-    """Return a port; 0 is one that torchrun takes to mean any, which is all right where nobody has to meet."""
+    """Return a port; 0 means any port to torchrun, which is accepted when no node has to meet another."""
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise UsageError(f"{name} {_seen(text)}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
 
 
 def _name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
-    """Say which launcher's line this is, and name, once, what was accepted for its sake."""
+    """Name the launcher that was recognised, and list once the options that have no effect."""
     by_why: dict[str, list[str]] = {}
     if line is not None:
         say_launcher(line, plan)
@@ -363,7 +363,7 @@ def _name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
-    """Print what would run, on standard output."""
+    """Print on standard output what would run."""
     from echelon.launch.agents import command
     from echelon.launch.run_directory import plan_fields
 

@@ -1,4 +1,4 @@
-"""`echelon runs`: the runs of this folder, how each stands, and what it takes on disk."""
+"""`echelon runs`: list the runs of this folder, with their state and their size on disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """List the runs, or those that are named."""
+    """List all runs, or the named runs."""
     scanned = scan_all(arguments, OPTIONS, command="runs")
     if "help" in scanned.values:
         print_help(HELP.text())
@@ -51,12 +51,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def table(found: list[Run]) -> str:
-    """Return a line for each run: its name, how it stands, when it began, how long it took, its ranks, its size."""
+def table(runs: list[Run]) -> str:
+    """Return a line for each run: name, state, start, duration, ranks, size."""
     from echelon.launch.console import duration
 
     lines = [("run", "state", "began", "took", "ranks", "size")]
-    for run in found:
+    for run in runs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
         took = duration(run.seconds) if run.seconds is not None else "–"
         lines.append((run.name, run.state, began, took, str(run.num_ranks or "–"), size(run.num_bytes)))

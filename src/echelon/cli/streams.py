@@ -1,4 +1,4 @@
-"""The standard streams of a command: closed, full and unread streams, and encodings without our signs."""
+"""The standard streams of a command: closed, full and unread streams, and encodings that lack our characters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class OutputLost(OSError):
-    """Standard output takes nothing any more: it is closed or full, or its reader is gone."""
+    """Standard output cannot be written: it is closed or full, or its reader has ended."""
 
 
 class _Data(io.FileIO):
-    """Standard output: a failed write is told as OutputLost once; then nothing is written any more."""
+    """Standard output: a failed write raises OutputLost once; later writes are dropped."""
 
     is_lost = False
 
@@ -35,7 +35,7 @@ class _Data(io.FileIO):
 
 
 class _Talk(io.FileIO):
-    """Standard error: what it does not take is lost, and the command goes on."""
+    """Standard error: bytes that cannot be written are dropped, and the command continues."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -45,14 +45,14 @@ class _Talk(io.FileIO):
 
 
 def _write(write: object, descriptor: int, data: ReadableBuffer) -> int:
-    """Write a part of the data; wait where the stream is not blocking, and its reader is slow."""
+    """Write part of the data; wait if a non-blocking stream has a slow reader."""
     while (written := write(data)) is None:  # type: ignore[operator]
         select.select([], [descriptor], [])
     return int(written)
 
 
 def replace() -> None:
-    """Put streams with one behaviour in the place of Python's: call it once, before anything is opened."""
+    """Replace Python's standard streams by ones that behave alike everywhere; call it once, before opening any file."""
     closed = _fill_standard_descriptors()
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
@@ -70,19 +70,19 @@ def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> io.TextIOWrappe
 
 
 def _fill_standard_descriptors() -> set[int]:
-    """Open what the shell has closed (2>&-): the next file to be opened would get its number, and our words."""
+    """Open descriptors that the shell closed (2>&-): else the next file would get the number, and our messages."""
     closed = set()
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             closed.add(descriptor)
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # open() takes the lowest free number
     return closed
 
 
 def _as_bytes_or_question_mark(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Write the bytes of a name as they are, and ? for a sign that the terminal's encoding does not have."""
+    """Encode surrogate escapes as their bytes, and any other character that the encoding lacks as `?`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

@@ -49,15 +49,15 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--json",), help="print the job's number and run directory as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )
-# What would contradict the resources, or belongs to the start inside of the job.
+# Options that would contradict the resources, or that belong to the start inside of the job.
 _NOT_FROM_RUN = frozenset(
     {"nnodes", "nproc_per_node", "share_devices", "dry_run", "json", "help", "global_batch", "run_dir", "node_rank",
      "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank", "time", "cpus_per_task",
      "debug"}
 )  # fmt: skip
-# What a plain script can keep of `echelon run`: where it stands, it says the same in its own words.
+# Options of `echelon run` that a plain script can express.
 _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})
-_OFF_IN_PLAIN = ("scale", "off")  # said of a script that is not to be scaled
+_OFF_IN_PLAIN = ("scale", "off")  # accepted only for a script that is not scaled
 FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
 OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
 HELP = Help(
@@ -71,7 +71,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Submit a job, or print what would be submitted."""
+    """Submit a job; with --dry-run, print what would be submitted."""
     scanned = scan(arguments, OPTIONS, command="submit")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
-    """Give the script to Slurm, and wait for its end where that was asked for; return the exit code."""
+    """Submit the script, and wait for its end if asked; return the exit code."""
     from echelon.launch import submit
     from echelon.slurm import queue
 
@@ -128,7 +128,7 @@ def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
 
 
 def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> Wish:
-    """Return what is asked for; where a launcher's line stands after `--`, it says how many ranks there are."""
+    """Return the wish that the options describe; a launcher's line after `--` gives the number of ranks."""
     from echelon.launch.submit import Wish
 
     for_run, line = with_launcher(_for_run(scanned))
@@ -151,7 +151,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         made_by=made_by,
         job_name=values.get("job_name", ""),
         after=values.get("after", ""),
-        min_nodes=_min_nodes(values, line) or job.min_nodes,  # a launcher's line may have MIN:MAX
+        min_nodes=_min_nodes(values, line) or job.min_nodes,  # a launcher's line may give MIN:MAX
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
         is_dry=is_plain and "dry_run" in values,
@@ -159,7 +159,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
 
 
 def _machine(values: Mapping[str, str], host: Host) -> Machine:
-    """Return the machine to submit on; learn an unknown machine if the user wants that."""
+    """Return the machine to submit on; learn an unknown machine if the user agrees."""
     try:
         return read_machine(values, host)[0]
     except UsageError as error:
@@ -174,7 +174,7 @@ def _machine(values: Mapping[str, str], host: Host) -> Machine:
 
 
 def _wants_to_learn() -> bool:
-    """Ask a person; where nobody sits at a terminal, the answer is no."""
+    """Ask a person; without a terminal the answer is no."""
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False
     sys.stderr.write("echelon: echelon does not know this cluster. Learn it from its Slurm now, and continue? [Y/n] ")
@@ -184,7 +184,7 @@ def _wants_to_learn() -> bool:
 
 
 def _refuse_booking(booking: Booking, wish: Wish) -> None:
-    """Raise UsageError for what only the booking shows."""
+    """Raise UsageError for mistakes that only the booking shows."""
     from echelon.launch.launchers.booked import refuse_nodes_of_horovodrun
     from echelon.plan.book import refuse_missing_account
 
@@ -198,7 +198,7 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
 
 
 def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
-    """Return with how few nodes the job may go on; 0: with all alone."""
+    """Return the least number of nodes with which the job may continue; 0: all nodes are needed."""
     text = values.get("min_nodes", "0")
     if "min_nodes" in values and not digits.whole(text):
         raise UsageError(f"--min-nodes {text or repr('')}: give a number of at least 1", hint="--min-nodes 1")
@@ -214,14 +214,14 @@ def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
 
 
 def _for_run(scanned: Scanned) -> Scanned:
-    """Return the part of the command line that `echelon run` reads."""
+    """Return the options that `echelon run` reads inside of the job."""
     keys = {option.key for option in FROM_RUN} | {"global_batch"}
     values = {key: found for key, found in scanned.values.items() if key in keys}
     return Scanned(values=values, rest=scanned.rest, is_program=scanned.is_program)
 
 
 def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
-    """Return --gpus and --nodes with the numbers of a launcher's line in them; what is no number is refused later."""
+    """Return --gpus and --nodes, merged with the launcher's numbers; an invalid number is refused later."""
     from echelon.launch.launchers import booked
 
     said = {key: digits.whole(values.get(key, "")) for key in ("gpus", "nodes")}
@@ -232,7 +232,7 @@ def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
 
 
 def _refuse_what_only_a_launcher_sets(line: Line) -> None:
-    """A plain script starts torchrun or one task for each rank; what another launcher would tell them gets lost."""
+    """Refuse a launcher's settings that a plain script would lose: it starts torchrun, or one task for each rank."""
     lost = [
         *(["the program that starts the ranks of MPI"] if line.mpi is not None else []),
         *([f"{line.rank_argument}K for each rank"] if line.rank_argument else []),
@@ -249,7 +249,7 @@ def _refuse_what_only_a_launcher_sets(line: Line) -> None:
 
 
 def _run_words(scanned: Scanned) -> tuple[str, ...]:
-    """Return the options and the script as they stand after `echelon run` in the job."""
+    """Return the options and the script as words after `echelon run` in the job."""
     words: list[str] = []
     for option in FROM_RUN:
         for value in scanned.values.get(option.key, ()):

@@ -1,4 +1,4 @@
-"""What commands say to the person, beside their data."""
+"""Print messages for the person, apart from a command's data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from echelon.errors import EchelonError
 from echelon.host import terminal
 
 MOST_SIGNS = 2000
-"""Of a message, however long the values are that it shows."""
+"""The longest message, however long its values are."""
 LONGEST_WORD, LONGEST_PATH = 300, 4096
-"""A longer value is shortened; a repair is pasted, so that its paths stay whole."""
+"""Longer words are shortened; a repair is pasted, so its paths stay whole up to the second number."""
 
 
 def one_line(text: str, *, longest: int = LONGEST_WORD) -> str:
-    """Return a text without line ends, codes for terminals and endless words."""
+    """Return a text as one line without terminal codes; shorten very long words."""
     shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
     shown = re.sub(rf"""[^\s:,;'"]{{{longest + 1},}}""", _shortened, shown)
     most = max(MOST_SIGNS, longest + MOST_SIGNS // 2)
@@ -29,12 +29,12 @@ def _shortened(word: re.Match[str]) -> str:
 
 
 def say(text: str) -> None:
-    """Talk to the person: on standard error."""
+    """Print to standard error."""
     print(terminal.for_person(f"echelon: {one_line(text)}", sys.stderr), file=sys.stderr)
 
 
 def say_error(error: EchelonError) -> None:
-    """Say what is wrong, and how to repair it: the repair is not wrapped, so that it can be pasted."""
+    """Print an error with its repair; the repair is not wrapped, so that it can be pasted."""
     with_colour = terminal.has_colour(sys.stderr, os.environ)
     text = terminal.for_person(f"echelon: error: {one_line(error.message)}", sys.stderr)
     head = terminal.paint("error:", "error", with_colour=with_colour)
@@ -47,8 +47,8 @@ def say_error(error: EchelonError) -> None:
 
 
 def _shown_details(details: str) -> str:
-    """Return lines of facts, which break between words; an excerpt with a caret below it stays as it is."""
-    # one sign for one, so that a caret stays below its column
+    """Wrap lines of facts between words; leave an excerpt with a caret line unwrapped."""
+    # each character becomes one character, so that a caret stays in its column
     shown = "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in details.rstrip("\n"))
     if re.search(r"^\s*\^+\s*$", shown, re.MULTILINE):
         return shown
@@ -56,10 +56,10 @@ def _shown_details(details: str) -> str:
 
 
 def print_help(text: str) -> None:
-    """Print a help, no wider than the terminal."""
+    """Print a help text, no wider than the terminal."""
     print(terminal.wrapped(text, width=terminal.columns() - 1), end="")
 
 
 def print_table(text: str) -> None:
-    """Print data for a person: on a terminal no wider than that, elsewhere line by line as it is."""
+    """Print a table: on a terminal wrapped to its width, elsewhere line by line."""
     print(terminal.for_person(text, sys.stdout), end="" if text.endswith("\n") else "\n")

@@ -1,4 +1,4 @@
-"""`echelon topology`: what this node is made of, as a table, as data and as a picture."""
+"""`echelon topology`: show this node's hardware as a table, as data and as a picture."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNKNOWN = "?"
 
 
 def main(arguments: list[str]) -> int:
-    """Print this node's topology, or that of a copied tree."""
+    """Print the topology of this node, or of a copied sysfs tree."""
     scanned = scan_all(arguments, OPTIONS, command="topology")
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
@@ -135,7 +135,7 @@ def _domains(node: Node) -> list[str]:
         cpus = [cpu.number for cpu in node.cpus if cpu.numa == number]
         memory = node.numa_memory_bytes.get(number, 0)
         if not cpus and not memory:
-            continue  # a GH200 sets many aside for parts of its GPU's memory
+            continue  # a GH200 has many such domains for parts of its GPU's memory
         here = [str(device.number) for device in node.devices if device.numa == number]
         allowed = binding.cpu_list(set(cpus) & set(node.allowed))
         rows.append(
@@ -191,27 +191,27 @@ def _matrix(node: Node) -> list[str]:
     return [*columns(["", *(str(device.number) for device in node.devices)], rows), *legend]
 
 
-def relation(node: Node, one: Device, other: Device) -> str:
-    """Return how two devices reach each other, in the letters of the vendors' own tools."""
-    if one.number == other.number:
+def relation(node: Node, device: Device, other: Device) -> str:
+    """Return the connection of two devices in the abbreviations of the vendors' own tools."""
+    if device.number == other.number:
         return "X"
     direct = {frozenset(link[:2]): link for link in node.device_links}
-    link = direct.get(frozenset((one.number, other.number)))
+    link = direct.get(frozenset((device.number, other.number)))
     if link:
         return f"{'XG' if link[2] == 'xgmi' else 'NV'}{link[3] or ''}"
-    if one.vendor == "amd" and _is_reached(one.number, other.number, direct):
+    if device.vendor == "amd" and _is_reached(device.number, other.number, direct):
         return "XG*"
-    return _over_pci(one, other)
+    return _over_pci(device, other)
 
 
-def _over_pci(one: Device, other: Device) -> str:
-    shared = os.path.commonpath([one.pci_path, other.pci_path]) if one.pci_path and other.pci_path else ""
+def _over_pci(device: Device, other: Device) -> str:
+    shared = os.path.commonpath([device.pci_path, other.pci_path]) if device.pci_path and other.pci_path else ""
     if shared:
-        # pci0000:00/0000:00:01.1/0000:01:00.0: below the root complex stands its port, below that a switch
+        # pci0000:00/0000:00:01.1/0000:01:00.0: the root complex, its port, then a switch
         return "PIX" if "/" in shared else "PHB"
-    if one.numa < 0 or other.numa < 0:
+    if device.numa < 0 or other.numa < 0:
         return UNKNOWN
-    return "NODE" if one.numa == other.numa else "SYS"
+    return "NODE" if device.numa == other.numa else "SYS"
 
 
 def _is_reached(start: int, end: int, links: Iterable[frozenset[int]]) -> bool:
@@ -222,7 +222,7 @@ def _is_reached(start: int, end: int, links: Iterable[frozenset[int]]) -> bool:
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows under a head, in columns as wide as what they hold."""
+    """Align rows under a head; each column is as wide as its widest cell."""
     widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
     return [
         "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]

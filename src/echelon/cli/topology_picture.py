@@ -1,4 +1,4 @@
-"""A node as a picture: sockets, NUMA domains and their cores, the devices at their domain, NICs and links."""
+"""Draw a node as a picture: sockets, NUMA domains with cores, devices, NICs and links."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INK, SOFT, LINE, PAPER, GREY, PANEL = "#1f2733", "#5d6878", "#c4ccd8", "#ffffff"
 CELL, GAP, CACHE_GAP = 13, 3, 10
 CARD_WIDTH, CARD_HEIGHT, CARD_GAP = 118, 66, 12
 PAD, TITLE = 14, 24
-TOP = 84  # where the sockets begin
-LONGEST = 17  # letters on a card
+TOP = 84  # the top of the sockets
+LONGEST = 17  # characters on a card
 NOT_KNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A NUMA domain with all that stands at it."""
+    """A NUMA domain with its cores, caches, devices and NICs."""
 
     number: int
     socket: int
@@ -41,7 +41,7 @@ class Column:
 
     @property
     def rows(self) -> list[list[list[Cpu]]]:
-        """The caches in rows of equally many that fit into the width."""
+        """The caches in rows of equal length that fit into the width."""
         widest = max(_cache_size(cache)[0] for cache in self.caches) + CACHE_GAP
         most = max(1, (self.width - 2 * PAD + CACHE_GAP) // widest)
         num_rows = -(-len(self.caches) // most)
@@ -95,16 +95,16 @@ def svg(node: Node) -> str:
 
 
 def _columns(node: Node) -> list[Column]:
-    """Return the domains that have cores, by socket; a domain without any is a note at the nearest one."""
+    """Return the domains with cores, by socket; a domain without cores becomes a note at the nearest domain."""
     numbers = sorted({cpu.numa for cpu in node.cpus}) or [NOT_KNOWN]
     homes = {device.number: _home(node, device.numa, numbers) for device in node.devices}
-    found = []
+    columns = []
     for number in numbers:
         mine = [cpu for cpu in node.cpus if cpu.numa == number and cpu.number == cpu.core]
         caches: dict[int, list[Cpu]] = {}
         for cpu in mine:
             caches.setdefault(cpu.cache, []).append(cpu)
-        found.append(
+        columns.append(
             Column(
                 number=number,
                 socket=min((cpu.socket for cpu in mine), default=0),
@@ -119,18 +119,18 @@ def _columns(node: Node) -> list[Column]:
                 ],
             )
         )
-    return sorted(found, key=lambda column: (column.socket, column.number))
+    return sorted(columns, key=lambda column: (column.socket, column.number))
 
 
 def _cores(cpus: list[Cpu]) -> str:
-    """Return the cores as a list; where siblings are numbered side by side the hardware threads, which is shorter."""
+    """Return the cores as a list; use hardware threads where that is shorter, as with adjacent siblings."""
     cores = f"cores {binding.cpu_list(cpu.core for cpu in cpus) or 'none'}"
     threads = f"hardware threads {binding.cpu_list(cpu.number for cpu in cpus)}"
     return min(cores, threads, key=len)
 
 
 def _home(node: Node, domain: int, numbers: list[int]) -> int:
-    """Return the domain with cores at which something of this domain is drawn."""
+    """Return the domain with cores at which this domain's devices are drawn."""
     if domain in numbers:
         return domain
     return min(numbers, key=lambda number: (near.between(node, number, domain) or 256, number))
@@ -161,7 +161,7 @@ def _domain(column: Column, x: float, y: float, height: float, owners: dict[int,
 
 
 def _cells(cache: list[Cpu], x: float, y: float, owners: dict[int, int], allowed: set[int]) -> list[str]:
-    """Draw the cores under one cache, each in the colour of the device whose rank gets it."""
+    """Draw the cores under one cache, each in the colour of the device of its rank."""
     parts = []
     across = _across(len(cache))
     for index, cpu in enumerate(cache):
@@ -174,7 +174,7 @@ def _cells(cache: list[Cpu], x: float, y: float, owners: dict[int, int], allowed
 
 
 def _cards(node: Node, column: Column, x: float, bottom: float, y: float, centres: dict[int, float]) -> list[str]:
-    """Draw the devices of a domain below it, those on one chip with a frame around them."""
+    """Draw the devices of a domain below it, with a frame around devices on one chip."""
     parts: list[str] = []
     left = x + (column.width - len(column.devices) * (CARD_WIDTH + CARD_GAP) + CARD_GAP) / 2
     lefts = {}
@@ -203,7 +203,7 @@ def _card(node: Node, device: Device, x: float, y: float) -> list[str]:
     nic = binding.nearest_nic(node, device)
     model = device.model.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ") or device.vendor
     memory = f" {size(device.memory_bytes)}" if device.memory_bytes else ""
-    memory = memory if len(model + memory) <= LONGEST else ""  # the model's name mostly says it
+    memory = memory if len(model + memory) <= LONGEST else ""  # most model names include the memory
     parts += _text(x + 15, y + 18, f"device {device.number}", 13, ink, bold=True)
     parts += _text(x + 15, y + 35, _short(f"{model}{memory}", LONGEST), 11, SOFT)
     last = f"→ {nic.name}" if nic else ""
@@ -216,7 +216,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _links(node: Node, centres: dict[int, float], y: float) -> tuple[list[str], float]:
-    """Draw the links below the devices; where all reach all alike, as one bar. Return the room that they take too."""
+    """Draw the links below the devices, and return their height too; equal links between all devices become one bar."""
     links = [link for link in node.device_links if link[0] in centres and link[1] in centres]
     if not links:
         return [], 0.0
@@ -232,8 +232,8 @@ def _links(node: Node, centres: dict[int, float], y: float) -> tuple[list[str], 
         ), 46.0
     spans = [abs(centres[one] - centres[other]) for one, other, _, _ in links]
     parts: list[str] = []
-    for (one, other, _, count), span in sorted(zip(links, spans, strict=True), key=lambda pair: -pair[1]):
-        low, high = sorted((centres[one], centres[other]))
+    for (first, second, _, count), span in sorted(zip(links, spans, strict=True), key=lambda pair: -pair[1]):
+        low, high = sorted((centres[first], centres[second]))
         dip = y + _depth(span) * 4 / 3
         shift = 5.0 * (1 if low < high else 0)
         path = f"M{low + shift:g} {y:g}C{low + shift:g} {dip:g} {high - shift:g} {dip:g} {high - shift:g} {y:g}"

@@ -1,1 +1,1 @@
-"""Which rank am I: what launchers say of a process, and what every framework wants to read."""
+"""Which rank this process is: read launchers' variables, and set every framework's."""

@@ -1,4 +1,4 @@
-"""`echelon exec`: take the place among the ranks that the launcher gave, then become the program."""
+"""`echelon exec`: set the rank variables of every framework, then become the program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = (
     ),
     (("-h", "--help"), "", "show this"),
 )
-"""The names of each option, what its value is called, and what it means: `echelon.cli` makes its rows of them."""
+"""The names of each option, the name of its value, and its meaning: `echelon.cli` makes its rows of them."""
 AFTER = (
     "What is set already stays: MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS. Only RANK, WORLD_SIZE and their like are set"
     " anew where they contradict the launcher."
@@ -43,11 +43,11 @@ _NAMES = tuple(name for names, _, _ in OPTIONS for name in names)
 
 
 class UsageError(WrongEnvironmentError):
-    """Say what is wrong with the command line, or with the program that it names."""
+    """A mistake in the command line, or in the program that it names."""
 
 
 class Order(NamedTuple):
-    """Hold what the command line asks for."""
+    """The content of the command line."""
 
     visible: str
     program: list[str]
@@ -63,7 +63,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Become the program of the command line; raise WrongEnvironmentError where that is not possible."""
+    """Become the program of the command line; raise WrongEnvironmentError if that fails."""
     order = read(argv)
     surrounding = surroundings.find(environ)
     place = surrounding.place(environ)
@@ -73,7 +73,7 @@ def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 def read(argv: Sequence[str]) -> Order:
-    """Return what the command line asks for; options end at the program's name."""
+    """Parse the command line; options end at the program's name."""
     words = list(argv)
     visible = "all"
     while words and words[0].startswith("-"):
@@ -96,7 +96,7 @@ def read(argv: Sequence[str]) -> Order:
 
 
 def help_text() -> str:
-    """Return the help as it is where nothing else of echelon is at hand: inside of node.pyz."""
+    """Return the help as it is without the rest of echelon, inside of node.pyz."""
     import textwrap
 
     lines = [f"usage: echelon exec {USAGE}", "", textwrap.fill(ABOUT, 88), "", "options:"]
@@ -107,7 +107,7 @@ def help_text() -> str:
 
 
 def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: str = "/") -> dict[str, str]:
-    """Return the environment of the rank that the launcher's variables speak of."""
+    """Return the environment of the rank that the launcher's variables describe."""
     surrounding = surroundings.find(environ)
     place = surrounding.place(environ)
     variables = frameworks.rank_variables(place, run_id=surrounding.run_id(environ))
@@ -120,7 +120,7 @@ def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: 
     if visible == "own":
         changes = devices.only(environ, place.local_rank, root)
     elif place.local_world_size > 1 and place.local_rank and len(devices.visible(environ, root)) == 1:
-        # Slurm gave each task a device of its own: its number is 0, and any other one is an invalid device.
+        # Slurm gave each task its own device, which has number 0; any other number is an invalid device.
         changes = {**devices.first_device(place.local_rank)}
     else:
         changes = {}
@@ -129,7 +129,7 @@ def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: 
 
 
 def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
-    """Return the cores of this rank, whether it is bound to them or shares them with its neighbours."""
+    """Return the cores of this rank, whether it is bound to them or shares the node's cores with other ranks."""
     mine = threads.num_cores(root)
     on_node = environ.get("SLURM_CPUS_ON_NODE", "")
     shared = digits.whole(on_node) or os.cpu_count() or mine
@@ -137,7 +137,7 @@ def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
 
 
 def _warn(environ: Mapping[str, str], place: Place, surrounding: surroundings.Surrounding) -> None:
-    """Name the variables of an older world that are set anew, once for all ranks."""
+    """Warn on rank 0 about rank variables of an older world, which are replaced."""
     actual = {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
     wrong = [name for name in actual if environ.get(name, actual[name]) != actual[name]]
     if wrong:
@@ -152,7 +152,7 @@ def _warn(environ: Mapping[str, str], place: Place, surrounding: surroundings.Su
 def _become(program: list[str], environment: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python ignores these two at its start, and the program would inherit that: `… | head` never ended.
+    # Python ignores these two signals, and the program would inherit that: `… | head` would never end.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
@@ -162,7 +162,7 @@ def _become(program: list[str], environment: Mapping[str, str]) -> NoReturn:
 
 
 def _refused(program: list[str], environment: Mapping[str, str], error: OSError) -> UsageError:
-    """Return why the program cannot be started."""
+    """Return the error that says why the program cannot be started."""
     name = program[0]
     path = _find(name, environment)
     if not path:
@@ -189,11 +189,11 @@ def _refused(program: list[str], environment: Mapping[str, str], error: OSError)
 
 
 def _find(name: str, environment: Mapping[str, str]) -> str:
-    """Return the first file that the name may mean, executable ones first."""
+    """Return the first file that the name may mean; executable files come first."""
     folders = [""] if os.sep in name else os.get_exec_path(environment)
-    found = [path for path in (os.path.join(folder, name) for folder in folders) if os.path.exists(path)]
-    runnable = [path for path in found if os.access(path, os.X_OK) and not os.path.isdir(path)]
-    return (runnable or found or [""])[0]
+    paths = [path for path in (os.path.join(folder, name) for folder in folders) if os.path.exists(path)]
+    runnable = [path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)]
+    return (runnable or paths or [""])[0]
 
 
 def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:
@@ -201,7 +201,7 @@ def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:
     if os.path.exists(name):
         interpreter = "python " if name.endswith(".py") else "./"
         return UsageError(f"no folder of PATH has {name}", f"echelon exec {interpreter}{name}")
-    import difflib  # costs 3 ms, and only who mistyped pays it
+    import difflib  # only a mistyped name pays these 3 ms
 
     names = {entry for folder in folders for entry in _entries(folder)}
     near = difflib.get_close_matches(os.path.basename(name), sorted(names), n=3)

@@ -1,4 +1,4 @@
-"""Which devices a process sees, and how it sees one of them only."""
+"""Which devices a process sees, and how to let it see a single one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
 def visible(environ: Mapping[str, str], root: str = "/") -> list[str]:
     """Return the identifiers of the devices that a process with this environment sees, in its order.
 
-    A filter variable is taken at its word where no device files can be seen (a container may hide
-    them); where they can, what is not there is left out, as the drivers do.
+    Without device files (a container may hide them) a filter variable is trusted. With them, missing devices are left
+    out, as the drivers do.
     """
     if _is_nvidia(environ, root):
         return _filtered(environ.get("CUDA_VISIBLE_DEVICES"), _nvidia(root))
     seen = _filtered(environ.get("ROCR_VISIBLE_DEVICES"), _amd(root))
-    # HIP counts in what ROCr leaves over, and reads CUDA's name where its own is not set.
+    # HIP counts among the devices that ROCr leaves, and reads CUDA's variable if its own is not set.
     filter_text = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
     return _filtered(filter_text, seen)
 
 
 def vendor(environ: Mapping[str, str], root: str = "/") -> str:
-    """Return whose devices count here, "amd" or "nvidia"; empty where there are none."""
+    """Return the vendor of the visible devices, "amd" or "nvidia"; empty without devices."""
     if not visible(environ, root):
         return ""
     return "nvidia" if _is_nvidia(environ, root) else "amd"
@@ -39,10 +39,10 @@ def vendor(environ: Mapping[str, str], root: str = "/") -> str:
 def only(
     environ: Mapping[str, str], local_rank: int, root: str = "/", *, may_share: bool = False
 ) -> dict[str, str | None]:
-    """Return the variables by which a rank sees its own device alone; None means to remove one.
+    """Return the variables that show a rank only its own device; None means to remove a variable.
 
-    Where each task was given one device of its own already, that is the one, whatever the local rank. Ranks that may
-    share devices have them in turns.
+    If each task already has a single device, every local rank takes that one. Ranks that may share devices take them in
+    turns.
     """
     devices = visible(environ, root)
     if not devices:
@@ -57,29 +57,29 @@ def only(
     if _is_nvidia(environ, root):
         variables["CUDA_VISIBLE_DEVICES"] = device
     else:
-        # Two filters on top of each other count differently: ROCr's alone is the lowest and holds for all.
+        # Stacked filters count differently: ROCr's is the lowest layer and applies to all.
         variables["ROCR_VISIBLE_DEVICES"] = device
         variables.update(dict.fromkeys(("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")))
     return variables
 
 
 def first_device(local_rank: int) -> dict[str, str]:
-    """Return the variables of a rank that sees one device: its number there is 0."""
+    """Return the variables of a rank that sees a single device: its number is 0."""
     return {"LOCAL_RANK": "0", "JAX_LOCAL_DEVICE_IDS": "0", "ECHELON_LOCAL_RANK": str(local_rank)}
 
 
 def _is_nvidia(environ: Mapping[str, str], root: str) -> bool:
-    """Tell whose filter variables count here."""
+    """Say whether NVIDIA's filter variables apply here."""
     nvidia, amd = bool(_nvidia(root)), bool(_amd(root))
     if nvidia != amd:
         return nvidia
-    # Both: a processor's own graphics is a KFD node beside an NVIDIA card. None: no device file to be seen.
+    # Both: a processor's own graphics is a KFD node beside an NVIDIA card. None: device files are hidden.
     amd_is_meant = "ROCR_VISIBLE_DEVICES" in environ or "HIP_VISIBLE_DEVICES" in environ
     return "CUDA_VISIBLE_DEVICES" in environ or not amd_is_meant
 
 
 def _filtered(text: str | None, seen: list[str]) -> list[str]:
-    """Return what a filter variable leaves of the devices; without any seen, what it names."""
+    """Apply a filter variable to the devices; without known devices, return the ones that it names."""
     if text is None:
         return seen
     chosen: list[str] = []
@@ -89,8 +89,8 @@ def _filtered(text: str | None, seen: list[str]) -> list[str]:
         elif digits.is_number(word) and (not seen or int(word) < len(seen)):
             chosen.append(seen[int(word)] if seen else str(int(word)))
         else:
-            break  # the drivers stop at the first one that is not there; -1 and an empty text are such
-    return chosen if len(set(chosen)) == len(chosen) else []  # CUDA shows none if one is named twice
+            break  # the drivers stop at the first missing device, at -1 and at an empty text
+    return chosen if len(set(chosen)) == len(chosen) else []  # CUDA shows no device if one is named twice
 
 
 def _nvidia(root: str) -> list[str]:
@@ -98,7 +98,7 @@ def _nvidia(root: str) -> list[str]:
     names = [name for name in _names(folder) if name.startswith("nvidia") and digits.is_number(name[6:])]
     count = sum(_is_character_device(os.path.join(folder, name)) for name in names)
     if count == 0:
-        # Before the first use after boot there may be no device files yet, but the driver knows its cards.
+        # Before the first use after boot, device files may be missing, but the driver knows its cards.
         count = len(_names(os.path.join(root, "proc/driver/nvidia/gpus")))
     return [str(index) for index in range(count)]
 
@@ -118,7 +118,7 @@ def _amd(root: str) -> list[str]:
 
 
 def _is_device(node: str) -> bool:
-    """Tell whether a KFD node is a device; one that the cgroup hides reads as empty or not at all."""
+    """Say whether a KFD node is a device; the files of a node that the cgroup hides are empty or unreadable."""
     lines = _text(os.path.join(node, "properties")).splitlines()
     counts = [digits.whole(line.split()[1]) for line in lines if line.startswith("simd_count ")]
     has_number = _text(os.path.join(node, "gpu_id"), missing="unknown").strip() not in ("", "0")

@@ -6,11 +6,11 @@ WrongEnvironmentError
  └─ DeviceError        the device that a rank asks for is not there
 """
 
-_SHOWN = 200  # characters of a list
+_SHOWN = 200  # characters of a list that a message shows
 
 
 class WrongEnvironmentError(ValueError):
-    """Say what is wrong with the environment and how to repair it."""
+    """A problem of the environment, with its repair."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class WrongEnvironmentError(ValueError):
 
 
 class HostlistError(WrongEnvironmentError):
-    """Name the text and the position at which it stops being a list."""
+    """A list of hosts or counts that cannot be read, with the position of the mistake."""
 
     def __init__(self, text: str, position: int, reason: str) -> None:
         shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"
@@ -32,8 +32,8 @@ class HostlistError(WrongEnvironmentError):
 
 
 class SurroundingError(WrongEnvironmentError):
-    """Say which variables of a launcher are missing or disagree."""
+    """Variables of a launcher that are missing or disagree."""
 
 
 class DeviceError(WrongEnvironmentError):
-    """Say which device was asked for and which ones are there."""
+    """A device that was asked for and does not exist, with the devices that do."""

@@ -1,4 +1,4 @@
-"""What each framework reads to know its rank: one function per framework."""
+"""The variables from which each framework learns its rank: one function for each framework."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
     from .place import Place
 
-# One string of an environment may not exceed 128 KiB (MAX_ARG_STRLEN in Linux); exec would refuse them all.
+# Linux limits one string of an environment to 128 KiB (MAX_ARG_STRLEN); exec would refuse a longer one.
 _TF_CONFIG_BYTES = 100_000
 
-# Set for the rank, but what the user chose is better: none of these says which rank this is.
+# Defaults for the rank; the user's own values win, because none of these identifies the rank.
 OF_NO_RANK = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-"""A user's own value stays, as under torchrun: it does not tell one rank from another."""
+"""The user's own value stays, as under torchrun: it does not identify a rank."""
 _USERS_CHOICE = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG", OF_NO_RANK)
 
 
 class _Start(NamedTuple):
-    """Hold the place of a rank and what is said of its run."""
+    """The place of a rank, and facts of its run."""
 
     place: Place
     run_id: str
@@ -40,8 +40,8 @@ def rank_variables(
 ) -> dict[str, str]:
     """Return the variables by which every framework finds its rank.
 
-    `workers` are the `host:port` of all ranks in order; TensorFlow needs them, and without them it
-    gets no TF_CONFIG. `error_file` is where `torch.distributed.elastic.errors.record` writes to.
+    `workers` are the `host:port` of all ranks in order; without them TensorFlow gets no TF_CONFIG. `error_file` is the
+    path to which `torch.distributed.elastic.errors.record` writes.
     """
     if workers and len(workers) != place.world_size:
         raise ValueError(f"{len(workers)} worker addresses are given for {place.world_size} ranks")
@@ -53,14 +53,14 @@ def rank_variables(
 
 
 def merged(environ: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with a rank's variables in it, and the user's own choices kept."""
+    """Return an environment with a rank's variables merged in; the user's own choices stay."""
     environment = {**environ, **variables}
     environment.update((name, environ[name]) for name in _USERS_CHOICE if name in environ)
     return environment
 
 
 def _torch(start: _Start) -> dict[str, str]:
-    # The keys of torch 2.13's LocalElasticAgent._start_workers; TorchTitan and DDP scripts read these.
+    # The names that torch 2.13's LocalElasticAgent._start_workers sets; TorchTitan and DDP scripts read these.
     place = start.place
     return {
         "RANK": str(place.rank),
@@ -77,7 +77,7 @@ def _torch(start: _Start) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(start.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(start.max_restarts),
         "TORCHELASTIC_RUN_ID": start.run_id,
-        # Rank 0 serves a store of its own, on a port of this attempt; True would make it a client of nobody.
+        # Rank 0 serves its own store, on a port of this attempt; True would make it a client without a server.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCHELASTIC_ERROR_FILE": start.error_file,
@@ -100,7 +100,7 @@ def _deepspeed(start: _Start) -> dict[str, str]:
 
 
 def _horovod(start: _Start) -> dict[str, str]:
-    # Who the rank is; where they meet is said only to scripts that import Horovod, by horovod_variables.
+    # These give the rank; only scripts that import Horovod get a meeting point, from horovod_variables.
     place = start.place
     return {
         "HOROVOD_RANK": str(place.rank),
@@ -115,18 +115,18 @@ def _horovod(start: _Start) -> dict[str, str]:
 def horovod_variables(
     environ: Mapping[str, str], place: Place, *, node: str, port: int, token: str, interface: str
 ) -> dict[str, str]:
-    """Return where Horovod's ranks meet, as horovodrun would say it; the user's own choices stay.
+    """Return the meeting point of Horovod's ranks, in horovodrun's variables; the user's own choices stay.
 
-    `port` is that of the store on rank 0's node, which answers those who say `token`; `interface` is the one by which
-    this node reaches the others.
+    `port` is the port of the store on rank 0's node, which accepts callers with `token`; `interface` is the network
+    interface by which this node reaches the others.
     """
     choices = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface}
     return {
-        # Horovod appends ":PORT/SCOPE/KEY" to this, so that the port stands twice (horovod/common/gloo/http_store.cc)
+        # Horovod appends ":PORT/SCOPE/KEY", so the address holds the port twice (horovod/common/gloo/http_store.cc)
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{place.master_addr}:{port}/{token}",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
-        # ranks that say the same share a node, so two agents on one machine must not
+        # ranks with equal host names share a node; two agents on one machine need different names
         "HOROVOD_HOSTNAME": f"{node}.{place.node_rank}",
         **{name: environ.get(name, value) for name, value in choices.items() if environ.get(name, value)},
     }
@@ -135,7 +135,7 @@ def horovod_variables(
 def _tensorflow(start: _Start) -> dict[str, str]:
     if not start.workers:
         return {}
-    import json  # only who has workers to name comes here, and it has json already
+    import json  # only callers with workers reach this line, and they have loaded json already
 
     config = {
         "cluster": {"worker": list(start.workers)},
@@ -146,7 +146,7 @@ def _tensorflow(start: _Start) -> dict[str, str]:
 
 
 def _jax(start: _Start) -> dict[str, str]:
-    # jax.distributed.initialize reads the address and the local devices; scripts read the two numbers.
+    # jax.distributed.initialize reads the address and the local devices; scripts read the two counts.
     place = start.place
     variables = {
         "JAX_COORDINATOR_ADDRESS": start.workers[0] if start.workers else _beside_master(place),
@@ -154,17 +154,17 @@ def _jax(start: _Start) -> dict[str, str]:
         "JAX_PROCESS_ID": str(place.rank),
     }
     if place.local_world_size > 1:
-        # One rank per device; a rank alone on its node drives all devices, which is JAX's own way.
+        # One rank per device; JAX lets a rank that is alone on its node use all devices.
         variables["JAX_LOCAL_DEVICE_IDS"] = str(place.local_rank)
     return variables
 
 
 def _beside_master(place: Place) -> str:
-    """Return an address of rank 0 that torch's store, should the script use both, does not listen on."""
+    """Return an address on rank 0's host beside torch's store, in case the script uses both."""
     host = f"[{place.master_addr}]" if ":" in place.master_addr else place.master_addr
     return f"{host}:{place.master_port + (1 if place.master_port < 65535 else -1)}"
 
 
-# Accelerate, Transformers and Composer need nothing further: their state is read from torch's names.
-# MPI's and PMI's names are not among them: who sets those must also serve them.
+# Accelerate, Transformers and Composer need no variables of their own: they read torch's.
+# MPI's and PMI's names are missing: a launcher that sets them must also serve them.
 _FRAMEWORKS = (_torch, _lightning, _deepspeed, _horovod, _tensorflow, _jax)

@@ -11,7 +11,7 @@ from .errors import HostlistError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SEPARATORS = ", \t\n"  # the ones that Slurm's own hostlist_create splits at
+_SEPARATORS = ", \t\n"  # the separators of Slurm's own hostlist_create
 MOST_NODES = 1 << 18  # the largest machines have ten thousand nodes; each name costs memory
 _TOO_MANY = f"there are more than {MOST_NODES} nodes"
 
@@ -28,7 +28,7 @@ def expand(text: str) -> list[str]:
 
 
 def first(text: str) -> str:
-    """Return the first node name of a list without writing out the others."""
+    """Return the first node name of a list without expanding the list."""
     spans = _items(text)
     if not spans:
         raise HostlistError(text, 0, "there is no node")
@@ -92,8 +92,8 @@ def compress_counts(counts: Sequence[int]) -> str:
 
 
 def _products(pieces: list[list[str]], last_bracket: int) -> list[str]:
-    """Return all names that the pieces give, in Slurm's order."""
-    # a[0-1]b[0-1]c[0-1] is a0b0c0 a0b0c1 a1b0c0 a1b0c1 a0b1c0 …: the last runs fastest, then the first.
+    """Return all names that the pieces produce, in Slurm's order."""
+    # a[0-1]b[0-1]c[0-1] is a0b0c0 a0b0c1 a1b0c0 a1b0c1 a0b1c0 …: the last piece varies fastest, then the first.
     names = [""]
     for index, alternatives in enumerate(pieces):
         if index < last_bracket:
@@ -104,7 +104,7 @@ def _products(pieces: list[list[str]], last_bracket: int) -> list[str]:
 
 
 def _items(text: str) -> list[tuple[int, int]]:
-    """Return the spans between separators that stand outside of brackets."""
+    """Yield the spans between separators outside of brackets."""
     spans: list[tuple[int, int]] = []
     start, opened = 0, -1
     for position, char in enumerate(text):
@@ -126,7 +126,7 @@ def _items(text: str) -> list[tuple[int, int]]:
 
 
 def _alternatives(text: str, start: int, end: int, limit: int | None = None) -> list[list[str]]:
-    """Return what may stand at each piece of one item: one literal, or the numbers of a bracket."""
+    """Return the alternatives for each piece of an item: a literal, or the numbers of a bracket."""
     pieces: list[list[str]] = []
     while start < end:
         opening = text.find("[", start, end)
@@ -142,7 +142,7 @@ def _alternatives(text: str, start: int, end: int, limit: int | None = None) -> 
 
 
 def _numbers(text: str, start: int, end: int, limit: int | None) -> list[str]:
-    """Return the numbers between two brackets, padded like the lower end of their range."""
+    """Return the numbers of a bracket, padded like the lower end of each range."""
     numbers: list[str] = []
     for word in text[start:end].split(","):
         low, dash, high = word.partition("-")

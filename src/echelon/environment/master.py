@@ -1,4 +1,4 @@
-"""Where rank 0 is found: the address and the port that all ranks agree on without talking."""
+"""Find the address and the port of rank 0: all ranks derive the same values without communication."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 ONE_NODE = "127.0.0.1"
 
-# Linux gives outgoing connections the ports 32768-60999: nothing connects away a port below them.
+# Linux gives outgoing connections the ports 32768-60999: a lower port is never taken by one.
 _FIRST_PORT = 20000
 _NUM_PORTS = 10000
 
 
 def port(environ: Mapping[str, str], job: int, step: int = 0) -> int:
-    """Return the user's MASTER_PORT, or one that every rank of a job and step derives alike."""
+    """Return the user's MASTER_PORT, or a port that every rank of a job and step derives alike."""
     text = environ.get("MASTER_PORT", "")
     if not text:
-        # Even numbers only, so that the port above stays free for a second server of rank 0.
+        # Even numbers only, so that the next port stays free for a second server of rank 0.
         return _FIRST_PORT + 2 * ((job + 1009 * step) % (_NUM_PORTS // 2))
     if not 0 < digits.whole(text) < 65536:
         raise SurroundingError(
@@ -33,7 +33,7 @@ def port(environ: Mapping[str, str], job: int, step: int = 0) -> int:
 
 
 def number_of(text: str) -> int:
-    """Turn the name of a job into a number that is the same in every process."""
+    """Hash the name of a job to a number that is equal in every process."""
     number = 0xCBF29CE484222325  # FNV-1a; Python's own hash differs from process to process
     for byte in text.encode("utf-8", "surrogateescape"):
         number = ((number ^ byte) * 0x100000001B3) % (1 << 64)
@@ -41,16 +41,16 @@ def number_of(text: str) -> int:
 
 
 def is_here(host: str) -> bool:
-    """Tell whether a host name or address belongs to the node that this process runs on."""
+    """Say whether a host name or address belongs to this node."""
     if host.split(".")[0] == os.uname().nodename.split(".")[0]:
         return True
-    import socket  # only rank 0 of an MPI job over several nodes comes here
+    import socket  # only rank 0 of an MPI job over several nodes reaches this line
 
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        address_infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in address_infos:
         with socket.socket(family, kind, protocol) as probe:
             try:
                 probe.bind(address)

@@ -1,4 +1,4 @@
-"""Which rank an agent has that mpirun, mpiexec or horovodrun started in place of the program."""
+"""Find the rank of an agent that mpirun, mpiexec or horovodrun started instead of the program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def mpi_task(environ: Mapping[str, str]) -> AgentTask:
-    """Return the place of this agent among all; raise SurroundingError where its launcher does not say it."""
-    node = environ.get("SLURMD_NODENAME", "")  # of the daemon that Slurm has started on this node
+    """Return the place of this agent among all agents; raise SurroundingError if its launcher does not tell."""
+    node = environ.get("SLURMD_NODENAME", "")  # the daemon that Slurm started on this node
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in environ:
         names = ("HOROVOD_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
         rank, node_rank, local_rank, local_size = (variables.number(environ, name) for name in names)

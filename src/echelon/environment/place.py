@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Hold where a rank stands and where rank 0 is found."""
+    """The place of a rank, and the address of rank 0."""
 
     rank: int
     world_size: int

@@ -1,4 +1,4 @@
-"""Read files that a person has named, without a wait for a pipe's writer, a device, or the end of an endless file."""
+"""Read files that a person names; never wait for a pipe's writer, a device, or an endless file."""
 
 import errno
 import os
@@ -6,21 +6,21 @@ import stat
 from typing import BinaryIO, Union
 
 MOST_BYTES = 16 << 20
-"""Of a file that people write: scripts, host files, settings."""
+"""The largest file that people write: scripts, host files, settings."""
 _PART_BYTES = 1 << 18
-_OPEN_ALREADY = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # as bash names <(command)
+_OPEN_ALREADY = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # bash's names for <(command)
 
 Path = Union[str, "os.PathLike[str]"]
 
 
 def read(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a regular file; raise OSError, whose strerror says why it is not to be read."""
+    """Return the bytes of a regular file; raise OSError, whose strerror says why it cannot be read."""
     with _opened(path) as file:
         return read_stream(file, most_bytes=most_bytes)
 
 
 def first_line(path: Path, *, most_bytes: int = 1 << 16) -> str:
-    """Return the first line of a file, however long the file is; raise OSError as `read` does."""
+    """Return the first line of a file, however long the file is; raise OSError like `read`."""
     with _opened(path) as file:
         return file.readline(most_bytes).decode("utf-8", "replace")
 
@@ -38,9 +38,9 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_stream(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return all that a stream holds; raise OSError where it does not end."""
+    """Return the content of a stream; raise OSError if it is too long."""
     content = bytearray()
-    while part := stream.read(_PART_BYTES):  # read(most_bytes) would take so much memory for the shortest file
+    while part := stream.read(_PART_BYTES):  # read(most_bytes) would allocate that much memory even for a short file
         content += part
         if len(content) > most_bytes:
             raise OSError(errno.EFBIG, f"it is longer than {most_bytes >> 10} KiB")
@@ -48,7 +48,7 @@ def read_stream(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """Return a text in UTF-8; raise OSError, whose strerror says why it is not to be read."""
+    """Return a text in UTF-8; raise OSError, whose strerror says why it cannot be read."""
     content = read(path, most_bytes=most_bytes)
     try:
         return content.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Which of a step's tasks an agent is."""
+"""Find the place of an agent among the tasks of its Slurm step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class AgentTask(NamedTuple):
     node_rank: int
     local_rank: int
     node: str
-    local_world_size: int = 0  # where the launcher itself says how many it has put on this node
+    local_world_size: int = 0  # if the launcher itself states the number on this node
 
 
 def agent_task(environ: Mapping[str, str]) -> AgentTask | None:
-    """Return the place of this task, or None outside of a Slurm step."""
+    """Return the place of this task; None outside of a Slurm step."""
     if "SLURM_PROCID" not in environ:
         return None
     return AgentTask(
@@ -33,10 +33,10 @@ def agent_task(environ: Mapping[str, str]) -> AgentTask | None:
 
 
 def is_slurm_job(environ: Mapping[str, str]) -> bool:
-    """Tell whether the cores and devices here are a Slurm job's own."""
+    """Say whether this process runs in a Slurm job, whose cores and devices are its own."""
     return "SLURM_JOB_ID" in environ
 
 
 def job_id(environ: Mapping[str, str]) -> str:
-    """Return the number of the job; empty outside of one."""
+    """Return the number of the job; empty outside of a job."""
     return environ.get("SLURM_JOB_ID", "")

@@ -1,4 +1,4 @@
-"""What srun would have told a rank, had it started one task per rank instead of one agent per node."""
+"""The variables that srun would set if it started one task per rank instead of one agent per node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def task_variables(environ: Mapping[str, str], place: Place, *, ranks_per_node: Sequence[int] = ()) -> dict[str, str]:
-    """Return Slurm's variables for a rank whose agent is the task that Slurm knows.
+    """Return Slurm's variables for a rank whose agent is Slurm's task.
 
     Without `ranks_per_node` every node has as many ranks as this one.
     """
@@ -39,7 +39,7 @@ def task_variables(environ: Mapping[str, str], place: Place, *, ranks_per_node: 
         "SLURM_GTIDS": ",".join(str(first_rank + local) for local in range(place.local_world_size)),
     }
     if digits.is_number(environ.get("SLURM_CPUS_PER_TASK", "")):
-        # The agent's task has the cores of all ranks of the node; data loaders size themselves by this.
+        # The agent's task has the cores of all ranks of the node; data loaders read their number from this variable.
         cores = int(environ["SLURM_CPUS_PER_TASK"]) // place.local_world_size
         task["SLURM_CPUS_PER_TASK"] = str(max(1, cores))
     return task

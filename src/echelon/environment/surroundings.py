@@ -1,4 +1,4 @@
-"""What started this process, and which rank that makes it: one small class per launcher."""
+"""Find the launcher of this process, and the rank that it gave: one small class for each launcher."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .place import Place
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Step ids from here on name no srun step: batch script 4294967291, salloc's shell 4294967290, extern ...92.
+# Greater step ids name no srun step: batch script 4294967291, salloc's shell 4294967290, extern ...92.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
-# What an MPI library takes for its own identity, should it find it in its environment.
+# Variables that an MPI library takes for its own identity.
 _MPI_IDENTITY = (
     "OMPI_COMM_WORLD_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "PMIX_", "PRTE_", "PMI_", "PMI2_", "PALS_",
     "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_",
@@ -23,7 +23,7 @@ _MPI_IDENTITY = (
 
 
 class Started(NamedTuple):
-    """Hold what every launcher says of a process that it started."""
+    """The facts that every launcher states about a process that it started."""
 
     rank: int
     world_size: int
@@ -32,54 +32,54 @@ class Started(NamedTuple):
 
 
 class Surrounding:
-    """Answer for one kind of launcher whether it started this process, and as which rank."""
+    """One kind of launcher: whether it started this process, and with which rank."""
 
     name = ""
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether this launcher started the process."""
+        """Say whether this launcher started the process."""
         raise NotImplementedError
 
     def started(self, environ: Mapping[str, str]) -> Started:
-        """Return what the launcher says of the process."""
+        """Return the launcher's statements about the process."""
         raise NotImplementedError
 
     def place(self, environ: Mapping[str, str]) -> Place:
-        """Return the place of the process, or say what is missing to know it."""
+        """Return the place of the process; raise SurroundingError if variables are missing."""
         raise NotImplementedError
 
     def run_id(self, environ: Mapping[str, str]) -> str:
-        """Return a name of the run that is the same in all its ranks."""
+        """Return a name of the run that is equal in all its ranks."""
         raise NotImplementedError
 
 
 class Inherited(Surrounding):
-    """Believe RANK and WORLD_SIZE where torchrun, DeepSpeed, Accelerate or echelon itself set them."""
+    """RANK and WORLD_SIZE as torchrun, DeepSpeed, Accelerate or echelon itself set them."""
 
     name = "the environment"
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether RANK and WORLD_SIZE speak of this process and not of an older one."""
+        """Say whether RANK and WORLD_SIZE describe this process, and not one of an older world."""
         if not ("RANK" in environ and "WORLD_SIZE" in environ):
             return False
         task = next((launcher for launcher in _STARTERS if launcher.present(environ)), None)
         return task is None or self._speaks_of(environ, task.started(environ))
 
     def _speaks_of(self, environ: Mapping[str, str], task: Started) -> bool:
-        """Tell whether RANK and WORLD_SIZE were set for this task and not for the batch script."""
-        # A batch script's `export RANK=0 WORLD_SIZE=1` reaches every task alike and must not win here.
+        """Say whether RANK and WORLD_SIZE were set for this task and not for the batch script."""
+        # A batch script's `export RANK=0 WORLD_SIZE=1` reaches every task and must not win here.
         if any(name not in environ for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")):
             return False
         rank, world_size = variables.number(environ, "RANK"), variables.number(environ, "WORLD_SIZE")
         if (rank, world_size) == (task.rank, task.world_size):
             return True
-        # One task per node, and a second launcher that made several ranks out of it.
+        # Slurm started one task per node, and a second launcher made several ranks of it.
         return task.local_world_size == 1 and (
             world_size > task.world_size or (world_size == task.world_size and "TORCHELASTIC_RUN_ID" in environ)
         )
 
     def started(self, environ: Mapping[str, str]) -> Started:
-        """Return what torchrun or DeepSpeed wrote; one node is assumed only where it is certain."""
+        """Return the variables of torchrun or DeepSpeed; assume a single node only where that is certain."""
         rank, world_size = variables.number(environ, "RANK"), variables.number(environ, "WORLD_SIZE")
         if world_size == 1:
             return Started(rank, 1, 0, 1)
@@ -99,7 +99,7 @@ class Inherited(Surrounding):
         return Started(rank, world_size, variables.number(environ, "LOCAL_RANK"), local_world_size)
 
     def place(self, environ: Mapping[str, str]) -> Place:
-        """Return the place that the environment names, completed where it can be."""
+        """Return the place from the variables; derive missing parts where possible."""
         started = self.started(environ)
         node_rank = variables.optional(environ, "GROUP_RANK", "NODE_RANK", "CROSS_RANK")
         num_nodes = variables.optional(environ, "GROUP_WORLD_SIZE", "CROSS_SIZE")
@@ -108,7 +108,7 @@ class Inherited(Surrounding):
         address = environ.get("MASTER_ADDR") or (master.ONE_NODE if num_nodes == 1 else "")
         if not address:
             raise _no_address(self.name, num_nodes)
-        # 29500: what Accelerate, DeepSpeed and torchrun's static rendezvous take without MASTER_PORT.
+        # 29500: the default of Accelerate, DeepSpeed and torchrun's static rendezvous without MASTER_PORT.
         port = master.port(environ, 0) if environ.get("MASTER_PORT") else 29500
         return Place(*started, node_rank, num_nodes, address, port)
 
@@ -118,12 +118,12 @@ class Inherited(Surrounding):
 
 
 class OpenMpi(Surrounding):
-    """Read what mpirun of Open MPI says: 4 and older (ORTE), 5 and newer (PRRTE)."""
+    """mpirun of Open MPI: 4 and older (ORTE), 5 and newer (PRRTE)."""
 
     name = "Open MPI"
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether mpirun set the world of this process; srun leaves that to MPI_Init."""
+        """Say whether mpirun set the world of this process; srun leaves that to MPI_Init."""
         return "OMPI_COMM_WORLD_RANK" in environ and "OMPI_COMM_WORLD_SIZE" in environ
 
     def started(self, environ: Mapping[str, str]) -> Started:
@@ -132,7 +132,7 @@ class OpenMpi(Surrounding):
         return Started(*(variables.number(environ, f"OMPI_COMM_WORLD_{name}") for name in names))
 
     def place(self, environ: Mapping[str, str]) -> Place:
-        """Return the place; rank 0 is looked for where mpirun itself runs."""
+        """Return the place; rank 0 is assumed on the node where mpirun runs."""
         started = self.started(environ)
         node_rank, num_nodes = _filled(started, self.name)
         address = _address(environ, self.name, started, num_nodes, self._launcher_host(environ))
@@ -155,16 +155,16 @@ class OpenMpi(Surrounding):
 
 
 class Mpich(Surrounding):
-    """Read what mpiexec of MPICH, Intel MPI and MVAPICH says (Hydra)."""
+    """mpiexec of MPICH, Intel MPI and MVAPICH (Hydra)."""
 
     name = "mpiexec"
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether Hydra started the process: Slurm's own PMI never sets MPI_LOCALRANKID."""
+        """Say whether Hydra started the process: Slurm's own PMI never sets MPI_LOCALRANKID."""
         return "PMI_RANK" in environ and "PMI_SIZE" in environ and "MPI_LOCALRANKID" in environ
 
     def started(self, environ: Mapping[str, str]) -> Started:
-        """Return what PMI and the launcher's own names for the local ranks say."""
+        """Return the values of PMI, and the launcher's own variables for local ranks."""
         rank, world_size = variables.number(environ, "PMI_RANK"), variables.number(environ, "PMI_SIZE")
         if world_size == 1:
             return Started(rank, 1, 0, 1)
@@ -182,7 +182,7 @@ class Mpich(Surrounding):
         return Started(rank, world_size, local_rank, local_world_size)
 
     def place(self, environ: Mapping[str, str]) -> Place:
-        """Return the place; the first node of a Slurm allocation is where rank 0 is looked for."""
+        """Return the place; rank 0 is assumed on the first node of a Slurm allocation."""
         started = self.started(environ)
         node_rank, num_nodes = _filled(started, self.name)
         nodelist = environ.get("SLURM_JOB_NODELIST", "")
@@ -192,7 +192,7 @@ class Mpich(Surrounding):
         return Place(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
-        """Return the job's name, or the user's number where mpiexec gives none."""
+        """Return the job's name, or the user's number if mpiexec gives no name."""
         for name in ("PALS_APID", "PMI_JOBID", "SLURM_JOB_ID"):
             if environ.get(name):
                 return environ[name]
@@ -200,22 +200,22 @@ class Mpich(Surrounding):
 
 
 class Pmi(Mpich):
-    """Read what anybody else says who speaks PMI: Cray PALS, or a server without a name."""
+    """Any other launcher that speaks PMI: Cray PALS, or an unknown server."""
 
     name = "PMI"
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether any PMI server is there."""
+        """Say whether any PMI server is there."""
         return "PMI_RANK" in environ and "PMI_SIZE" in environ
 
 
 class SlurmStep(Surrounding):
-    """Read what srun says to its tasks; batch scripts have a SLURM_PROCID too, but no numbered step."""
+    """A task of srun; batch scripts have a SLURM_PROCID too, but no numbered step."""
 
     name = "Slurm"
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether this is a task of a numbered step."""
+        """Say whether this is a task of a numbered step."""
         step = _step(environ)
         return "SLURM_PROCID" in environ and digits.whole(step, _FIRST_SPECIAL_STEP) < _FIRST_SPECIAL_STEP
 
@@ -262,7 +262,7 @@ class SlurmStep(Surrounding):
         if not _is_arbitrary(environ):
             names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
             return hostlist.first(environ[variables.present(environ, *names)])
-        # With --distribution=arbitrary Slurm sorts the node list; only the user's order has task 0 first.
+        # With --distribution=arbitrary Slurm sorts the node list; only the user's own order begins with task 0.
         if environ.get("SLURM_ARBITRARY_NODELIST"):
             return hostlist.first(environ["SLURM_ARBITRARY_NODELIST"])
         path = environ.get("SLURM_HOSTFILE", "")
@@ -277,12 +277,12 @@ class SlurmStep(Surrounding):
 
 
 class Alone(Surrounding):
-    """Be the only rank, because nobody started several."""
+    """A process without a launcher: it is the only rank."""
 
     name = "nobody"
 
     def present(self, _environ: Mapping[str, str]) -> bool:
-        """Be there always: this one comes last."""
+        """Return True: this class is the last resort."""
         return True
 
     def started(self, _environ: Mapping[str, str]) -> Started:
@@ -290,7 +290,7 @@ class Alone(Surrounding):
         return Started(0, 1, 0, 1)
 
     def place(self, environ: Mapping[str, str]) -> Place:
-        """Return the only place, with a port that two such processes at once do not share."""
+        """Return the only place, with a port that differs from that of a second such process."""
         address = environ.get("MASTER_ADDR") or master.ONE_NODE
         return Place(0, 1, 0, 1, 0, 1, address, master.port(environ, os.getpid()))
 
@@ -300,21 +300,21 @@ class Alone(Surrounding):
 
 
 # mpirun and mpiexec come before Slurm: inside of an allocation their daemons are Slurm's tasks, and the
-# ranks inherit the SLURM_PROCID of their daemon. Slurm comes before PMI: srun sets PMI_RANK as well, and
+# ranks inherit the SLURM_PROCID of their daemon. Slurm comes before PMI: srun sets PMI_RANK as well, but
 # only Slurm knows the nodes.
 _STARTERS: tuple[Surrounding, ...] = (OpenMpi(), Mpich(), SlurmStep(), Pmi())
 
-# What is already said wins; being alone is what remains.
+# Explicit rank variables win; a process without a launcher comes last.
 ORDER: tuple[Surrounding, ...] = (Inherited(), *_STARTERS, Alone())
 
 
 def find(environ: Mapping[str, str]) -> Surrounding:
-    """Return the first surrounding that recognises itself in the environment."""
+    """Return the first launcher that recognises its own variables in the environment."""
     return next(surrounding for surrounding in ORDER if surrounding.present(environ))
 
 
 def filled_by_mpi(environ: Mapping[str, str]) -> tuple[Started, int]:
-    """Return what mpirun or mpiexec says of this process, and its node's number."""
+    """Return the facts that mpirun or mpiexec states about this process, and its node's number."""
     launcher = next((each for each in (OpenMpi(), Mpich(), Pmi()) if each.present(environ)), None)
     if launcher is None:
         raise SurroundingError(
@@ -339,7 +339,7 @@ def _is_arbitrary(environ: Mapping[str, str]) -> bool:
 
 
 def _filled(started: Started, launcher: str) -> tuple[int, int]:
-    """Return node rank and number of nodes, for launchers that fill node after node and do not say."""
+    """Return node rank and number of nodes for launchers that fill one node after the other without telling."""
     rank, world_size, local_rank, local_world_size = started
     if local_world_size == world_size:
         return 0, 1
@@ -353,7 +353,7 @@ def _filled(started: Started, launcher: str) -> tuple[int, int]:
 
 
 def _address(environ: Mapping[str, str], launcher: str, started: Started, num_nodes: int, candidate: str) -> str:
-    """Return the user's address, or a candidate; rank 0 itself refuses one that is not its own node."""
+    """Return the user's address or the candidate; raise on rank 0 if the candidate is not its own node."""
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]
     if num_nodes == 1:

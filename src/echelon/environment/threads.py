@@ -1,4 +1,4 @@
-"""How many cores a process may use, and how many threads each of several ranks gets of them."""
+"""Count the cores that a process may use, and the threads that each of several ranks gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cores() -> list[int]:
 
 
 def num_cores(root: str = "/") -> int:
-    """Return how many cores' worth of time this process may use: its cores, or its cgroup's quota."""
+    """Return the number of cores that this process may use: its affinity, or its cgroup's quota."""
     return min([len(cores()), *_quotas(root)])
 
 
@@ -27,7 +27,7 @@ def omp_num_threads(num_cores: int, local_world_size: int) -> int:
 
 
 def _quotas(root: str) -> list[int]:
-    """Return the CPU quotas of this process's cgroups, as whole cores and at least one."""
+    """Return the CPU quotas of this process's cgroups in whole cores, at least 1."""
     quotas = []
     for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
         # 0::/user.slice/job_7   (v2)   or   4:cpu,cpuacct:/slurm/uid_1/job_7   (v1)
@@ -41,9 +41,9 @@ def _quotas(root: str) -> list[int]:
 
 
 def _quotas_up(mount: str, path: str, quota: Callable[[str], float]) -> list[float]:
-    """Return the quotas of a cgroup and of all above it: each one limits the process."""
+    """Return the quotas of a cgroup and of its ancestors: each one limits the process."""
     words = [word for word in path.split("/") if word]
-    # Inside of a container the path may not be there: its own cgroup is then the mount, at depth 0.
+    # Inside of a container the path may not exist: its own cgroup is then the mount, at depth 0.
     return [quota(os.path.join(mount, *words[:depth])) for depth in range(len(words) + 1)]
 
 

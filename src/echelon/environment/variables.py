@@ -1,4 +1,4 @@
-"""Read variables that a launcher must have set, and name the one that it did not."""
+"""Read variables that a launcher must have set, and name the missing one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def present(environ: Mapping[str, str], *names: str) -> str:
-    """Return the first of the names that has a value."""
+    """Return the first of the names that has a value in the environment."""
     for name in names:
         if environ.get(name):
             return name
@@ -23,7 +23,7 @@ def present(environ: Mapping[str, str], *names: str) -> str:
 
 
 def number(environ: Mapping[str, str], *names: str) -> int:
-    """Return the first of the variables that has a value, which must be a number."""
+    """Return the first variable with a value as a number; raise if it is missing or is no number."""
     name = present(environ, *names)
     if not digits.is_number(environ[name]):
         raise SurroundingError(f"{name}={environ[name]!r} is not a number", f"unset {name}")
@@ -31,6 +31,6 @@ def number(environ: Mapping[str, str], *names: str) -> int:
 
 
 def optional(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of the variables that has a value as a number, if there is one."""
-    found = [name for name in names if environ.get(name)]
-    return number(environ, found[0]) if found else None
+    """Return the first variable with a value as a number; None if all are missing."""
+    present_names = [name for name in names if environ.get(name)]
+    return number(environ, present_names[0]) if present_names else None

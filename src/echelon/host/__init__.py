@@ -1,4 +1,4 @@
-"""The one door to processes, files and the clock; its recorded fake ships too."""
+"""Access to processes, files and the clock; tests use a recorded host instead."""
 
 from echelon.host.host import Finished, Host, ToolMissing, ToolSlow
 from echelon.host.recorded import RecordedHost

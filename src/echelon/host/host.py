@@ -1,4 +1,4 @@
-"""Processes, files and time of the machine one stands on."""
+"""The processes, files and clock of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import subprocess
 
     Process = subprocess.Popen[bytes]
-    """A program that was started."""
+    """A started program."""
 
 
 class ToolMissing(EchelonError):
@@ -27,7 +27,7 @@ class ToolSlow(EchelonError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How a program ended and what it wrote."""
+    """The exit code and the output of a finished program."""
 
     exit_code: int
     stdout: str
@@ -46,8 +46,8 @@ class Host:
         return time.time()
 
     def ask(self, argv: Sequence[str], *, timeout_seconds: float, environ: Mapping[str, str] | None = None) -> Finished:
-        """Run a program to its end, in this environment or our own; raise ToolMissing or ToolSlow."""
-        import subprocess  # 10 ms that most commands never need
+        """Run a program to its end, in `environ` or our own environment; raise ToolMissing or ToolSlow."""
+        import subprocess  # most commands never need these 10 ms
 
         try:
             done = subprocess.run(
@@ -69,7 +69,7 @@ class Host:
         )
 
     def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> Process:
-        """Start a program in a session of its own; what it writes comes through one pipe."""
+        """Start a program in its own session; its output comes through one pipe."""
         import subprocess
 
         try:

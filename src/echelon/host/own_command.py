@@ -1,4 +1,4 @@
-"""How this program starts itself once more: installed, or from the one file echelon.pyz."""
+"""The command that starts echelon once more: installed, or from the single file echelon.pyz."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def command() -> list[str]:
 
 
 def module(name: str) -> list[str]:
-    """Return the words that run a module of echelon, before its arguments."""
+    """Return the words that run a module of echelon; its arguments follow."""
     return [sys.executable, *([_archive()] if _archive() else []), "-m", name]
 
 
 def _archive() -> str:
-    """Return the path of echelon.pyz where this process was started from it; packaging/pyz_main.py sets it."""
+    """Return the path of echelon.pyz if this process runs from it; packaging/pyz_main.py sets it."""
     main = sys.modules.get("__main__")
     path = getattr(main, "ARCHIVE", "")
     return path if isinstance(path, str) and path.endswith(".pyz") else ""

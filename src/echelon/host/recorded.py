@@ -1,4 +1,4 @@
-"""A machine that answers from recordings, for tests of our own and of others."""
+"""A host that answers from recordings, for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from echelon.host.host import Finished, Host, ToolMissing
 
 
 class RecordedHost(Host):
-    """Answer each command line with what a real machine once said; anything else is missing."""
+    """Answer each command line with the recorded output of a real machine; other commands are missing."""
 
     def __init__(
         self, *, environ: Mapping[str, str], answers: Mapping[tuple[str, ...], Finished], now: float = 0.0

@@ -1,1 +1,1 @@
-"""Carry a plan out: run directory, agents, supervisor, what the user sees."""
+"""Carry out a plan: run directory, agents, supervisor, console."""

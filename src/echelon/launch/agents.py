@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def command(plan: Plan, archive: str) -> tuple[str, ...]:
-    """Return the command line that starts all agents of a plan; -I and -S keep the user's site out of them."""
+    """Return the command line that starts all agents of a plan; -I and -S keep the user's site packages out."""
     inside = plan.container.prefix if plan.container is not None else ()
     agent = (*inside, plan.python, "-I", "-S", archive, "agent", plan.run_directory)
     if plan.step:
         return (*plan.step, *agent)
-    return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the host of the meeting is number 0
+    return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the hosting node is number 0
 
 
 class Agents:
-    """The process whose life is that of all agents: an agent itself, or srun."""
+    """The process that lives as long as all agents: an agent itself, or srun."""
 
     def __init__(self, process: Process, on_end: Callable[[int, str], None], on_said: Callable[[str], None]) -> None:
         self._process = process
@@ -45,7 +45,7 @@ class Agents:
         on_end: Callable[[int, str], None],
         on_said: Callable[[str], None],
     ) -> Agents:
-        """Start the agents; raise ToolMissing when the program that does it is not here."""
+        """Start the agents; raise ToolMissing if the program that starts them is not installed."""
         from echelon.slurm.step import step_environment
 
         is_srun = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
@@ -54,11 +54,11 @@ class Agents:
 
     @property
     def said(self) -> str:
-        """What it wrote: agents write nothing unless they fail, srun reports its errors here."""
+        """The output of the process: agents write only when they fail, srun reports its errors here."""
         return bytes(self._said).decode("utf-8", "replace")
 
     def watch(self, selector: selectors.BaseSelector) -> None:
-        """Hear what it says, and that it has ended."""
+        """Read the output of the process, and notice its end."""
         stream = self._process.stdout
         if stream is not None:
             os.set_blocking(stream.fileno(), False)
@@ -83,7 +83,7 @@ class Agents:
             self._on_said(self.said)
 
     def end(self, *, seconds: float, waits_first: bool) -> None:
-        """Make it end; wait first where its agents have been asked to leave by themselves."""
+        """End the process; with `waits_first`, give agents that were asked to leave some time to do so."""
         for number in (0, signal.SIGTERM, signal.SIGKILL) if waits_first else (signal.SIGTERM, signal.SIGKILL):
             if number:
                 self._process.send_signal(number)

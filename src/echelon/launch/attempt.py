@@ -1,4 +1,4 @@
-"""One start of all ranks, as the supervisor keeps account of it."""
+"""One start of all ranks, as the supervisor tracks it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from echelon.launch.failure import NEVER, Failure, first
 
 @dataclass(slots=True)
 class Attempt:
-    """Who is alive, who failed, and since when all are being stopped."""
+    """The ranks that run and that failed, and the time at which the supervisor began to stop all ranks."""
 
     number: int
     began: float = 0.0
     alive: set[int] = field(default_factory=set)
     num_started: int = 0
     ended_well: dict[int, float] = field(default_factory=dict)
-    """Ranks, and when each has ended by its node's clock set right."""
+    """Rank → time of its end, by its node's clock, corrected."""
     failures: list[Failure] = field(default_factory=list)
     is_running: bool = False
     stopped_at: float = NEVER
 
     def first_failure(self) -> Failure | None:
-        """Return what explains the end of the attempt; of ranks that others miss it says who had left."""
+        """Return the failure that explains the end of the attempt; for a symptom, name the ranks that ended before."""
         if not self.failures:
             return None
         reason = first(self.failures)

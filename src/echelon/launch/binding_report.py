@@ -1,4 +1,4 @@
-"""Compare where the ranks sit with where the plan put them, and say it in one line."""
+"""Compare the cores of the ranks with the plan's, and report the result in one line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from echelon.node.binding import ASKED_OFF, NO_OWN_CORES
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
-EXPECTED = frozenset({ASKED_OFF, NO_OWN_CORES})  # not worth a word
-MAX_NAMED = 4  # ranks of one warning; all are in events.jsonl
+EXPECTED = frozenset({ASKED_OFF, NO_OWN_CORES})  # reasons that are not reported
+MAX_NAMED = 4  # the most ranks that a warning names; events.jsonl has all
 
 
 class Bound:
-    """What agents have said about their ranks of one attempt."""
+    """The bindings that agents have reported for their ranks of one attempt."""
 
     def __init__(self, plan: Plan, directory: RunDirectory, num_agents: int, say: Callable[[str], None]) -> None:
         self._is_strict = plan.bind == "strict"
@@ -31,7 +31,7 @@ class Bound:
         self._num_unseen = 0
 
     def hear(self, agent_index: int, node: str, message: Message) -> Failure | None:
-        """Take in one agent's word: why its ranks are not bound, or where they are; return what ends a strict run."""
+        """Record an agent's report of bound or unbound ranks; return a failure if that ends a strict run."""
         fields = {name: value for name, value in message.items() if name != "kind"}
         self._directory.event(message["kind"], node=node, **fields)
         if message["kind"] == "unbound":
@@ -49,7 +49,7 @@ class Bound:
         return [f"echelon cannot bind any rank on {node}: {why}"]
 
     def _compare(self, agent_index: int, node: str, message: Message) -> list[str]:
-        """Return what differs from the plan, once all agents have spoken."""
+        """Return the differences from the plan, once all agents have reported."""
         rows = [{**row, "node": node} for row in message["ranks"]]
         self._ranks.update({row["rank"]: row for row in rows})
         if message["is_change"]:
@@ -60,7 +60,7 @@ class Bound:
         return self._conclude()
 
     def _conclude(self) -> list[str]:
-        """Say it all, once every agent has spoken."""
+        """Report unbound and misplaced ranks, once all agents have reported."""
         if len(self._agents) < self._num_agents:
             return []
         for why, nodes in self._unbound.items():
@@ -75,7 +75,7 @@ class Bound:
         return wrong
 
     def _compare_with_facts(self) -> None:
-        """Say where the nodes are built otherwise than the machine's facts have it; whole nodes alone can tell."""
+        """Report nodes that differ from the machine's published layout; only fully used nodes can show that."""
         if not self._documented:
             return
         from echelon.topology.binding import cpu_list
@@ -127,7 +127,7 @@ def _some(nodes: list[str]) -> str:
 
 
 def difference(row: dict[str, Any]) -> str:
-    """Return how a rank differs from the plan; empty where it does not."""
+    """Return the difference between a rank's binding and the plan; empty if there is none."""
     parts = []
     if row["cpus"] != row["wanted_cpus"] and not row["is_within"]:
         parts.append(f"runs on cores {row['cpus']}, planned {row['wanted_cpus']}")

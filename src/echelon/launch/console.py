@@ -1,4 +1,4 @@
-"""What the user sees: ranks' output as it comes, one progress line that vanishes, and one line at the end."""
+"""What the user sees: the ranks' output, a progress line during the start, and one line at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OURS = re.compile(rb"^echelon: [^\n]*$", re.MULTILINE)
 
 
 class ConsoleClosed(Exception):
-    """Standard output takes nothing any more: nobody reads it, or the disk is full."""
+    """Standard output cannot be written any more: its reader has ended, or the disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror)
@@ -29,12 +29,12 @@ class ConsoleClosed(Exception):
 
 
 class Console:
-    """Writes bytes as they are; ranks are named only when several are shown."""
+    """Write output as bytes; prefix lines with the rank only when several ranks are shown."""
 
     def __init__(self, *, is_terminal: bool, shows_progress: bool | None = None) -> None:
         self.names_ranks = False
         self.gives_up: Callable[[], bool] = lambda: False
-        """Asked while nobody reads: whether to stop waiting, because a signal or a deadline has come."""
+        """Called while no reader takes the output: whether to stop waiting, because of a signal or a deadline."""
         self._is_terminal = is_terminal
         self._shows_progress = is_terminal if shows_progress is None else shows_progress
         self._is_one_place = is_terminal or _is_one_file()
@@ -44,7 +44,7 @@ class Console:
         self._partial: dict[tuple[int, str], bytes] = {}
 
     def rank_output(self, rank: int, stream: str, data: bytes) -> None:
-        """Show what a rank wrote, whole lines at a time when lines of several ranks could mix."""
+        """Show a rank's output, in whole lines if lines of several ranks could mix."""
         target = STDERR if stream == "stderr" else STDOUT
         if not self.names_ranks:
             self.clear()
@@ -58,7 +58,7 @@ class Console:
         if target == STDERR and self._is_terminal:
             data = _with_lines_of_ours(data, is_mid_line=bool(partial), left=len(prefix))
         data = partial + data
-        ends = b"\n\r" if stream == "stderr" else b"\n"  # progress bars, on standard error, end each state with \r
+        ends = b"\n\r" if stream == "stderr" else b"\n"  # progress bars on standard error end each state with \r
         whole = data[: max(data.rfind(end) for end in (ends[:1], ends[-1:])) + 1]
         if len(whole) < len(data):
             self._partial[rank, stream] = data[len(whole) :]
@@ -66,10 +66,10 @@ class Console:
             self.clear()
             lines = b"".join(prefix + line for line in _LINES[stream].findall(whole) if line != b"\r")
             _write(target, lines, self.gives_up)
-            self._is_mid_line[target] = not lines.endswith(b"\n")  # a progress bar ends its line with \r, and stays
+            self._is_mid_line[target] = not lines.endswith(b"\n")  # a progress bar that ends its line with \r stays
 
     def finish_output(self) -> None:
-        """Show the last lines that have no end."""
+        """Show unfinished last lines."""
         for (rank, stream), rest in sorted(self._partial.items()):
             self.clear()
             target = STDERR if stream == "stderr" else STDOUT
@@ -79,29 +79,29 @@ class Console:
         self._partial.clear()
 
     def progress(self, text: str) -> None:
-        """Show how far the start is, on a terminal only."""
+        """Show the progress of the start, on a terminal only."""
         if self._shows_progress and text != self._progress:
             _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode(), self.gives_up)
             self._progress = text
             self._progress_time = time.monotonic()
 
     def clear(self) -> None:
-        """Take the progress line away."""
+        """Remove the progress line."""
         if self._progress:
             _write(STDERR, b"\r\x1b[2K", self.gives_up)
             self._progress = ""
 
     def say(self, text: str) -> None:
-        """Print a line of our own on standard error."""
+        """Print a message of echelon on standard error."""
         self.say_lines([f"echelon: {text}"])
 
     def tell_person(self, text: str) -> None:
-        """Say what a person at a terminal should know once; a log has no need of it."""
+        """Print a message only if standard error is a terminal: logs do not need it."""
         if self._is_terminal:
             self.say(text)
 
     def say_lines(self, lines: list[str]) -> None:
-        """Print lines of our own on standard error, never at the end of somebody else's."""
+        """Print lines of echelon on standard error, never at the end of an unfinished line."""
         self.clear()
         if self._is_after_text():
             _write(STDERR, b"\n", self.gives_up)
@@ -110,12 +110,12 @@ class Console:
         _write(STDERR, (text + "\n").encode("utf-8", "surrogateescape"), self.gives_up)
 
     def _is_after_text(self) -> bool:
-        """Say whether standard error would go on in a line that somebody has begun."""
+        """Say whether standard error is in the middle of a line."""
         return self._is_mid_line[STDERR] or (self._is_one_place and self._is_mid_line[STDOUT])
 
 
 def _for_person(text: str) -> str:
-    """Wrap lines of ours for the terminal, and give the cause of a failure the colour of errors."""
+    """Wrap echelon's lines for the terminal, and print the cause of a failure in the colour of errors."""
     with_colour = terminal.has_colour(sys.stderr, os.environ)
     return _CAUSE.sub(
         lambda cause: terminal.paint(cause[0], "error", with_colour=with_colour), terminal.for_person(text, sys.stderr)
@@ -123,9 +123,9 @@ def _for_person(text: str) -> str:
 
 
 def _with_lines_of_ours(data: bytes, *, is_mid_line: bool, left: int = 0) -> bytes:
-    """Put what echelon says inside of a rank below a progress bar, and break it between words.
+    """Move echelon's messages from inside a rank below its progress bar, and wrap them between words.
 
-    A bar begins its line with \\r, and leaves it without an end. `left` is the room for the name of the rank.
+    A bar begins its line with \\r and leaves it unfinished. `left` is the width of the rank's name.
     """
     if b"echelon: " not in data:
         return data
@@ -141,7 +141,7 @@ def _with_lines_of_ours(data: bytes, *, is_mid_line: bool, left: int = 0) -> byt
 
 
 def _is_one_file() -> bool:
-    """Say whether standard output and standard error end up in the same place, as after 2>&1."""
+    """Say whether standard output and standard error are one file, as after 2>&1."""
     try:
         return os.path.samestat(os.fstat(STDOUT), os.fstat(STDERR))
     except OSError:
@@ -149,16 +149,16 @@ def _is_one_file() -> bool:
 
 
 def _write(descriptor: int, data: bytes, gives_up: Callable[[], bool]) -> None:
-    """Write all, unless nobody reads and something else has become more important."""
+    """Write all data; raise ConsoleClosed when nobody reads and `gives_up` says so."""
     while data:
         try:
             if not select.select([], [descriptor], [], 0.1)[1]:
                 if gives_up():
                     raise ConsoleClosed(OSError(errno.EAGAIN, "nothing reads the output"))
                 continue
-            data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]  # as much as a ready pipe takes at once
+            data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]  # a ready pipe takes this much at once
         except BlockingIOError:
-            time.sleep(0.01)  # a terminal shared with a program that made it non-blocking
+            time.sleep(0.01)  # another program has made the shared terminal non-blocking
         except OSError as error:
             if descriptor == STDERR:
                 return
@@ -166,7 +166,7 @@ def _write(descriptor: int, data: bytes, gives_up: Callable[[], bool]) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as people read it: 4.2 s, 3 min 20 s, 2 h 05 min."""
+    """Return a duration for people: 4.2 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""The agents of a run as the supervisor sees them: who has come, who is who, who is gone."""
+"""The agents of a run, as the supervisor sees them: which have joined, which node each has, which are gone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from echelon.node import PROTOCOL
 from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
 from echelon.node.secret import nonce, proof, proves
 
-STRANGER_LINE_BYTES = 1 << 16  # nobody unproven may make us keep more than this
-STRANGER_SECONDS = 30.0  # nor hold a connection for longer without a word
+STRANGER_LINE_BYTES = 1 << 16  # the most bytes that are kept of a peer without a proof
+STRANGER_SECONDS = 30.0  # the longest time that a peer without a proof may be silent
 
 
 @dataclass(slots=True)
 class Member:
-    """One agent that has proved that it holds the run's secret."""
+    """An agent that has proved that it holds the run's secret."""
 
     channel: Channel
     seat: Seat
@@ -32,12 +32,12 @@ class Member:
     share: Share | None = None
     ports: list[int] = field(default_factory=list)
     stores: dict[str, int] = field(default_factory=dict)
-    """Ports of what it serves to the ranks, by name."""
+    """Ports of the services for ranks, by name."""
     is_stopped: bool = False
 
 
 class Crew:
-    """Accepts agents and hands their messages on."""
+    """Accept agents, and pass their messages on."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Crew:
         self.members: dict[int, Member] = {}
         self._strangers: dict[Channel, float] = {}
         self.is_complete = False
-        """Whether all have come: then nobody else may."""
+        """Whether all agents have joined; later ones are refused."""
         self._listener = listener
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -67,19 +67,19 @@ class Crew:
         return iter([self.members[index] for index in sorted(self.members)])
 
     def tell_all(self, kind: str, **fields: object) -> None:
-        """Send one message to all; it is put into words once."""
+        """Send one message to all agents; it is encoded once."""
         line = encode(kind, **fields)
         for member in self:
             member.channel.send_line(line)
             self._flush(member)
 
     def tell(self, member: Member, kind: str, **fields: object) -> None:
-        """Send a message; what the socket does not take now goes out as soon as it does."""
+        """Send a message; queue the part that the socket cannot take yet."""
         member.channel.send(kind, **fields)
         self._flush(member)
 
     def dismiss(self, member: Member) -> None:
-        """Let one go that is not needed any more."""
+        """Dismiss an agent that the run does not need."""
         member.channel.send("end", exit_code=0)
         member.channel.flush()
         del self.members[member.seat.agent_index]
@@ -105,7 +105,7 @@ class Crew:
             sock, address = self._listener.accept()
         except OSError as error:
             if error.errno == errno.EMFILE and self._strangers:
-                self._drop(next(iter(self._strangers)))  # the one that has kept us waiting longest
+                self._drop(next(iter(self._strangers)))  # the peer that has been silent for the longest time
             return
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             keep_alive(sock)
@@ -172,7 +172,7 @@ class Crew:
     def _seat(self, hello: Message) -> Seat:
         if int(hello["agent_index"]) >= 0:
             return seat_of(hello)
-        free = next(n for n in range(1, len(self.members) + 2) if n not in self.members)  # 0 is the host's own
+        free = next(n for n in range(1, len(self.members) + 2) if n not in self.members)  # 0 is the hosting node
         return seat_of({**hello, "agent_index": free, "node_rank": free})
 
     def _hear(self, member: Member) -> None:
@@ -194,7 +194,7 @@ class Crew:
         channel.close()
 
     def flush(self, *, seconds: float) -> None:
-        """Give the last messages time to leave."""
+        """Give the last messages time to leave the sockets."""
         deadline = time.monotonic() + seconds
         while any(member.channel.has_unsent for member in self) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -208,12 +208,12 @@ class Crew:
 
 
 def _clock_offset(asked: float, theirs: float, now: float) -> float:
-    """Return how far an agent's clock is ahead: it answered at some moment between our asking and now."""
+    """Return how far an agent's clock is ahead; its answer is dated to the middle between question and receipt."""
     return theirs - (asked + now) / 2
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """Open the port that agents connect to; it answers nobody who does not hold the run's secret."""
+    """Open the port for agents; peers that do not prove the run's secret get no answer."""
     try:
         listener = socket.create_server((address, port), backlog=4096, reuse_port=False)
     except OSError as error:

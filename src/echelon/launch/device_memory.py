@@ -1,4 +1,4 @@
-"""Say what PyTorch's numbers mean when a device has no memory left, and what can be done."""
+"""Explain PyTorch's numbers when a device runs out of memory, and say what to do."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 from echelon.units import size
 
-_SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"  # as c10's format_size writes it
+_SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"  # the format of c10's format_size
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BEGINS = re.compile(rf"\b(CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
 _OF_THE_DRIVER = re.compile(r"\b(CUDA|HIP|XPU) error: out of memory|(Cuda) failure (?:\d+ )?'out of memory'")
 _FIELDS = {
     "total": rf"total capaci?ty of {_SIZE}",  # PyTorch 2.1 spelled it capacty
     "free": rf"of which {_SIZE} is free",
-    "own": rf"this process has {_SIZE} memory in use",  # CUDA alone knows, and not in every container
+    "own": rf"this process has {_SIZE} memory in use",  # only CUDA reports this part, and not in every container
     "allowed": rf"{_SIZE} allowed;",
-    "allocated": rf"Of the allocated memory {_SIZE} is allocated by PyTorch",  # what graphs keep is in it
+    "allocated": rf"Of the allocated memory {_SIZE} is allocated by PyTorch",  # CUDA graphs hold this part
     "unallocated": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_ROUNDED = 1.01  # PyTorch writes two digits after the point
-_PIECES = 0.05  # of the device: less would not last, even in one piece
-_OTHERS = 0.1  # of the device: less is PyTorch's own context, and what NCCL and RCCL keep
+_ROUNDED = 1.01  # PyTorch rounds to two digits
+_PIECES = 0.05  # share of the device: a smaller amount would not last, even in one piece
+_OTHERS = 0.1  # share of the device: a smaller amount is PyTorch's context, and NCCL's or RCCL's buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """What PyTorch said when it could not allocate; sizes in bytes, -1 where it said nothing."""
+    """PyTorch's numbers for a failed allocation; sizes in bytes, -1 if the message lacks them."""
 
     backend: str
     """"CUDA", "HIP" or "XPU"."""
@@ -38,9 +38,9 @@ class Shortage:
     allocated: int
     unallocated: int
     processes: tuple[str, ...]
-    """Others on the device, by their numbers."""
+    """The process numbers of other users of the device."""
     variable: str
-    """By which this version's allocator is configured."""
+    """The variable that configures this version's allocator."""
 
     @property
     def held_by_torch(self) -> int:
@@ -52,38 +52,38 @@ class Shortage:
 
 
 def read(text: str) -> Shortage | None:
-    """Return the last such message in a rank's last words; None where there is none with all its numbers."""
+    """Return the last such message in a rank's last words; None if there is none with all numbers."""
     begins = list(_BEGINS.finditer(text))
     if not begins:
         return None
     backend = begins[-1].group(1)
     message = text[begins[-1].start() :].partition("\n")[0]
-    found = {name: _bytes(re.search(pattern, message)) for name, pattern in _FIELDS.items()}
-    if min(found[name] for name in ("total", "free", "allocated", "unallocated")) < 0:
-        return None  # PyTorch before 2.1 had other numbers
+    sizes = {name: _bytes(re.search(pattern, message)) for name, pattern in _FIELDS.items()}
+    if min(sizes[name] for name in ("total", "free", "allocated", "unallocated")) < 0:
+        return None  # before 2.1, PyTorch's message had other numbers
     variable = re.search(r"\b(PYTORCH_\w*ALLOC_CONF)\b", message)
     return Shortage(
         backend=backend,
         wanted=_bytes(re.search(rf"allocate {_SIZE}", message)),
-        processes=tuple(re.findall(r"\bProcess (\d+) has", message)) if found["own"] >= 0 else (),
+        processes=tuple(re.findall(r"\bProcess (\d+) has", message)) if sizes["own"] >= 0 else (),
         variable=variable.group(1) if variable else f"PYTORCH_{backend}_ALLOC_CONF",
-        **found,
+        **sizes,
     )
 
 
-def _bytes(found: re.Match[str] | None) -> int:
-    return round(float(found.group(1)) * _UNITS[found.group(2)]) if found else -1
+def _bytes(match: re.Match[str] | None) -> int:
+    return round(float(match.group(1)) * _UNITS[match.group(2)]) if match else -1
 
 
 def explain(text: str, *, scale: str) -> list[str]:
-    """Return what has happened and what to do, a line each; nothing where the message is another.
+    """Return what happened and what to do, one line each; nothing for any other message.
 
-    `scale` is how the script was scaled: "off", "data", "fsdp", …
+    `scale` is the way in which the script was scaled: "off", "data", "fsdp", …
     """
     short = read(text)
     if short is not None:
-        what, hint = _reading(short, scale)
-        return [f"memory: {what}", f"hint: {hint}"]
+        reading, hint = _reading(short, scale)
+        return [f"memory: {reading}", f"hint: {hint}"]
     of_driver = _OF_THE_DRIVER.search(text)
     if of_driver is None:
         return []

@@ -1,4 +1,4 @@
-"""A program after `--` that trains a script for one device: each rank would train all of it."""
+"""Find a program after `--` that trains a script for one device: each rank would repeat the whole training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from echelon.spec import Command
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d(?:\.\d+)?)?")
 _SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-MOST_BYTES = 1 << 20  # of a shell script that is looked at
+MOST_BYTES = 1 << 20  # the most bytes of a shell script that are read
 
 
 def refuse(command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, search_path: list[str]) -> None:
-    """Raise UsageError where the ranks of a program would train the same, and write the same files."""
+    """Raise UsageError if the ranks of a program would repeat one training and write the same files."""
     num_ranks = num_nodes * ranks_per_node
     if command.kind != "program" or num_ranks == 1:
         return
@@ -34,7 +34,7 @@ def refuse(command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, s
 
 
 def _pythons(command: Command, cwd: str) -> list[Command]:
-    """Return the Python scripts and modules that a program is, or starts as far as its words tell."""
+    """Return the Python scripts and modules that a program starts, as far as its command line shows."""
     words = [command.target, *command.arguments]
     first = os.path.basename(words[0])
     if first.endswith(".py"):
@@ -61,7 +61,7 @@ def _lines(path: str) -> list[list[str]]:
 
 
 def _after_python(words: Sequence[str]) -> list[Command]:
-    """Return what the first Python among words is to run; what stands before is a wrapper: env, numactl, time."""
+    """Return the words after the first Python; the words before it are a wrapper: env, numactl, time."""
     at = next((place for place, word in enumerate(words) if _PYTHON.fullmatch(word)), len(words)) + 1
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "-m" and at + 1 < len(words):
@@ -73,12 +73,12 @@ def _after_python(words: Sequence[str]) -> list[Command]:
 
 
 def _trains_alone(command: Command, cwd: str, search_path: list[str]) -> bool:
-    """Say whether a script trains, and leaves it to others to distribute that."""
+    """Say whether a script trains and does not distribute the training itself."""
     from echelon.script import distributes, find, imports
 
     try:
         script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=search_path)
         imported = imports.read_imports(script)
     except UsageError:
-        return False  # a name that the shell makes, or an image holds
+        return False  # a name that the shell expands, or a file inside the image
     return distributes.trains(imported) and not distributes.how(imported)

@@ -26,13 +26,13 @@ SLURM = "ended by Slurm"
 TIME_LIMIT = "time limit"
 INTERRUPTED = "interrupted"
 REFUSED = "the script cannot be scaled"
-REFUSED_EXIT_CODE = 2  # as of wrong input on the command line
+REFUSED_EXIT_CODE = 2  # the exit code of a wrong command line
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
-# as train.refusal.tell_briefly() writes each; a line of the script may be unfinished before it
+# the format of train.refusal.tell_briefly(); an unfinished line of the script may precede it
 _REFUSAL = re.compile(r"echelon\.[A-Z]\w*: ")
-# The first row whose text is in the tail wins, so symptoms of another rank's failure stand last.
+# The first row that matches the tail wins, so the symptoms of another rank's failure come last.
 _TEXTS: tuple[tuple[str, str], ...] = (
     (
         OUT_OF_MEMORY,
@@ -53,14 +53,14 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed",
     ),
 )
-# torch adds the rank, and a progress line may be unfinished before it
+# torch adds the rank, and an unfinished progress line may precede it
 _TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run or an attempt ended otherwise than well."""
+    """The reason why a run or an attempt failed."""
 
     cause: str
     detail: str = ""
@@ -72,7 +72,7 @@ class Failure:
     tail: str = ""
     log: str = ""
     is_our_doing: bool = False
-    """Whether our own signal ended the rank, because another had failed."""
+    """Whether echelon's own signal ended the rank, after another rank had failed."""
 
     @property
     def is_symptom(self) -> bool:
@@ -83,12 +83,12 @@ class Failure:
 def of_rank(
     exit_message: Message, *, node: str, local_rank: int, clock_offset: float, log: str, stopped_at: float
 ) -> Failure:
-    """Read an agent's report of a rank that failed."""
+    """Build a Failure from an agent's report of a rank that failed."""
     status = int(exit_message["status"])
     error_time = float(exit_message["error_time"])
-    were_stopping = stopped_at != NEVER  # when its report came: nothing that came before was our doing
+    were_stopping = stopped_at != NEVER  # when the report came: earlier ends were not caused by us
     if status in _OUR_SIGNALS and were_stopping and 0 < error_time < stopped_at + clock_offset:
-        status = 1  # its own exception came first; our signal only met it on its way out
+        status = 1  # the rank's own exception came first; our signal met it while it ended
     began = (error_time or float(exit_message["time"])) - clock_offset
     cause, detail = _cause(status, exit_message)
     return Failure(
@@ -112,7 +112,7 @@ def _cause(status: int, message: Message) -> tuple[str, str]:
         return OUT_OF_MEMORY, "the kernel killed it for using more memory than the job has"
     from_text = _cause_from_text(str(message["tail"]))
     if status == -signal.SIGKILL and from_text == REFUSED:
-        return REFUSED, ""  # by its own child, which had begun to train
+        return REFUSED, ""  # the rank's child killed it, which had begun to train
     if status < 0:
         name = _signal_name(-status)
         if from_text and -status == signal.SIGABRT:
@@ -135,7 +135,7 @@ _SIGNAL_HINTS = {
 
 
 def how(status: int) -> str:
-    """Say how a process ended, from its exit code, or minus the signal that killed it."""
+    """Say how a process ended; `status` is its exit code, or minus the signal that killed it."""
     return f"was killed by {_signal_name(-status)}" if status < 0 else f"{MADE_EXIT} {status}"
 
 
@@ -157,45 +157,45 @@ def _cause_from_text(tail: str) -> str:
 def first(failures: Sequence[Failure]) -> Failure:
     """Return the failure that explains the others.
 
-    A rank that died of our own signal explains nothing; a lost connection or a timeout is another rank's failure
-    seen from afar; of the rest the earliest wins. Of ranks that fail alike it is the lowest: rank 0 has been seen.
+    A rank that our own signal ended explains nothing. A lost connection or a timeout is a symptom of another rank's
+    failure. Of the other failures the earliest counts. Of equal failures the lowest rank counts: its output was shown.
     """
-    found = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
-    if found.cause != REFUSED:
-        alike = [failure for failure in failures if _is_alike(failure, found)]
-        return min([found, *alike], key=lambda failure: failure.rank)
-    refused = [failure for failure in failures if _REFUSAL.search(failure.tail)]  # then perhaps ended
+    earliest = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
+    if earliest.cause != REFUSED:
+        alike = [failure for failure in failures if _is_alike(failure, earliest)]
+        return min([earliest, *alike], key=lambda failure: failure.rank)
+    refused = [failure for failure in failures if _REFUSAL.search(failure.tail)]  # perhaps stopped afterwards
     first_of_all = min(refused, key=lambda failure: failure.rank)
     return replace(first_of_all, cause=REFUSED, detail="", exit_code=REFUSED_EXIT_CODE)
 
 
 def _is_alike(failure: Failure, other: Failure) -> bool:
-    """Say whether two ranks ended with the same traceback: a matter of the script, not of either of them."""
+    """Say whether two ranks ended with the same traceback: then the script is the cause, not the rank."""
     if failure.cause != other.cause or not _TRACEBACK.search(other.tail):
         return False
     return _last_words(failure.tail) == _last_words(other.tail)
 
 
 def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "off") -> list[str]:
-    """Return the lines that a user sees, once, instead of every rank's own; `scale` is how the script was scaled."""
-    what = failure.cause + (f": {failure.detail}" if failure.detail else "")
+    """Return the lines that a user sees about the first failure; `scale` is the way in which the script was scaled."""
+    cause = failure.cause + (f": {failure.detail}" if failure.detail else "")
     if failure.rank < 0:
-        return [what]
+        return [cause]
     place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
-    lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {what}"]
+    lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {cause}"]
     if failure.cause == REFUSED:
-        lines = [what]  # by all ranks alike
+        lines = [cause]  # all ranks refuse alike
     if with_tail:
         lines += ["  │ " + line for line in _last_words(failure.tail)]
     if failure.cause == OUT_OF_MEMORY:
-        from echelon.launch import device_memory  # few failures need it
+        from echelon.launch import device_memory  # most failures do not need it
 
         lines += ["  " + line for line in device_memory.explain(failure.tail, scale=scale)]
     return [*lines, f"  log: {failure.log}"]
 
 
 def _last_words(tail: str, *, most: int = 30) -> list[str]:
-    """Return the traceback if there is one, else the last few lines."""
+    """Return the traceback if there is one, else the last lines."""
     lines = [line.rstrip("\r") for line in tail.rstrip("\n").split("\n")] if tail.strip() else []
     refusal = _from_last(_REFUSAL, lines)
     if refusal:
@@ -205,8 +205,8 @@ def _last_words(tail: str, *, most: int = 30) -> list[str]:
 
 
 def _from_last(pattern: re.Pattern[str], lines: list[str]) -> list[str]:
-    """Return what follows from the last place of a pattern on, without what stands before it in its line."""
+    """Return the lines from the last match of a pattern on; cut the text before the match."""
     for number in range(len(lines) - 1, -1, -1):
-        if found := pattern.search(lines[number]):
-            return [lines[number][found.start() :], *lines[number + 1 :]]
+        if match := pattern.search(lines[number]):
+            return [lines[number][match.start() :], *lines[number + 1 :]]
     return []

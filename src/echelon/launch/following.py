@@ -1,4 +1,4 @@
-"""Wait for a submitted job: how it stands, what it writes, how it ended."""
+"""Follow a submitted job: its state, its output, its end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from echelon.launch.submit import OUTPUT
 from echelon.slurm import queue
 
 POLL_SECONDS = (0.2, 10.0)
-WAIT_SECONDS = 2.0  # nobody needs to be told why a job waits that starts at once
+WAIT_SECONDS = 2.0  # a job that starts at once needs no message about waiting
 NUM_LAST_LINES = 10
 Say = Callable[[str], None]
 
 
 def follow(number: str, run_directory: str, host: Host, say: Say, *, shows: IO[bytes] | None) -> int:
-    """Wait for the end of a job, saying how it stands and showing its output; return its exit code."""
+    """Wait for the end of a job, print its state and its output; return its exit code."""
     path = os.path.join(run_directory, OUTPUT)
     seen = 0
     told: set[str] = set()
@@ -32,7 +32,7 @@ def follow(number: str, run_directory: str, host: Host, say: Say, *, shows: IO[b
             _say_once(state.place(number), told, say)
         seen += _show_from(path, seen, shows)
         if state is not None and state.is_over:
-            time.sleep(POLL_SECONDS[0])  # the last words may still be on their way through the file system
+            time.sleep(POLL_SECONDS[0])  # the shared file system may still be delivering the last words
             _show_from(path, seen, shows)
             _say_end(state, number, run_directory, say, is_shown=shows is not None)
             return state.exit_code
@@ -49,7 +49,7 @@ def _say_once(text: str, told: set[str], say: Say) -> None:
 
 
 def _say_end(state: queue.State, number: str, run_directory: str, say: Say, *, is_shown: bool) -> None:
-    """Say how the job ended: why it failed, as its run reports it, and its last lines where nobody has seen them."""
+    """Say how the job ended: the reason that its run reports, and the last lines unless they were shown."""
     why = _why(run_directory) if state.exit_code else ""
     say(state.end(number) + (f": {why}" if why else ""))
     path = os.path.join(run_directory, OUTPUT)
@@ -61,7 +61,7 @@ def _say_end(state: queue.State, number: str, run_directory: str, say: Say, *, i
 
 
 def _why(run_directory: str) -> str:
-    """Return the reason in report.json; a job that was requeued has a run directory for each time."""
+    """Return the reason in report.json; a requeued job has a run directory for each start."""
     folder, name = os.path.split(run_directory)
     try:
         again = sorted((other for other in os.listdir(folder) if other.startswith(f"{name}-")), key=len)
@@ -88,7 +88,7 @@ def _state(number: str, host: Host) -> queue.State | None:
     except queue.UnknownJob:
         raise RunError(f"Slurm no longer knows job {number}; its run directory shows how it ended") from None
     except EchelonError:
-        return None  # a controller that is busy for a moment
+        return None  # the controller may be busy for a moment
 
 
 def _show_from(path: str, start: int, shows: IO[bytes] | None) -> int:

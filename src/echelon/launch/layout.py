@@ -1,4 +1,4 @@
-"""Decide which agent starts which ranks, once all of them have said what their nodes offer."""
+"""Decide which agent starts which ranks, once all agents have reported their nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from echelon.spec import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """An agent as it described itself."""
+    """An agent's description of itself."""
 
     agent_index: int
     node: str
@@ -37,7 +37,7 @@ class Share:
     world_size: int
 
     def message(self) -> Message:
-        """Return what the agent must be told of it."""
+        """Return the part of a start message that tells the agent its share."""
         names = ("node_rank", "num_nodes", "first_rank", "local_world_size", "world_size")
         return {name: getattr(self, name) for name in names}
 
@@ -47,13 +47,13 @@ class Share:
 
 
 def seat_of(message: Message) -> Seat:
-    """Read an agent's hello."""
+    """Build a Seat from an agent's hello."""
     names = ("agent_index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
     return Seat(**{name: message[name] for name in names})
 
 
 def settle(plan: Plan, seats: Sequence[Seat]) -> list[Share]:
-    """Return the shares of the agents that are there, in their order; raise EchelonError for what the plan forbids."""
+    """Return the shares of these agents, in their order; raise EchelonError if the plan forbids them."""
     refuse_too_many_ranks(plan, seats)
     refuse_too_many_cpus(plan, seats)
     shares = divide(seats)
@@ -63,13 +63,13 @@ def settle(plan: Plan, seats: Sequence[Seat]) -> list[Share]:
 
 
 def divide(seats: Sequence[Seat]) -> list[Share]:
-    """Number the nodes, and the ranks node by node, in the order of the agents; shares come in that order too."""
+    """Number the nodes, and the ranks node by node; return the shares in the order of the agents."""
     ordered = sorted(seats, key=lambda seat: seat.agent_index)
     per_node: dict[int, int] = {}
     for seat in ordered:
         per_node[seat.node_rank] = per_node.get(seat.node_rank, 0) + seat.num_ranks
     world_size = sum(per_node.values())
-    places = {node_rank: place for place, node_rank in enumerate(sorted(per_node))}  # nodes may be missing
+    places = {node_rank: place for place, node_rank in enumerate(sorted(per_node))}  # node ranks may have gaps
     shares = []
     first_rank = 0
     for seat in ordered:
@@ -96,9 +96,9 @@ def ranks_per_node(shares: Sequence[Share]) -> list[int]:
 
 
 def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
-    """Raise RunError when Slurm has put its tasks elsewhere than the plan says, as it may when cores are short."""
+    """Raise RunError if Slurm placed its tasks differently from the plan, as it may when cores are short."""
     if plan.launcher is not None and plan.launcher.is_step:
-        return  # mpirun puts its ranks where it likes
+        return  # mpirun places its ranks as it likes
     for share in shares:
         if plan.launch == "tasks" and share.local_world_size != plan.ranks_per_node:
             raise RunError(
@@ -108,7 +108,7 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
 
 
 def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
-    """Raise UsageError when `--exact` asks for shards that these ranks cannot have as many of each."""
+    """Raise UsageError if these ranks cannot have equal numbers of the shards of `--exact`."""
     num_shards = plan.scale_options.num_shards if plan.scale_options is not None else 0
     num_ranks = shares[0].world_size
     if not num_shards or num_shards % num_ranks == 0:
@@ -121,7 +121,7 @@ def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
 
 
 def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
-    """Raise UsageError when a node has fewer devices than ranks and nobody said that this is meant."""
+    """Raise UsageError if a node has fewer devices than ranks, unless --share-devices is given."""
     if plan.share_devices:
         return
     for seat in seats:
@@ -135,7 +135,7 @@ def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
 
 
 def refuse_too_many_cpus(plan: Plan, seats: Sequence[Seat]) -> None:
-    """Raise UsageError when the ranks of a node were to have more CPUs together than it has."""
+    """Raise UsageError if the ranks of a node would need more CPUs than it has."""
     per_rank = plan.cpus_per_rank
     for seat in seats:
         num_ranks = plan.ranks_per_node or seat.num_ranks
@@ -149,7 +149,7 @@ def refuse_too_many_cpus(plan: Plan, seats: Sequence[Seat]) -> None:
 
 
 def missing(plan: Plan, seats: Sequence[Seat], waited_seconds: float) -> RunError:
-    """Return the error that names the nodes that have not come."""
+    """Return the error that names the nodes that have not joined."""
     came = {seat.node for seat in seats}
     absent = [node for node in plan.nodes if node not in came]
     return RunError(

@@ -1,4 +1,4 @@
-"""What the lookouts see beside a run: nodes that are not as they should be, and devices that nobody uses."""
+"""Collect what lookouts see beside a run: faulty nodes, and devices that stay idle."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from echelon.node.survey.nouns import Survey
 
 Load = dict[str, list[dict[str, Any]]]
-"""Node → how busy each of its devices was so far."""
+"""Node → the load of each of its devices so far."""
 MOST_LINES = 5
-LATE_SECONDS = 10.0  # after the first answer: a node that says nothing so long will not
-LEAST_LOOKS = 6  # in a minute: imports may take as long
+LATE_SECONDS = 10.0  # after the first answer: later answers are not expected
+LEAST_LOOKS = 6  # one look a minute: imports may take several minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One thing that is wrong with nodes."""
+    """A finding about nodes."""
 
     line: str
     fields: Mapping[str, Any]
-    """The same for programs."""
+    """The same finding for programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is looked at beside a run, and what to think of it."""
+    """What to survey beside a run, and the function that judges the answers."""
 
     asked: Mapping[str, Any]
-    """How the nodes are surveyed."""
+    """The request of a survey."""
     judge: Callable[[Sequence[Survey]], Sequence[Seen]]
-    """Returns what is worth a word, the worst first."""
+    """Return the findings to report, worst first."""
 
 
 class Lookouts:
-    """Takes in what the lookouts of a run say; it stops nothing. Without a look there are none."""
+    """Collect the lookouts' reports of a run; a Lookouts without a Look does nothing, and none stops the run."""
 
     def __init__(self, look: Look | None, directory: RunDirectory, num_nodes: int, say: Callable[[str], None]) -> None:
         self._look = look
@@ -57,7 +57,7 @@ class Lookouts:
         self.load: Load = {}
 
     def hear(self, member: Member, message: Message) -> None:
-        """Take in a node's survey, or its devices' load; judge once all nodes have answered."""
+        """Record a node's survey or its devices' load; judge once all nodes have answered."""
         node = member.seat.node
         if message["kind"] == "survey":
             self._first = min(self._first, time.monotonic())
@@ -68,7 +68,7 @@ class Lookouts:
             self.load[node] = list(message["devices"])
 
     def close(self) -> None:
-        """Say, now that the run is over, what is known of it; of nodes that had no time to answer nothing."""
+        """At the end of the run, judge late surveys and report idle devices; skip runs that were too short to tell."""
         if time.monotonic() - self._first >= LATE_SECONDS:
             self._judge()
         idle = {
@@ -86,16 +86,16 @@ class Lookouts:
             return
         self._is_judged = True
         try:
-            found = self._look.judge(list(self._surveys.values()))
-        except EchelonError as error:  # a machine file that has changed since the start
+            findings = self._look.judge(list(self._surveys.values()))
+        except EchelonError as error:  # the machine's file was changed after the start
             self._say(f"check: echelon cannot judge the nodes: {error.message}")
             return
-        for seen in found:
+        for seen in findings:
             self._directory.event("finding", **seen.fields)
-        for seen in found[:MOST_LINES]:
+        for seen in findings[:MOST_LINES]:
             self._say(f"check: {seen.line}")
-        if len(found) > MOST_LINES:
-            self._say(f"check: and {len(found) - MOST_LINES} more (events.jsonl); echelon check shows them")
+        if len(findings) > MOST_LINES:
+            self._say(f"check: and {len(findings) - MOST_LINES} more (events.jsonl); echelon check shows them")
 
 
 def _survey(message: Message) -> Survey:
@@ -109,7 +109,7 @@ def _survey(message: Message) -> Survey:
 
 
 def _listed(idle: Mapping[str, Sequence[int]]) -> str:
-    """Name devices, nodes with the same ones together."""
+    """List devices by node; nodes with equal devices share an entry."""
     from echelon.topology.cpu_lists import cpu_list
 
     nodes: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Nodes that are started by hand, as torchrun's are: one of them hosts the supervisor, the others join it."""
+"""Nodes that are started by hand, as for torchrun: one node hosts the supervisor, the others join it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from echelon.node import order as node_order
 from echelon.spec import Plan
 
 RESOLVE_SECONDS = 5.0
-"""For the name of the rendezvous: a name server that is slower than this does not answer at all."""
+"""The time to resolve the name of the rendezvous; a name server that takes longer does not answer at all."""
 
 
 def endpoint(plan: Plan) -> tuple[str, int]:
@@ -29,9 +29,9 @@ def endpoint(plan: Plan) -> tuple[str, int]:
 
 
 def host(plan: Plan) -> socket.socket | None:
-    """Return the listening socket if this node hosts the supervisor, or None if it joins another's.
+    """Return the listening socket if this node hosts the supervisor, None if it joins another node's.
 
-    Node 0 hosts; where nobody has a number, whoever takes the port at the rendezvous first.
+    Node 0 hosts; without node ranks, the node that first binds the rendezvous port hosts.
     """
     _, port = endpoint(plan)
     family, kind, _, _, address = _resolved(plan)[0]
@@ -42,7 +42,7 @@ def host(plan: Plan) -> socket.socket | None:
     listener = socket.socket(family, kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(address)  # fails for an address of another machine, and for a port that is taken
+        listener.bind(address)  # fails for another machine's address, and for a used port
         listener.listen(4096)
     except OSError:
         listener.close()
@@ -52,14 +52,14 @@ def host(plan: Plan) -> socket.socket | None:
 
 
 def _resolved(plan: Plan) -> list[tuple[int, int, int, str, tuple[Any, ...]]]:
-    """Return the addresses of the rendezvous; raise UsageError at once for a name that nobody knows."""
+    """Return the addresses of the rendezvous; raise UsageError at once for an unknown name."""
     name, port = endpoint(plan)
     answers: list[Any] = []
 
     def ask() -> None:
         try:
             answers.append(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name at all, such as a label of 64 characters
+        except (OSError, UnicodeError) as error:  # UnicodeError: an impossible name, such as a label of 64 characters
             answers.append(error)
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -87,13 +87,13 @@ def join(plan: Plan) -> NoReturn:
 
 
 def secret(plan: Plan) -> bytes:
-    """Return the secret of this meeting, which only processes of the same user can derive."""
+    """Return the secret of this meeting; only processes of the same user can derive it."""
     word = f"{plan.rendezvous} {plan.name}".encode()
     return hmac.new(_secret_of_user(), word, hashlib.sha256).digest()
 
 
 def _read_own(path: str) -> bytes:
-    """Read a file that no other user may read or have put there."""
+    """Read a file that no other user can read or have written."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -103,16 +103,16 @@ def _read_own(path: str) -> bytes:
 
 
 def _secret_of_user() -> bytes:
-    """Read or make the user's own secret; on a cluster the home directory brings it to every node."""
+    """Read or create the user's own secret; a shared home directory brings it to every node of a cluster."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     path = os.path.join(base, "echelon", "secret")
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor, fresh = tempfile.mkstemp(dir=os.path.dirname(path))  # mode 0600
+        descriptor, fresh = tempfile.mkstemp(dir=os.path.dirname(path))  # created with mode 0600
         with os.fdopen(descriptor, "wb") as file:
             file.write(os.urandom(32))
         try:
-            os.link(fresh, path)  # whole or not at all, and never over one that is there
+            os.link(fresh, path)  # atomic, and never replaces an existing file
         except FileExistsError:
             pass
         finally:

@@ -1,4 +1,4 @@
-"""What a plan tells the agents."""
+"""The order to the agents, derived from a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from echelon.node.order import Order
 from echelon.spec import Plan
 
 CONNECT_SECONDS = 60.0
-MEET_SECONDS = 600.0  # nodes started by hand come when their people do; torchrun waits as long
+MEET_SECONDS = 600.0  # people start these nodes by hand; torchrun waits as long
 
 
 def order(
@@ -22,7 +22,7 @@ def order(
     is_private: bool = False,
     looks: Mapping[str, Any] | None = None,
 ) -> Order:
-    """Return the part of a plan that agents read before they can ask."""
+    """Return the part of a plan that agents read before they connect."""
     return Order(
         run_id=plan.run_id,
         addresses=list(addresses),

@@ -13,20 +13,20 @@ from collections.abc import Iterator
 from echelon.node import private
 from echelon.spec import RUNS
 
-NUM_LOOKED_AT = 3  # earlier runs, beside this one
+NUM_LOOKED_AT = 3  # earlier runs in the same folder
 _ROOMS = ("node", "topology", "environment", "train")
-_ALONE = ("errors", "records", "scale_options")  # what stands beside the rooms, and train uses
+_ALONE = ("errors", "records", "scale_options")  # modules beside the rooms that `train` imports
 
 
 def write(path: str) -> None:
-    """Write node.pyz, from the cache where it is there."""
+    """Write node.pyz, from the cache if it is there."""
     content = _kept() or _packed()
     if not _linked(path, content):
         private.write(path, content)
 
 
 def _linked(path: str, content: bytes) -> bool:
-    """Link the file to the equal file of an earlier run, so that not every run directory takes 3 MB."""
+    """Link node.pyz to an equal file of an earlier run: so few run directories take 3 MB."""
     runs = os.path.dirname(os.path.dirname(path))
     if os.path.basename(runs) != RUNS:
         return False
@@ -41,16 +41,16 @@ def _linked(path: str, content: bytes) -> bool:
                     continue
             os.link(earlier, path)
         except OSError:
-            continue  # it has gone, or this file system has no links
+            continue  # the file was removed, or this file system has no links
         return True
     return False
 
 
 def sources() -> dict[str, str]:
-    """Return the files that go into the zip, by their names there: node/agent."""
+    """Return the files of the zip by their names inside: node/agent."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
-    return {**found, **{name: os.path.join(here, f"{name}.py") for name in _ALONE}}
+    modules = {name: path for room in _ROOMS for name, path in _modules(os.path.join(here, room), room)}
+    return {**modules, **{name: os.path.join(here, f"{name}.py") for name in _ALONE}}
 
 
 def _modules(folder: str, package: str) -> Iterator[tuple[str, str]]:
@@ -77,12 +77,12 @@ def _packed() -> bytes:
     try:
         packing.keep(content, _cache_path())
     except OSError:
-        pass  # a home that is full or read-only costs the next run 10 ms
+        pass  # with a full or read-only home, the next run packs again, which takes 10 ms
     return content
 
 
 def _cache_path() -> str:
-    """Return the name for exactly these sources and this interpreter."""
+    """Return the cache path for exactly these sources and this interpreter."""
     from binascii import crc32
 
     stats = [(path, os.stat(path)) for path in sources().values()]

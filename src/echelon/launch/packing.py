@@ -16,11 +16,11 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType
 
 _MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
-MAX_KEPT = 8  # versions and interpreters that one user may have in use
+MAX_KEPT = 8  # versions and interpreters that one user may use
 
 
 def pack(sources: Mapping[str, str]) -> bytes:
-    """Return the zip: sources for every Python, and this interpreter's bytecode beside them."""
+    """Return the zip: the sources for any Python, and this interpreter's bytecode."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
@@ -28,14 +28,14 @@ def pack(sources: Mapping[str, str]) -> bytes:
         for name, source in sources.items():
             inner = "sitecustomize" if name == "node/start_hook" else f"_echelon/{name}"
             loader = SourceFileLoader("echelon." + name.replace("/", "."), source)
-            code = loader.get_code(loader.name)  # from __pycache__ where it is there
+            code = loader.get_code(loader.name)  # from __pycache__ if it is there
             if code is not None:
                 _add(archive, inner, loader.get_data(source), code)
     return content.getvalue()
 
 
 def keep(content: bytes, path: str) -> None:
-    """Put the zip into the cache, whole or not at all, and let the oldest go."""
+    """Write the zip into the cache atomically, and remove the oldest zips."""
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     descriptor, fresh = tempfile.mkstemp(dir=folder)
@@ -57,5 +57,5 @@ def _add(archive: zipfile.ZipFile, name: str, source: bytes, code: CodeType) -> 
 
 
 def _unchecked_bytecode(code: CodeType) -> bytes:
-    """Return a .pyc that is valid without a look at the source (PEP 552, flag 0b01)."""
+    """Return a .pyc that is loaded without checking its source (PEP 552, flag 0b01)."""
     return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)

@@ -1,4 +1,4 @@
-"""Look around, read the script, and make the plan: everything before the first act."""
+"""Read the surroundings and the script, and make the plan: everything before the first act."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNTIMES = ("singularity", "apptainer")
 
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
-    """Return the plan of a job on the machine one stands on; raise UsageError when it cannot run as asked."""
+    """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
     from echelon.slurm import allocation, gres, signals
 
     host = host or Host()
@@ -39,11 +39,11 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     is_inside = allocation.is_inside(host.environ)
     signals_reach_ranks = _beside(partial(signals.reach_ranks, host)) if is_inside else lambda: False
     folder, found_imports = _read_script(job, cwd)
-    found = allocation.read(host.environ, partial(gres.ask, host))
+    allocated = allocation.read(host.environ, partial(gres.ask, host))
     if job.launcher is not None:
         from echelon.launch.launchers.settle import settle
 
-        job = settle(job, found, host)
+        job = settle(job, allocated, host)
     ahead = found_imports if job.launch == "warm" else None
     decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
     options = job.scale_options._replace(is_auto=job.scale == "auto")
@@ -54,7 +54,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         python=sys.executable,
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
-        allocation=found,
+        allocation=allocated,
         slurm_signals_ranks=signals_reach_ranks(),
         preload=ahead.preload if ahead else (),
         left_to_ranks=ahead.skipped if ahead else (),
@@ -63,7 +63,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
-        site=_site(job, host, found.partition if found is not None else "", is_slurm=found is not None),
+        site=_site(job, host, allocated.partition if allocated is not None else "", is_slurm=allocated is not None),
         cwd=cwd,
         vendor=devices.vendor(host.environ),
         scale_why=decision.why,
@@ -72,7 +72,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     if options.is_auto:
         duplicate_training.refuse(job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path())
     if found_imports is None or not (found_imports.packages or found_imports.local):
-        return plan  # what uses no framework cannot go wrong with one
+        return plan  # a script without packages cannot misuse a framework
     from echelon.launch.frameworks import horovod, ranks, traps
 
     notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
@@ -80,7 +80,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
 
 
 def _beside(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """Begin to ask, and return what waits for the answer: Slurm may take longer than all else before the start."""
+    """Ask in a thread, and return the function that waits for the answer: Slurm may be the slowest part of a start."""
     import threading
 
     answers: list[bool] = []
@@ -95,30 +95,30 @@ def _beside(ask: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
-    """Return what is known of the machine; outside of Slurm nobody asks, unless its name is in the environment."""
+    """Return what is known of the machine; outside of Slurm, only if the environment names it."""
     runtimes = tuple(name for name in RUNTIMES if shutil.which(name))
     if not is_slurm and not host.environ.get("ECHELON_MACHINE"):
         return Site(runtimes=runtimes, environ=host.environ)
     from echelon.machines.detect import detect
 
-    found = detect(host.environ, host, socket.gethostname())
-    if found is None:
+    detected = detect(host.environ, host, socket.gethostname())
+    if detected is None:
         return Site(runtimes=runtimes, environ=host.environ)
     from echelon.machines import load
     from echelon.script import torch_build
 
     return Site(
-        machine=load.find(found.machine_name, host.environ),
-        how=found.how,
+        machine=load.find(detected.machine_name, host.environ),
+        how=detected.how,
         partition=partition,
-        rocm="" if job.container else torch_build.rocm(_search_path()),  # an image has a PyTorch of its own
+        rocm="" if job.container else torch_build.rocm(_search_path()),  # an image has its own PyTorch
         environ=host.environ,
         runtimes=runtimes,
     )
 
 
 def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None:
-    """Raise UsageError for what would fail in every rank of a job: before it has waited in a queue."""
+    """Raise UsageError for mistakes that fail in every rank of a job, before the job waits in a queue."""
     if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
         from echelon.launch.frameworks import ranks, traps
 
@@ -126,10 +126,10 @@ def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None
 
 
 def refuse_bad_command(job: Job) -> None:
-    """Raise UsageError for a script or program that could not be started: before it has waited in a queue."""
+    """Raise UsageError for a script or program that cannot be started, before the job waits in a queue."""
     command = job.command
     if job.container and command.kind == "module":
-        return  # what an image holds is not seen from here
+        return  # the files inside an image are not visible here
     if command.kind != "program":
         from echelon.script import find
 
@@ -139,7 +139,7 @@ def refuse_bad_command(job: Job) -> None:
 
 
 def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
-    """Return what Python will put first on sys.path, and what the script imports, where it can be read."""
+    """Return the first entry of the script's sys.path, and the script's imports, if they can be read."""
     command = job.command
     if command.kind == "program" or (job.container and command.kind == "module"):
         refuse_bad_command(job)
@@ -174,6 +174,6 @@ def _refuse_what_cannot_be_executed(target: str) -> None:
 
 
 def _search_path() -> list[str]:
-    """Return sys.path as the script's own Python will have it, after its first entry."""
+    """Return sys.path of the script's own Python, after its first entry."""
     ours = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[0] else ""
     return [entry for entry in sys.path if entry not in ("", ours)]

@@ -1,4 +1,4 @@
-"""The one line that says how far the start of a run is."""
+"""Format the line that shows the progress of a start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from echelon.spec import Plan
 
 
 def text(plan: Plan, attempt: Attempt, *, num_agents: tuple[int, int], is_importing: bool) -> str:
-    """Return the line; `num_agents` is how many have come, and of how many."""
+    """Return the line; `num_agents` holds the number of agents that joined, and the number expected."""
     come, wanted = num_agents
     parts = [f"{come}/{wanted} nodes up" if wanted > 1 else "starting"]
     packages = list(dict.fromkeys(name.replace(":", ".").partition(".")[0] for name in plan.preload))

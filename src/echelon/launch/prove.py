@@ -135,8 +135,9 @@ class _Prover:
 
     def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
         title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
+        name = "several-" + re.sub(r"[^A-Za-z0-9]+", "-", scale)  # of a folder that PYTHONPATH can hold
         start = _Start(
-            name=f"several-{scale}", num_ranks=self._asked.num_ranks, scale=scale, title=title,
+            name=name, num_ranks=self._asked.num_ranks, scale=scale, title=title,
             variables=variables or {},
         )  # fmt: skip
         record = self._run(start)

@@ -1,4 +1,4 @@
-"""Draw the curves of trainings that were compared, with matplotlib where it is installed."""
+"""Plot the losses of compared trainings, with matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def refuse_what_cannot_be_drawn(path: str) -> None:
-    """Raise UsageError, before anything is run, where no picture could be written."""
+    """Raise UsageError before any run if a plot could not be written."""
     if not path.endswith(".png"):
         raise UsageError(f"--plot {path or repr('')}: give the name of a PNG file", hint="--plot prove.png")
     folder = os.path.dirname(path) or "."
@@ -24,7 +24,7 @@ def refuse_what_cannot_be_drawn(path: str) -> None:
 
 
 def draw(result: Mapping[str, Any], path: str) -> None:
-    """Write the losses of one device and of several ranks as PNG, and below them how far they are apart."""
+    """Plot the losses of one device and of several ranks as PNG, and their difference below."""
     from matplotlib.figure import Figure
 
     runs = [run for run in result["runs"] if run.get("steps")]
@@ -32,8 +32,8 @@ def draw(result: Mapping[str, Any], path: str) -> None:
     losses, apart = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     if runs:
         numbers = [row["step"] for row in runs[0]["steps"]]
-        one = _values(runs[0]["steps"], "one")
-        losses.plot(numbers, one, color="black", linewidth=3, alpha=0.35, label="1 rank")
+        one_rank = _values(runs[0]["steps"], "one")
+        losses.plot(numbers, one_rank, color="black", linewidth=3, alpha=0.35, label="1 rank")
         apart.plot(numbers, _values(runs[0]["steps"], "bound"), color="black", alpha=0.35, label="rounding")
     for run in runs:
         label = f"{result['num_ranks']} ranks" + (f", {run['scale']}" if len(result["runs"]) > 1 else "")

@@ -1,4 +1,4 @@
-"""Hand a signal on to the ranks, unless Slurm has done it: it signals a job's agents and its supervisor alike."""
+"""Forward a signal to the ranks, unless Slurm has delivered it: Slurm signals a job's agents and supervisor alike."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import time
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER
 
-WORD_SECONDS = 0.5  # in which agents tell that they were signalled too
+WORD_SECONDS = 0.5  # agents also report within this time that they were signalled
 
 
 class Relay:
-    """Each rank gets a signal once, from Slurm or from here, whichever was first."""
+    """Deliver a signal to each rank once, from Slurm or from here, whichever comes first."""
 
     def __init__(self, crew: Crew, *, is_in_job: bool) -> None:
         self._crew = crew
         self._is_in_job = is_in_job
         self._number = 0
         self._told: set[tuple[int, int]] = set()
-        """Signals, and the agents whose ranks have had them."""
+        """Signals, each with the agent whose ranks already have it."""
         self.deadline = NEVER
-        """When what was sent is handed on."""
+        """The time at which a pending signal is forwarded."""
 
     def note(self, member: Member, number: int) -> None:
-        """Take note that an agent was signalled, and its ranks with it."""
+        """Record that Slurm signalled an agent and its ranks."""
         self._told.add((number, member.seat.agent_index))
 
     def send(self, number: int) -> None:
-        """Hand a signal on; in a job after a moment, to those that have not told of it by then."""
+        """Forward a signal; inside a job wait a moment, and skip agents that report it by then."""
         self._number = number
         self.deadline = time.monotonic() + WORD_SECONDS
         if not self._is_in_job:
             self.meet()
 
     def meet(self) -> None:
-        """Hand on what is due."""
+        """Forward the pending signal to the agents that have not reported it."""
         self.deadline = NEVER
         for member in self._crew:
             if (self._number, member.seat.agent_index) not in self._told:

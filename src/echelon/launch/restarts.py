@@ -1,4 +1,4 @@
-"""Whether a failed attempt is followed by another."""
+"""Decide whether another attempt follows a failed one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_PORT_CLASHES = 3
 
 
 class Restarts:
-    """Counts the attempts that were begun again, and those that only lost a race for a port."""
+    """Count the restarted attempts, and the attempts that only lost a race for a port."""
 
     def __init__(self, max_restarts: int) -> None:
         self.count = 0
@@ -17,9 +17,9 @@ class Restarts:
         self._num_port_clashes = 0
 
     def take(self, reason: Failure, *, has_lost_nodes: bool = False) -> bool:
-        """Say whether all ranks are to be started again after this failure, and count it.
+        """Say whether all ranks should be started again after this failure, and count the restart.
 
-        Going on with fewer nodes, where that was allowed, is not counted: as with torchrun, whose words allow it.
+        A restart on fewer nodes, if allowed, is not counted, as with torchrun's --nnodes MIN:MAX.
         """
         if reason.cause in (failure.INTERRUPTED, failure.TIME_LIMIT, failure.MISPLACED):
             return False

@@ -15,21 +15,21 @@ from echelon.errors import UsageError
 from echelon.node import private
 from echelon.spec import Plan
 
-FORMAT = 1  # of plan.json, events.jsonl and report.json
+FORMAT = 1  # the version of plan.json, events.jsonl and report.json
 
 
 class RunDirectory:
-    """Created for one run and locked while its supervisor lives."""
+    """The directory of one run, locked while its supervisor lives."""
 
     def __init__(self, path: str, events: IO[bytes]) -> None:
         self.path = path
         self.problem = ""
-        """Why something could not be written; a full disk must not end the training."""
+        """The reason why a file could not be written; a full disk must not end the training."""
         self._events = events
 
     @classmethod
     def create(cls, plan: Plan) -> RunDirectory:
-        """Make the directory and take its lock; raise UsageError when that is not possible."""
+        """Create the directory and take its lock; raise UsageError if that fails."""
         path = plan.run_directory
         _refuse_if_used(path)
         try:
@@ -49,7 +49,7 @@ class RunDirectory:
                 hint=f"choose another directory: echelon run --run-dir {path}-2 …",
             ) from None
         except OSError:
-            pass  # Lustre mounted without flock: the name is unique unless it was chosen
+            pass  # Lustre mounted without flock: the name is unique unless a user chose it
         directory = cls(path, events)
         directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
         directory.write_json("plan.json", {"format": FORMAT, **plan_fields(plan)})
@@ -63,7 +63,7 @@ class RunDirectory:
         return self.file("logs", f"attempt-{attempt}")
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
-        """Write a file of the run; a problem is kept for the report."""
+        """Write a JSON file of the run; keep a failure for the report."""
         try:
             private.write(self.file(name), json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
@@ -78,7 +78,7 @@ class RunDirectory:
             self.problem = self.problem or f"events.jsonl: {error.strerror}"
 
     def remove(self, name: str) -> None:
-        """Remove a file that is of no use after the run."""
+        """Remove a file that the finished run does not need."""
         private.remove(self.file(name))
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def _own_file(path: str, flags: int) -> int:
 
 
 def unwritable(path: str, error: OSError) -> UsageError:
-    """Return what is said of a run directory in which nothing can be written, or no more."""
+    """Return the error for a run directory that cannot be written."""
     return UsageError(
         f"echelon cannot write the run directory {path}: {error.strerror}",
         hint="choose another directory: echelon run --run-dir DIRECTORY …",
@@ -98,7 +98,7 @@ def unwritable(path: str, error: OSError) -> UsageError:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON can hold it."""
+    """Return a plan as JSON fields."""
     fields = asdict(plan)
     fields["scale_options"] = None if plan.scale_options is None else plan.scale_options._asdict()
     fields["show"] = "all" if plan.show is None else sorted(plan.show)
@@ -122,7 +122,7 @@ def _refuse_if_used(path: str) -> None:
         except BlockingIOError:
             state = "belongs to a run that is still running"
         except OSError:
-            state = "already holds a run"  # Lustre mounted without flock does not say whether it goes on
+            state = "already holds a run"  # Lustre mounted without flock does not tell whether the run is still going
     raise UsageError(
         f"the run directory {path} {state}",
         hint=f"choose another directory: echelon run --run-dir {path}-2 …",
@@ -130,7 +130,7 @@ def _refuse_if_used(path: str) -> None:
 
 
 def new_path(base: str, label: str, now: float, run_id: str) -> str:
-    """Return the path of a new run directory, which sorts by time and says what runs."""
+    """Return the path of a new run directory; its name sorts by time and names the script."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     word = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in label)[:40]
     return os.path.join(base, f"{stamp}-{word}-{run_id[:4]}")

@@ -1,4 +1,4 @@
-"""The runs of a folder: by which name each is called, how it stands, what it takes on disk."""
+"""The runs of a folder: the name, the state and the size of each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.spec import RUNS
 
-STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-100253-train-b53a, -1 where it was requeued
+STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-100253-train-b53a, with -1 after a requeue
 OURS = frozenset(
     {"plan.json", "order.json", "events.jsonl", "report.json", "logs", "node.pyz", "secret", "job.sh", "booking.json",
      "slurm.out"}
 )  # fmt: skip
-"""What echelon itself writes into a run directory: everything else is the user's."""
-SILENT_SECONDS = 3600.0  # a run on another machine, whose lock is not seen here, writes an event more often than that
+"""Files that echelon writes into a run directory; all others are the user's."""
+SILENT_SECONDS = 3600.0  # a run on another machine, whose lock is invisible here, writes events more often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Run:
 
     path: str
     state: str
-    """"running", "ended well", "failed (3)", "not started", "broken off", or "unknown" where that is not seen here."""
+    """"running", "ended well", "failed (3)", "not started", "broken off"; "unknown" if it cannot be seen here."""
     began: float
     seconds: float | None
     num_ranks: int
     num_bytes: int
     foreign: tuple[str, ...]
-    """Files that echelon has not written: checkpoints, for one."""
+    """Files that echelon did not write, such as checkpoints."""
 
     @property
     def name(self) -> str:
@@ -50,7 +50,7 @@ class Run:
 
 
 def short_name(path: str) -> str:
-    """Return how a run is called in messages: train-b53a; one in a folder that a person chose, by that folder.
+    """Return a run's name for messages: train-b53a; for a run in a folder that a user chose, the folder's name.
 
     >>> short_name("echelon-runs/20261125-100253-train-b53a")
     'train-b53a'
@@ -64,7 +64,7 @@ def short_name(path: str) -> str:
 
 
 def all_runs() -> list[str]:
-    """Return the run directories of this folder, the newest last."""
+    """Return the run directories of this folder, newest last."""
     try:
         names = sorted(os.listdir(RUNS))
     except OSError:
@@ -74,12 +74,12 @@ def all_runs() -> list[str]:
 
 
 def is_run(path: str) -> bool:
-    """Say whether a folder is a run's: its first event, or the script of its job, is there."""
+    """Say whether a folder is a run directory: it holds events, or a job's script."""
     return any(os.path.isfile(os.path.join(path, name)) for name in ("events.jsonl", "job.sh"))
 
 
 def find(name: str) -> str:
-    """Return the run directory that a person means: a path, a name, or the part of a name that only one run has."""
+    """Return the run directory for a path, a name, or a part of a name that matches only one run."""
     for path in (name, os.path.join(RUNS, name)):
         if name and is_run(path):
             return path.rstrip("/")
@@ -99,7 +99,7 @@ def find(name: str) -> str:
 
 
 def read(path: str) -> Run:
-    """Return how a run stands, from its directory alone."""
+    """Return the state of a run, from its directory alone."""
     report, plan = _json(path, "report.json"), _json(path, "plan.json")
     return Run(
         path=path,
@@ -139,14 +139,14 @@ def _state(path: str, report: dict[str, Any]) -> str:
 
 
 def _is_locked(path: str) -> bool:
-    """Say whether a supervisor lives that has the lock of its events."""
+    """Say whether a living supervisor holds the lock of the events."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        pass  # a file system without locks
+        pass  # this file system has no locks
     return False
 
 
@@ -159,7 +159,7 @@ def _json(path: str, name: str) -> dict[str, Any]:
 
 
 def _parsed(read: Callable[[str], str], path: str) -> dict[str, Any]:
-    """Return what a file says; nothing where it is missing, broken, or not a run's."""
+    """Return the content of a JSON file; nothing if it is missing, broken, or not a run's."""
     try:
         value = json.loads(read(path))
     except (OSError, ValueError, RecursionError):
@@ -173,7 +173,7 @@ def _number(fields: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
 
 
 def _num_bytes(path: str) -> int:
-    """Return what would be free without the run: a file that other runs link to stays."""
+    """Return the bytes that removing the run would free; a file that other runs link to stays."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

@@ -1,4 +1,4 @@
-"""Whether a script is trained on all ranks by us, or shares the work out by itself."""
+"""Decide whether echelon scales a script, or the script distributes itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided."""
+    """The way to scale, with its reason."""
 
     how: str
     """"off", "data", "fsdp", "tensor", "context" or "pipeline"."""
     why: str
-    """Empty where there was nothing to decide."""
+    """Empty if no decision was needed."""
 
 
-def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Decision:
-    """Decide by what was asked for, and else by what the script says; raise UsageError where the two disagree."""
+def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> Decision:
+    """Decide by the options, else by the script; raise UsageError if the two disagree."""
     from echelon.script import distributes
 
     command = job.command
@@ -38,8 +38,8 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
             f"--scale {job.scale} is for a Python script, but echelon does not look into {command.target}",
             hint=f"echelon run --scale {job.scale} train.py",
         )
-    found = found or read()
-    reason = distributes.how(found)
+    imports = imports or read()
+    reason = distributes.how(imports)
     if job.scale != "auto" and reason:
         raise UsageError(
             f"{command.target} distributes itself: {reason}; scaled, it would share the work twice",
@@ -47,12 +47,12 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
         )
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
-    trains = distributes.trains(found)
+    trains = distributes.trains(imports)
     written = job.scale_options.written()
     if written and (reason or not trains):
-        what = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
+        fact = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
-            f"{written[0]} is for a script that echelon scales, but {command.target} {what}",
+            f"{written[0]} is for a script that echelon scales, but {command.target} {fact}",
             hint=_way_out(job.scale_options, reason),
         )
     if not trains:
@@ -63,7 +63,7 @@ def decide(job: Job, found: Imports | None, read: Callable[[], Imports]) -> Deci
 
 
 def _way_out(options: ScaleOptions, reason: str) -> str:
-    """Return what to do about an option for scaled scripts where the script is none."""
+    """Return the repair for an option of scaling on a script that is not scaled."""
     if not reason:
         return "remove it, or add --scale data if the script trains"
     is_explicit = reason == "it imports echelon" and options.num_shards > 0

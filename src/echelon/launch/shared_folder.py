@@ -1,4 +1,4 @@
-"""A folder for the time of one command, which all nodes of a job see."""
+"""A temporary folder that all nodes of a job see."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from echelon.errors import UsageError
 
 @contextmanager
 def shared_folder(name: str, why: str) -> Iterator[str]:
-    """Make a hidden folder where we stand, for nodes do not share /tmp; remove it however this ends.
+    """Make a hidden folder in the current one, because nodes do not share /tmp; remove it in any case.
 
-    Raises UsageError, with `why` it is needed, where none can be made.
+    Raise UsageError, with the reason `why` the folder is needed, if it cannot be made.
     """
     try:
         folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())

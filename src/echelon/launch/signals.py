@@ -1,4 +1,4 @@
-"""Turn signals into events of the loop."""
+"""Turn signals into events of the supervisor's loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.S
 
 
 class Signals:
-    """Catch signals while the supervisor's loop runs; put the old handlers back afterwards."""
+    """Catch signals while the supervisor's loop runs; restore the old handlers afterwards."""
 
     def __init__(self, selector: selectors.BaseSelector, on_signal: Callable[[int], None]) -> None:
         self._on_signal = on_signal
@@ -25,7 +25,7 @@ class Signals:
         self._old: dict[int, Any] = {}
         for number in CAUGHT:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # started by nohup
+                continue  # nohup had set this handler
             self._old[number] = signal.signal(number, _do_nothing)
         selector.register(self._pipe[0], selectors.EVENT_READ, self._hear)
 
@@ -35,7 +35,7 @@ class Signals:
                 self._on_signal(number)
 
     def is_waiting(self) -> bool:
-        """Say whether a signal has come that the loop has not seen yet."""
+        """Say whether a signal has arrived that the loop has not read yet."""
         return bool(select.select([self._pipe[0]], [], [], 0)[0])
 
     def close(self) -> None:
@@ -47,4 +47,4 @@ class Signals:
 
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    """The wake-up pipe has the number already."""
+    """Do nothing: the wake-up pipe already holds the signal's number."""

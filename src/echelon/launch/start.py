@@ -1,4 +1,4 @@
-"""From a plan to an exit code: write the run directory, start the agents, supervise, report."""
+"""Carry out a plan: write the run directory, start the agents, supervise, report."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 
 def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[[], None] = lambda: None) -> int:
-    """Carry a plan out and return the exit code that a shell user expects.
+    """Carry out a plan, and return the exit code that a shell user expects.
 
-    `look` is what is looked at on the nodes; `meanwhile` is called here while the agents start.
+    `look` is the survey to take beside the ranks; `meanwhile` is called while the agents start.
     """
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
@@ -51,7 +51,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         try:
             package.write(archive)
             node_order.write(order, directory.path)
-        except OSError as error:  # a disk that is full, or a quota that is used up
+        except OSError as error:  # a full disk, or an exhausted quota
             raise unwritable(directory.path, error) from None
         console = Console(
             is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
@@ -103,7 +103,7 @@ def _secret(plan: Plan) -> bytes:
 
 
 def _listener(plan: Plan) -> socket.socket:
-    """Open the supervisor's port; where another node hosts the supervisor, become its agent and never return."""
+    """Open the supervisor's port; if another node hosts the supervisor, become its agent and never return."""
     if plan.where == "here":
         return listen("127.0.0.1")
     if plan.where == "slurm":
@@ -119,45 +119,45 @@ def _local_address(listener: socket.socket) -> str:
 
 
 def own_addresses() -> list[str]:
-    """Return every name and address under which other nodes may reach this one, the likeliest first."""
+    """Return every name and address of this node that others may reach, likeliest first."""
     name = socket.gethostname()
-    found = [name]
+    addresses = [name]
     try:
-        found += [str(info[4][0]) for info in socket.getaddrinfo(name, None, socket.AF_INET)]
+        addresses += [str(info[4][0]) for info in socket.getaddrinfo(name, None, socket.AF_INET)]
     except OSError:
-        pass  # the numeric addresses of the interfaces follow
+        pass  # the numeric addresses below remain
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: asks the kernel which address faces the network
-            found.append(probe.getsockname()[0])
+            addresses.append(probe.getsockname()[0])
         except OSError:
-            pass  # no route out, as on an isolated test machine
-    return list(dict.fromkeys([*found, "127.0.0.1"]))
+            pass  # no route, as on an isolated test machine
+    return list(dict.fromkeys([*addresses, "127.0.0.1"]))
 
 
 def _allow_many_files() -> None:
-    """Raise the limit for a thousand agents, after the children were started with the user's own."""
+    """Raise the limit on open files for a thousand agents, after the children started with the user's limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
 
 
 def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str) -> None:
-    """Handle the end of the agent, or of srun, before the run was over."""
+    """Handle the end of the agent or of srun before the end of the run."""
     if supervisor.is_over:
         return
     said = said.strip()
     has_begun = supervisor.attempt.is_running
-    what = os.path.basename(plan.step[0]) if plan.step else "the agent"
+    program = os.path.basename(plan.step[0]) if plan.step else "the agent"
     if has_begun:
-        supervisor.lose_all(f"{what} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))
+        supervisor.lose_all(f"{program} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))
         return
-    supervisor.error = _start_error(plan, what, exit_code, said)
+    supervisor.error = _start_error(plan, program, exit_code, said)
     supervisor.is_over = True
 
 
 def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
-    """Cut the waiting for agents short when one of them cannot come; its reason may still be on the way."""
+    """Shorten the wait for agents when one of them cannot join; its reason may still arrive."""
     cannot_come = r"^echelon: agent on |error: \S+: tasks? [\d,-]+: Exited"
     if not supervisor.crew.is_complete and re.search(cannot_come, said, re.MULTILINE):
         gathering = supervisor.gathering
@@ -165,7 +165,7 @@ def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
         gathering.deadline = min(gathering.deadline, time.monotonic() + REASON_SECONDS)
 
 
-def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError | UsageError:
+def _start_error(plan: Plan, program: str, exit_code: int, said: str) -> RunError | UsageError:
     if "can't open file" in said:
         return UsageError(
             f"not every node sees the run directory {plan.run_directory}",
@@ -184,8 +184,8 @@ def _start_error(plan: Plan, what: str, exit_code: int, said: str) -> RunError |
     elif mpi and "Invalid MPI type" in said:
         hint = f"this Slurm lists {mpi} but cannot load it; srun --mpi=list shows the other plugins"
     elif mpi:
-        hint = f"run the same line without echelon to see whether {what} works here"
-    return RunError(f"echelon could not start the agents: {what} {failure.how(exit_code)}", details=said, hint=hint)
+        hint = f"run the same line without echelon to see whether {program} works here"
+    return RunError(f"echelon could not start the agents: {program} {failure.how(exit_code)}", details=said, hint=hint)
 
 
 def _first_line(text: str) -> str:
@@ -193,11 +193,11 @@ def _first_line(text: str) -> str:
 
 
 def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
-    """Ask Slurm why, when nodes or agents went away or a signal came that no person here has sent."""
+    """Ask Slurm for the reason, if nodes or agents were lost, or if a signal came from nobody here."""
     if outcome is None or plan.where != "slurm":
         return outcome
     if outcome.cause == failure.INTERRUPTED and outcome.detail == signal.SIGINT.name:
-        return outcome  # a person's Ctrl-C, after which srun tells of its step what Slurm tells of a cancelled job
+        return outcome  # a person's Ctrl-C; srun then describes its step like a cancelled job
     by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
     if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
         return outcome
@@ -235,7 +235,7 @@ def _report(
     if directory.problem:
         console.say(f"warning: the run directory is incomplete: {directory.problem}")
     ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
-    # mpirun puts its ranks where it likes, and not always on all nodes
+    # mpirun places its ranks as it likes, and not always on all nodes
     num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
     nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
     console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · run {short_name(directory.path)}")
@@ -251,13 +251,13 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
         kept = ", in a job made with --no-kill" if plan.where == "slurm" else ""
         return [f"{outcome.cause}: {outcome.detail}", f"  hint: {others} continues with the other nodes{kept}"]
     has_devices = plan.devices_per_node > 0
-    is_shown = plan.show is None or outcome.rank in plan.show  # then its last words stand above already
+    is_shown = plan.show is None or outcome.rank in plan.show  # then the console has already shown its last words
     device = str(outcome.local_rank) if has_devices else ""
     shown = replace(outcome, log=_shortest(outcome.log)) if outcome.log else outcome
     return failure.describe(shown, device=device, with_tail=not is_shown, scale=plan.scale)
 
 
 def _shortest(path: str) -> str:
-    """Return a path as a person who stands here would write it."""
+    """Return the shorter of the absolute and the relative path."""
     short = os.path.relpath(path)
     return path if short.startswith("..") else short

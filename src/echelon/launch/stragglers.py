@@ -1,4 +1,4 @@
-"""Ranks that still run long after others have ended: a hang at the end is else nothing but silence."""
+"""Report ranks that still run long after others ended: without it, a hang at the end is silent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_NAMED = 4
 
 
 class Stragglers:
-    """Says once per attempt who has not ended when the others have."""
+    """Report once per attempt the ranks that still run after the others ended."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -21,11 +21,11 @@ class Stragglers:
         """Rank → its node and process."""
 
     def note_exit(self, num_alive: int) -> None:
-        """Take note that a rank has ended well; the clock runs anew with each."""
+        """Record that a rank ended well, and restart the timer."""
         self.deadline = time.monotonic() + PATIENCE_SECONDS if num_alive else NEVER
 
     def meet(self, alive: set[int], num_ranks: int, logs: str) -> None:
-        """Speak, now that it is time."""
+        """Report the ranks that still run: the timer has expired."""
         self.deadline = NEVER
         named = [f"rank {rank}{self._place(rank)} ({logs}/rank-{rank}.log)" for rank in sorted(alive)[:MAX_NAMED]]
         more = f" and {len(alive) - MAX_NAMED} more" if len(alive) > MAX_NAMED else ""

@@ -1,4 +1,4 @@
-"""From a wish to a queued job: book, write the run directory and its batch script, hand it over, follow it."""
+"""Submit a job: book, write the run directory and its batch script, hand it to Slurm, follow it."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 
 SUBMIT_SECONDS = 60.0
 OUTPUT = "slurm.out"
-PLAIN_OUTPUT = "%x-%j.out"  # of a script that is only read, and perhaps submitted by hand
+PLAIN_OUTPUT = "%x-%j.out"  # for a script that is only read, and perhaps submitted by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a person asks for when submitting."""
+    """What a person asks for in `echelon submit`."""
 
     job: Job
     request: Request
     machine: Machine
     successor: Machine | None
-    """Of a machine that was shut down, where it is known."""
+    """The machine that replaced a retired machine, if known."""
     run_words: tuple[str, ...]
-    """What stands after `echelon run` in the job."""
+    """The words after `echelon run` in the job."""
     made_by: str
     job_name: str
     after: str
     min_nodes: int
-    """With how few nodes the job goes on; 0: it ends with any of them."""
+    """The least number of nodes with which the job continues; 0: the loss of any node ends it."""
     layout: str
-    """Of a plain script; empty: the job runs echelon."""
+    """The layout of a plain script; empty: the job runs echelon."""
     today: date
     is_dry: bool
-    """Whether it is only to be read: then a retired machine is all right."""
+    """Whether the script is only shown: then a retired machine is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A batch script and where it goes."""
+    """A batch script and its run directory."""
 
     booking: Booking
     run_directory: str
@@ -70,7 +70,7 @@ class Script:
 
     @property
     def headline(self) -> str:
-        """What was booked, in a few words."""
+        """Describe the booking in a few words."""
         booking = self.booking
         nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
         ranks = f"{booking.world_size} rank{'s' if booking.world_size != 1 else ''}"
@@ -80,7 +80,7 @@ class Script:
 
 
 def prepare(wish: Wish, host: Host) -> Script:
-    """Return the script; raise UsageError for what could not run as asked. Nothing is written."""
+    """Return the script; raise UsageError for a job that cannot run as asked. Nothing is written."""
     refuse_bad_command(wish.job)
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry, successor=wish.successor)
     refuse_traps(wish.job, booking, host.environ)
@@ -104,7 +104,7 @@ def prepare(wish: Wish, host: Host) -> Script:
 
 
 def _plain(wish: Wish, booking: Booking, heading: batch.Heading, container: Container | None, host: Host) -> str:
-    """Return a script that needs no echelon when it runs."""
+    """Return a script that needs no echelon at run time."""
     command = _plain_command(wish, booking)
     prefix = container.prefix if container else ()
     modules = container.modules if container else _preamble(host)
@@ -119,7 +119,7 @@ def _supervised(
     wish: Wish, booking: Booking, heading: batch.Heading, run_directory: str, container: Container | None
 ) -> list[str]:
     sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
-    if heading.outlives_nodes and wish.job.launcher is None:  # whose line says it
+    if heading.outlives_nodes and wish.job.launcher is None:  # a launcher's line states its own sizes
         sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
     return batch.supervised(
         [*own_command.command(), "run", *sizes, *wish.run_words],
@@ -142,7 +142,7 @@ def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | 
         folders=folders,
         binds=wish.job.container_binds,
         vendor=wish.machine.node_type(partition).vendor,
-        runtimes=(),  # what the compute nodes have is the machine's to say
+        runtimes=(),  # the machine's file says what compute nodes have
     )
 
 
@@ -161,7 +161,7 @@ def _plain_command(wish: Wish, booking: Booking) -> list[str]:
 
 
 def _refuse_copies(job: Job, num_ranks: int) -> None:
-    """Refuse a script for one device, of which every rank would train a copy of its own."""
+    """Refuse a script for one device: every rank would train a copy of its own."""
     if scaling.decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
         return
     raise UsageError(
@@ -172,7 +172,7 @@ def _refuse_copies(job: Job, num_ranks: int) -> None:
 
 
 def _preamble(host: Host) -> tuple[str, ...]:
-    """Return the lines that give the job the Python of this shell: its modules and its virtual environment."""
+    """Return the lines that set up this shell's Python in the job: its modules and its virtual environment."""
     lines = []
     loaded = [name for name in host.environ.get("LOADEDMODULES", "").split(":") if name]
     if loaded:
@@ -183,7 +183,7 @@ def _preamble(host: Host) -> tuple[str, ...]:
 
 
 def write(script: Script) -> None:
-    """Make the run directory with the script and the booking."""
+    """Create the run directory with the script and the booking."""
     try:
         os.makedirs(script.run_directory, mode=0o700)
         with open(script.path, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -199,7 +199,7 @@ def write(script: Script) -> None:
 
 
 def hand_over(script: Script, host: Host) -> str:
-    """Submit the script and return the job's number; raise UsageError with Slurm's own words when it refuses."""
+    """Submit the script and return the job's number; if Slurm refuses, raise UsageError with its own words."""
     done = _submit(script, host, is_test=False)
     number = done.stdout.strip().partition(";")[0]
     if done.exit_code != 0 or not digits.is_number(number):
@@ -208,7 +208,7 @@ def hand_over(script: Script, host: Host) -> str:
 
 
 def ask_when(script: Script, host: Host) -> str:
-    """Return what Slurm says of a script that is not submitted, and leave nothing behind."""
+    """Return Slurm's answer about a script without submitting it, and remove the files."""
     try:
         done = _submit(script, host, is_test=True)
         if done.exit_code != 0:
@@ -227,7 +227,7 @@ def _submit(script: Script, host: Host, *, is_test: bool) -> Finished:
 
 
 def overruling(host: Host) -> tuple[str, ...]:
-    """Return the variables of the user's shell that would overrule the script."""
+    """Return the variables of the user's shell that would override the script."""
     return batch.environment(host.environ)[1]
 
 

@@ -1,4 +1,4 @@
-"""The supervisor: one per run. It gathers the agents, starts attempts, and decides how the run ends."""
+"""The supervisor, one per run: it gathers the agents, starts attempts, and decides how the run ends."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from echelon.node import private
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
-FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, everything has ended within 2 s
+FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, all processes end within 2 s
 INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
-TERMINATE_SECONDS = 30.0  # and after SIGTERM, which scripts answer with a checkpoint
-SYMPTOM_SECONDS = 0.5  # a rank that others have lost gets this long to show its own failure before all are stopped
-ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace is given up
+TERMINATE_SECONDS = 30.0  # and after SIGTERM, to which scripts respond with a checkpoint
+SYMPTOM_SECONDS = 0.5  # time for a rank to report its own failure after others lost it, before all ranks are stopped
+ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace period is given up
 
 
 class Supervisor:
-    """A loop over the agents' messages, signals and deadlines; `outcome` is set when the run is over."""
+    """A loop over the agents' messages, signals and deadlines; `outcome` is set at the end of the run."""
 
     def __init__(
         self, plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, console: Console
@@ -76,13 +76,13 @@ class Supervisor:
         self.error: EchelonError | None = None
 
     def cold_nodes(self) -> dict[str, str]:
-        """Return why nodes that were to fork their ranks did not."""
+        """Return nodes that did not fork their ranks as planned, each with the reason."""
         if self.plan.launch != "warm":
             return {}
         return {member.seat.node: member.why_exec for member in self.crew if member.why_exec}
 
     def run(self) -> Failure | None:
-        """Serve until the run is over; return the failure that explains it, or None when all went well."""
+        """Serve until the end of the run; return the failure that explains it, or None after success."""
         while not self.is_over:
             self._show_progress()
             now = time.monotonic()
@@ -103,7 +103,7 @@ class Supervisor:
         return self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
 
     def close(self, exit_code: int) -> None:
-        """Dismiss the agents and give the signals back."""
+        """Dismiss the agents and restore the signal handlers."""
         self.crew.tell_all("end", exit_code=exit_code)
         self.crew.flush(seconds=5.0)
         self.crew.close()
@@ -124,13 +124,13 @@ class Supervisor:
         self.console.say(f"note: the supervisor rejected an agent: {why}")
 
     def _prepare(self) -> None:
-        """Give those that are there their ranks, and ask for free ports: one for the master, and one for each rank."""
+        """Give the agents their ranks, and request free ports: one for the master, and one for each rank."""
         try:
             self.gathering.settle()
         except EchelonError as error:
             self._give_up(error)
             return
-        self.directory.remove(private.SECRET)  # nobody else may come
+        self.directory.remove(private.SECRET)  # later agents are refused
         self.bound = Bound(self.plan, self.directory, self.gathering.num_agents, self.console.say)
         self.num_prepared = 0
         for member in self.crew:
@@ -166,7 +166,7 @@ class Supervisor:
 
     def _hear(self, member: Member, message: Message) -> None:
         if message.get("attempt", self.attempt.number) != self.attempt.number:
-            return  # a late word about an attempt that is over
+            return  # a late message of an earlier attempt
         hear = {
             "output": self._show,
             "ports": self._hear_ports,
@@ -250,7 +250,7 @@ class Supervisor:
         member.is_stopped = True
         if all(each.is_stopped for each in self.crew):
             self._end_attempt()
-        elif self.attempt.stopped_at == NEVER:  # it stopped unasked, so this world can never be whole
+        elif self.attempt.stopped_at == NEVER:  # the agent stopped unasked, so this world is incomplete
             self._stop(FAILURE_GRACE_SECONDS)
 
     def _lose(self, member: Member, why: str) -> None:
@@ -269,7 +269,7 @@ class Supervisor:
             self._end_attempt()
 
     def lose_all(self, why: str) -> None:
-        """Take note that the process behind all agents has ended before the run has."""
+        """Record that the process of all agents ended before the run did."""
         if not self.is_over:
             self._fail(Failure(cause=failure.LOST_AGENT, detail=why, time=time.time()))
             if not self.crew.members:
@@ -345,7 +345,7 @@ class Supervisor:
             self._end_attempt()
 
     def _end_attempt(self) -> None:
-        """Every rank of the attempt has ended on every node that is still there."""
+        """Finish an attempt whose ranks have all ended on the remaining nodes."""
         if self.is_over:
             return
         self.answer_deadline = self.symptom_deadline = NEVER
@@ -363,7 +363,7 @@ class Supervisor:
         return self.gathering.can_go_on() and self.restarts.take(reason, has_lost_nodes=self.gathering.is_smaller)
 
     def _start_again(self, reason: Failure) -> None:
-        """Begin a new attempt: a new world with a port of its own."""
+        """Begin a new attempt: a new world with its own port."""
         self.console.finish_output()
         self.attempt = Attempt(self.attempt.number + 1)
         self.stragglers = Stragglers(self.console.say)

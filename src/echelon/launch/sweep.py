@@ -1,4 +1,4 @@
-"""Measure the collectives of all nodes in a run of their own."""
+"""Measure the collectives of all nodes in a separate run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from echelon.launch.shared_folder import shared_folder
 
 PROGRAM = "echelon.train.collectives.sweep"
 ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)
-"""Bytes; the last is what centres publish their bus bandwidth for."""
+"""Bytes; centres publish bus bandwidths for the last size."""
 ON_CORES = (4 << 10, 256 << 10, 4 << 20)
 SECONDS = 0.5
 SLOW_SHARE = {True: 0.7, False: 0.4}
-"""Of what the faster pairs of nodes reach: with devices, and on cores, which other work disturbs."""
+"""A pair of nodes below this share of the faster pairs is slow: with devices; on cores, which other work disturbs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What was measured, and what the collectives' library has written down."""
+    """The measurement, and the log of the collectives' library."""
 
     result: dict[str, Any]
     debug: tuple[str, ...]
@@ -35,7 +35,7 @@ def sweep(
 ) -> Swept:
     """Measure all-reduce on all ranks and among pairs of nodes.
 
-    Raises UsageError where there is no PyTorch, and RunError when the run fails or takes too long.
+    Raise UsageError without PyTorch, and RunError if the run fails or takes too long.
     """
     if find_spec("torch") is None:
         raise UsageError(

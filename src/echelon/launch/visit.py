@@ -1,4 +1,4 @@
-"""Survey every node of an allocation through one step, and let the nodes try each other."""
+"""Survey every node of an allocation with one Slurm step, and let the nodes connect to each other."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from echelon.host.host import Process
 
 GATHER_SECONDS = 60.0
-LATE_SECONDS = 5.0  # beside a part's deadline: so much longer have the others once half of the nodes have answered
+LATE_SECONDS = 5.0  # after half of the nodes have answered, the others get a part's deadline and this much more
 MEET_SECONDS = 8.0
 END_SECONDS = 10.0
-HUNG_SECONDS = 2.0  # for the step's end, where nodes are missing
+HUNG_SECONDS = 2.0  # how long the step may take to end if nodes are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Which nodes are surveyed, and how one gets to them."""
+    """The nodes to survey, and the step that reaches them."""
 
     nodes: tuple[str, ...]
     step: tuple[str, ...]
@@ -46,9 +46,9 @@ class Round:
 
 
 def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
-    """Return one survey for each node, in their order; one that did not answer is silent.
+    """Return one survey for each node, in their order; a node without an answer has an empty survey.
 
-    Raises RunError when no node answered, and UsageError when the folder that they share cannot be written.
+    Raise RunError if no node answered, and UsageError if the shared folder cannot be written.
     """
     with shared_folder("check", "the nodes find their instructions there") as directory:
         archive = os.path.join(directory, "node.pyz")
@@ -79,14 +79,14 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
 
 
 def _allow_many_files() -> None:
-    """Raise the limit for a thousand nodes, after the step was started with the user's own."""
+    """Raise the limit on open files for a thousand nodes, after the step started with the user's limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
 
 
 def _end(process: Process, *, seconds: float) -> None:
-    """Wait for the end of the step, or make it end: a node that hangs would keep it for ever."""
+    """Wait for the end of the step, or kill it: a hanging node would keep it for ever."""
     for stop in (None, process.terminate, process.kill):
         if stop is not None:
             stop()
@@ -101,7 +101,7 @@ def _end(process: Process, *, seconds: float) -> None:
 
 @dataclass(slots=True)
 class _Answer:
-    """What one node said."""
+    """The answer of one node."""
 
     index: int
     survey: Survey
@@ -111,7 +111,7 @@ class _Answer:
 
 
 class Gathering:
-    """Takes the answers of the nodes."""
+    """Collect the answers of the nodes."""
 
     def __init__(self, asked_round: Round, listener: socket.socket, secret: bytes) -> None:
         self._round = asked_round
@@ -134,14 +134,14 @@ class Gathering:
         )
 
     def follow(self, process: Process) -> None:
-        """Notice the end of the step, and what it says."""
+        """Watch the step: its end, and its output."""
         self._process = process
         if process.stdout is not None:
             os.set_blocking(process.stdout.fileno(), False)
             self._selector.register(process.stdout, selectors.EVENT_READ, self._hear_step)
 
     def run(self) -> None:
-        """Take answers until all have come, or the time is over."""
+        """Collect answers until all have come, or time is up."""
         while not self._is_over:
             wait = self._deadline - time.monotonic()
             for key, _ in self._selector.select(max(0.0, min(wait, 1.0))):
@@ -163,7 +163,7 @@ class Gathering:
         return all(name in self._answers for name in self._round.nodes)
 
     def surveys(self) -> list[Survey]:
-        """Return what is known of each node that was asked, and of any other that came."""
+        """Return the survey of each requested node, and of any other node that joined."""
         if not self._answers:
             said = bytes(self._said).decode("utf-8", "replace").strip() or "; ".join(self._refusals)
             raise RunError("no node answered" + (f": {said}" if said else " in time"), hint=_hint(said))
@@ -182,8 +182,8 @@ class Gathering:
                 survey: Survey = rebuild(Survey, message["survey"])
             except ValueError as error:
                 survey = Survey(member.seat.node, silent={"node": f"gave an unexpected answer: {error}"})
-            found = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
-            self._answers[member.seat.node] = _Answer(member.seat.agent_index, found, int(message["port"]))
+            named = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
+            self._answers[member.seat.node] = _Answer(member.seat.agent_index, named, int(message["port"]))
             if len(self._answers) * 2 >= len(self._round.nodes):
                 late_seconds = self._round.asked.part_seconds + LATE_SECONDS
                 self._deadline = min(self._deadline, time.monotonic() + late_seconds)
@@ -193,7 +193,7 @@ class Gathering:
         self._advance(is_late=False)
 
     def _advance(self, *, is_late: bool) -> None:
-        """Go on to the meeting once all have answered, and to the end once all have met."""
+        """Start the meeting once all nodes have answered, and finish once all have met."""
         if self._is_meeting:
             self._is_over = is_late or all(answer.has_visited for answer in self._answers.values())
         elif is_late or len(self._answers) >= len(self._round.nodes):
@@ -202,7 +202,7 @@ class Gathering:
                 self._meet()
 
     def _meet(self) -> None:
-        """Let each node that has answered try some others, by name."""
+        """Let each node that answered connect to some of the others, by name."""
         self._is_meeting = True
         self._deadline = time.monotonic() + MEET_SECONDS
         ordered = sorted(self._answers.items(), key=lambda item: item[1].index)

@@ -1,4 +1,4 @@
-"""What all ranks of an attempt have in common: where they meet, and who they are."""
+"""The facts that all ranks of an attempt share: the meeting point, and all ranks' addresses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def describe(plan: Plan, members: Sequence[Member]) -> Message:
-    """Return what every agent must know of an attempt; `members` are in the order of their ranks."""
-    has_names = plan.num_nodes > 1 and _resolves(members[-1].seat.node)  # a network knows all its nodes or none
+    """Return the facts of an attempt that every agent needs; `members` are in the order of their ranks."""
+    has_names = plan.num_nodes > 1 and _resolves(members[-1].seat.node)  # a network resolves all of its nodes or none
     hosts = [_host_of(plan, member, has_names=has_names) for member in members]
     shares = [member.share for member in members if member.share is not None]
     workers = [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in _ports_of_ranks(m)]
@@ -32,7 +32,7 @@ def describe(plan: Plan, members: Sequence[Member]) -> Message:
 
 
 def _ports_of_ranks(member: Member) -> list[int]:
-    """Return one port for each rank: the first is the master's."""
+    """Return one port for each rank; the first is the master's."""
     return member.ports[1:]
 
 
@@ -52,5 +52,5 @@ def _resolves(name: str) -> bool:
     try:
         socket.getaddrinfo(name, None)
     except OSError:
-        return False  # a node name that only Slurm knows
+        return False  # only Slurm knows this node name
     return True

@@ -1,1 +1,1 @@
-"""Mistakes in batch scripts, training scripts and their settings, found by reading them; nothing of them is run."""
+"""Find mistakes in batch scripts, training scripts and their settings by reading them; nothing is run."""

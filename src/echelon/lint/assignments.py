@@ -1,4 +1,4 @@
-"""The assignments of a script's variables, and who sees them."""
+"""The assignments of a script's variables, and which programs see them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXPORTS = frozenset({"export", "declare", "typeset"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """One assignment of a variable."""
+    """An assignment of a variable."""
 
     name: str
     value: str

@@ -1,4 +1,4 @@
-"""The options in a batch script's own lines, each with its place."""
+"""Parse the options in a batch script's own lines, each with its place."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from functools import cache
 from echelon.lint.toml import words
 
 WORD = re.compile(r"""(?:\{\{.*?\}\}|'[^']*'|"[^"]*"|[^\s'"])+""")
-"""What stands between spaces; quotes hold spaces together, and so do the brackets of a template."""
+"""Match text between spaces; quotes hold spaces together, and so do the brackets of a template."""
 NO_COMMANDS = ("#", "{%", "{#")
-"""How comments begin, and the lines of a template that are gone once it is filled in."""
+"""The beginnings of comments, and of template lines that vanish when the template is filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option for Slurm."""
+    """An option for Slurm."""
 
     name: str
-    """The long name without dashes; as it stands where there is no such option."""
+    """The long name without dashes; an unknown option as written."""
     value: str
     line: int
     column: int
     written: str
-    """As it stands: "-N 2", "--nodes=2"."""
+    """As written: "-N 2", "--nodes=2"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """A line that looks like options and is none."""
+    """A line that looks like an option line, but that Slurm does not read."""
 
     line: int
     why: str
@@ -39,35 +39,35 @@ class Late:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """All that the script asks Slurm for."""
+    """All options that a script gives to Slurm."""
 
     options: tuple[Option, ...]
     late: tuple[Late, ...]
-    """Lines of options that Slurm does not read."""
+    """Option lines that Slurm does not read."""
     is_heterogeneous: bool = False
-    """Whether the job has several parts; the options are those of the first."""
+    """Whether the job is heterogeneous; the options are those of its first component."""
 
     @property
     def last(self) -> dict[str, Option]:
-        """The option that counts, of several with one name."""
+        """Return the last option of a name, which is the valid one."""
         return {option.name: option for option in self.options}
 
 
 @cache
 def names_of_steps() -> frozenset[str]:
-    """Return the long names of the options that srun alone has."""
+    """Return the long names of options that only srun has."""
     steps = words()["slurm"]["steps"]
     return frozenset(name for name in (*steps["value"], *steps["flag"]) if len(name) > 1)
 
 
 def names() -> frozenset[str]:
-    """Return every long option that there is."""
+    """Return all long option names."""
     table = words()["slurm"]["options"]
     return frozenset([*table["value"], *table["flag"], *table["maybe"], *table["aliases"]])
 
 
 def read(lines: list[str]) -> Header:
-    """Read the lines before the first command; Slurm ignores those after it."""
+    """Parse the lines before the first command; Slurm ignores later ones."""
     directive = words()["slurm"]["directive"]
     options: list[Option] = []
     late: list[Late] = []
@@ -92,7 +92,7 @@ def read(lines: list[str]) -> Header:
 
 def _options(line: str, number: int, start: int) -> list[Option]:
     spans = [(found.start(), found.group()) for found in WORD.finditer(line[start:])]
-    found: list[Option] = []
+    options: list[Option] = []
     takes = set(words()["slurm"]["options"]["value"])
     index = 0
     while index < len(spans):
@@ -107,8 +107,8 @@ def _options(line: str, number: int, start: int) -> list[Option]:
             value, written = spans[index][1], f"{word} {spans[index][1]}"
             index += 1
         column = start + at + 1
-        found.append(Option(name=name, value=_plain(value), line=number, column=column, written=written))
-    return found
+        options.append(Option(name=name, value=_plain(value), line=number, column=column, written=written))
+    return options
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def _unabridged(name: str) -> str:
-    """Return the option that is meant by its beginning alone, which Slurm takes where no other begins so."""
+    """Return the option that a name abbreviates; Slurm accepts an unambiguous prefix."""
     longer = [each for each in names() if name and each.startswith(name)]
     return longer[0] if len(longer) == 1 else name
 

@@ -1,4 +1,4 @@
-"""Which blocks of a shell script are open where it is read: branches, loops, groups, functions."""
+"""Track the open blocks of a shell script: branches, loops, groups, functions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MOST_DEEP = 100
 
 
 class Blocks:
-    """The blocks that are open, as a reader goes on."""
+    """The open blocks at the reader's position."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
         self.count = 0
         self.defined = ""
-        """The function whose body comes next."""
+        """The name of the function whose body comes next."""
 
     def keyword(self, word: str) -> None:
-        """Open a block, or another branch of one, at a word of the grammar."""
+        """Open a block, or another branch of one, at a keyword."""
         if word in ("else", "elif"):
             at = next((i for i in range(len(self.open) - 1, -1, -1) if self.open[i].kind == "if"), None)
             if at is not None:
@@ -31,12 +31,12 @@ class Blocks:
             self._push(OPENING[word])
 
     def command(self, first: Word) -> None:
-        """Open or close a block behind a command that is a word of the grammar."""
+        """Open or close a block after a command that is a keyword."""
         if first.raw in LISTS:
             self._push(LISTS[first.raw])
 
     def close(self, word: str) -> None:
-        """Close the block that a word ends."""
+        """Close the block that a keyword ends."""
         kinds = {CLOSING[word], "function"} if word == "}" else {CLOSING.get(word, "")}
         at = next((i for i in range(len(self.open) - 1, -1, -1) if self.open[i].kind in kinds), None)
         if at is not None:
@@ -47,7 +47,7 @@ class Blocks:
         self._push("subshell")
 
     def unbracket(self) -> None:
-        """Close a subshell; the bracket behind a pattern of `case` closes none."""
+        """Close a subshell; the bracket after a pattern of `case` closes none."""
         if self.open and self.open[-1].kind in ("subshell", "function"):
             self.open.pop()
 

@@ -1,4 +1,4 @@
-"""The files that a script calls: other shell scripts, and the training script."""
+"""Find the files that a script calls: other shell scripts, and the training script."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from echelon.lint.shell import parse
 NAME = re.compile(r"(?:\.{1,2}/)*[\w][\w./-]*\.(?:sh|bash|slurm|py)|\./[\w./-]+")
 MOST_BYTES = 1 << 16
 MOST = 20
-"""Files that are looked for; a script calls few."""
+"""The most files that are looked for; a script calls few."""
 
 
 def called(text: str) -> list[str]:
-    """Return the paths of the files that a script calls, as they stand there.
+    """Return the paths of the files that a script calls, as written.
 
     >>> called("source env.sh\\nsrun ./launch.sh python train.py\\nrm old.sh")
     ['env.sh', './launch.sh', 'train.py']

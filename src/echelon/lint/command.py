@@ -1,4 +1,4 @@
-"""The parts of a shell script: words, commands, the blocks around them, here-documents."""
+"""The parts of a shell script: words, commands, blocks, here-documents."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from dataclasses import dataclass, field
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?\+?=")
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 GIVEN = ("-c", "-lc", "-ec", "-xc", "-cl", "-exc", "-euc", "-ic")
-"""The options of a shell after which a script stands as a word."""
+"""Options of a shell that take a script as the next word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """One word of a command."""
+    """A word of a command."""
 
     raw: str
-    """As it is written."""
+    """As written."""
     text: str
-    """Without quotes; expansions stand as they are written."""
+    """Without quotes; expansions stay as written."""
     live: str
-    """The parts in which this shell expands variables: nothing of single quotes, nothing that is escaped."""
+    """The parts in which this shell expands variables: without single-quoted and escaped text."""
     line: int
     column: int
     caller: Word | None = None
-    """The word that calls another script, of a word that stands there: line and column are the caller's."""
+    """For a word of another script: the word that calls that script; line and column are the caller's."""
     where: str = ""
-    """The name and line of that other script."""
+    """The name of the other script, and the line in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One part of the script that begins and ends: a branch, a loop, a function."""
+    """A part of the script with a beginning and an end: a branch, a loop, a function."""
 
     kind: str
     """if, loop, case, group, subshell or function."""
     number: int
-    """Which of the script's blocks; all branches of one `if` have the same number."""
+    """The number of the block in its script; all branches of one `if` share a number."""
     branch: int = 0
     name: str = ""
-    """The name of a function."""
+    """The name, for a function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirection:
-    """One redirection of a command: > log.txt, <<EOF."""
+    """A redirection of a command: > log.txt, <<EOF."""
 
     operator: str
     target: Word
@@ -52,20 +52,20 @@ class Redirection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One simple command."""
+    """A simple command."""
 
     words: tuple[Word, ...]
     keyword: str
-    """The word of the grammar before it: "if", "then"."""
+    """The keyword before it: "if", "then"."""
     outer: Command | None
-    """The command whose bash -c holds this one."""
+    """The command whose `bash -c` contains this one."""
     ending: str = ""
-    """What ends it: a line, ;, &, |, && or ||."""
+    """Its terminator: a newline, ;, &, |, && or ||."""
     blocks: tuple[Block, ...] = ()
-    """The blocks around it, the outermost first."""
+    """The blocks around it, outermost first."""
     redirections: tuple[Redirection, ...] = ()
     source: Command | None = None
-    """The command as it is written, where variables in it were filled in."""
+    """The original command, if variables in this one were replaced by their values."""
 
     @property
     def assignments(self) -> tuple[Word, ...]:
@@ -79,7 +79,7 @@ class Command:
 
     @property
     def program(self) -> str:
-        """The program's name without its folder; empty for assignments alone."""
+        """The program's name without its folder; empty for a command of assignments alone."""
         return self.argv[0].text.rpartition("/")[2] if self.argv else ""
 
     @property
@@ -93,16 +93,16 @@ class Document:
 
     text: str
     line: int
-    """The line of its first line."""
+    """The number of its first line."""
     is_quoted: bool
-    """Whether the shell leaves its variables alone."""
+    """Whether the shell leaves its variables unexpanded."""
     mark: Word
-    """The word that names its end, at the redirection."""
+    """The delimiter word, at the redirection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that the shell would not read."""
+    """A syntax error for the shell."""
 
     what: str
     line: int
@@ -111,7 +111,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Script:
-    """A script taken apart."""
+    """A parsed script."""
 
     commands: list[Command] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)

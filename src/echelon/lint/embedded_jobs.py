@@ -1,4 +1,4 @@
-"""Jobs that stand inside of a script: what is handed to the batch system, or written to a file, as a here-document."""
+"""Find jobs inside of a script: here-documents that go to the batch system or to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echelon.lint.toml import words
 
 
 def jobs_inside(job: Job) -> Iterator[tuple[Job, int]]:
-    """Yield each job inside of a script, and how many lines stand before it."""
+    """Yield each job inside of a script, and the number of lines before it."""
     directive = words()["slurm"]["directive"]
     for document in job.script.documents:
         has_options = re.search(rf"^{directive}\s+-", document.text, re.MULTILINE) is not None
@@ -46,7 +46,7 @@ def _is_written(command: Command) -> bool:
 
 
 def moved(finding: Finding, lines: int) -> Finding:
-    """Return a finding of a job inside of a script at its place there."""
+    """Move a finding of a job inside of a script to its place there."""
     edits = tuple(
         Edit(line=edit.line + lines, column=edit.column, old=edit.old, new=edit.new) for edit in finding.edits
     )

@@ -1,4 +1,4 @@
-"""The commands that a script runs, through variables, functions, eval, bash -c and called scripts."""
+"""Find the commands that a script executes, through variables, functions, eval, bash -c and called scripts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ INERT = frozenset(
         "mail", "rsync", "scp", "tee", "head", "tail", "dirname", "basename", "realpath", "readlink", "man", "make",
     }
 ) | EXPORTS  # fmt: skip
-"""Programs that run nothing of what their arguments name."""
+"""Programs that do not run the programs that their arguments name."""
 Places = Callable[[int], tuple[int, int]]
 MOST = 3000
-"""Commands that are followed; scripts that call each other without end have more."""
+"""The most commands that are followed; scripts that call each other endlessly would have more."""
 DEEPEST = 6
 
 
 def running(script: Script, scripts: Mapping[str, str]) -> list[Command]:
-    """Return the commands that a script runs, in order; `scripts` are the texts of others by name."""
+    """Return the commands that a script executes, in order; `scripts` are the texts of other scripts by name."""
     runner = _Runner(script, scripts)
     runner.run(script.commands, outer=None, depth=0)
     called = set(runner.called)
     for name, body in list(runner.functions.items()):
-        if name not in called:  # somebody else calls it
+        if name not in called:  # another script calls this one
             runner.run(body, outer=None, depth=1, inside=name)
     return runner.commands
 
@@ -49,7 +49,7 @@ class _Runner:
         self.documents: dict[int, Document] = {id(document.mark): document for document in script.documents}
 
     def run(self, commands: list[Command], *, outer: Command | None, depth: int, inside: str = "") -> None:
-        """Follow commands; those inside of others' quotes are found there again."""
+        """Follow commands; skip commands inside of quotes, which are followed with the outer command."""
         for command in commands:
             if command.outer is not None or len(self.commands) >= MOST:
                 continue
@@ -79,7 +79,7 @@ class _Runner:
         self._document(filled, depth)
 
     def _filled(self, command: Command, outer: Command | None) -> Command:
-        """Return a command with known variables filled in; assignments stay as they stand."""
+        """Return a command with known variables replaced; its assignments stay as written."""
         words = list(command.assignments)
         if command.program in EXPORTS:
             words += command.argv
@@ -107,7 +107,7 @@ class _Runner:
                 self.values.forget(word.text)
 
     def _with_arguments(self, command: Command, at: int = 0) -> None:
-        """Let $1 and $@ be the words behind a name."""
+        """Set $1 and $@ to the arguments of a call."""
         cells = [self.values.cells_of(word, command) for word in command.argv[at + 1 :]]
         for name in ("@", "*"):
             self.values.give(name, cells)
@@ -115,7 +115,7 @@ class _Runner:
             self.values.give(str(number), cells[number - 1 : number])
 
     def _inner(self, command: Command, filled: Command, depth: int, inside: str) -> None:
-        """Follow what a shell is given behind -c."""
+        """Follow the script after a shell's -c."""
         words = filled.words
         if command.program in INERT:
             return
@@ -144,7 +144,7 @@ class _Runner:
         self.scripts[name] = kept
 
     def _text(self, words: tuple[Word, ...], command: Command) -> tuple[str, Places]:
-        """Return the text of several words, and where each character of it stands."""
+        """Return the text of several words, and the place of each character."""
         cells: Cells = []
         for word in words:
             if cells:
@@ -153,7 +153,7 @@ class _Runner:
         return _of_cells(cells)
 
     def _document(self, filled: Command, depth: int) -> None:
-        """Follow what a shell reads from a here-document; keep what is written to a script that is called later."""
+        """Follow a here-document that a shell reads; keep one that is written to a script for later calls."""
         for redirection in filled.redirections:
             document = self.documents.get(id(redirection.target))
             if document is None:
@@ -174,7 +174,7 @@ def _has_script(command: Command) -> bool:
 
 
 def _script_at(command: Command, scripts: Mapping[str, str]) -> int:
-    """Return which word calls a script that is known; -1 for none."""
+    """Return the index of the word that calls a known script; -1 for none."""
     argv = command.argv
     if not scripts or (command.program in INERT and command.program not in ("source", ".")):
         return -1
@@ -198,7 +198,7 @@ def _called_command(command: Command, caller: Word, name: str) -> Command:
 
 
 def _moved(commands: list[Command], body: Word) -> list[Command]:
-    """Return commands of a word that stands in another script as commands at its caller."""
+    """Return commands from a word of another script, placed at its caller."""
     if body.caller is None:
         return commands
     at = {"line": body.line, "column": body.column, "caller": body.caller, "where": body.where}

@@ -1,4 +1,4 @@
-"""What a rule finds, and what a rule is."""
+"""The nouns of the linter: edits, hits, rules, findings."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One piece of a file that becomes another."""
+    """A replacement of a piece of a file."""
 
     line: int
     column: int
     old: str
-    """What stands there now; where it does not, nothing is changed. Empty: the new text is put in front."""
+    """The present text; if the file differs, nothing is changed. Empty: insert the new text."""
     new: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One place where a rule is broken, in the file that the rule was given."""
+    """A place where a file breaks a rule."""
 
     line: int
     column: int = 1
     width: int = 1
-    """Characters that are marked below the source line."""
+    """The number of characters that are marked below the source line."""
     message: str
     """What is wrong, with the two values that disagree."""
     repair: str = ""
-    """Something to paste."""
+    """A text to paste."""
     edits: tuple[Edit, ...] = ()
-    """The repair as `--fix` makes it; empty where it takes a person to decide."""
+    """The repair that `--fix` makes; empty if a person has to decide."""
     severity: str = ""
-    """Where it is not that of the rule's page."""
+    """Set only if it differs from the rule's page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: its code, by which its page is found, and the function that looks."""
+    """A rule: its code, which also names its page, and the function that finds hits."""
 
     code: str
     find: Callable[[Any], Iterator[Hit]]
@@ -46,7 +46,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A hit with everything that a report says of it."""
+    """A hit with everything that a report shows."""
 
     code: str
     severity: str

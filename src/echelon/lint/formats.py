@@ -19,7 +19,7 @@ ANNOTATIONS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def sarif(linted: Linted, pages: dict[str, Page], version: str) -> str:
-    """Return one run of SARIF; the levels of severity have the same names there."""
+    """Return one run of SARIF; its severity levels have the same names as ours."""
     codes = sorted({finding.code for finding in linted.findings})
     driver = {
         "name": "echelon lint",
@@ -61,7 +61,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
 
 
 def _fix(finding: Finding) -> dict[str, Any]:
-    """Return the repair that --fix makes, which editors offer."""
+    """Return the repair that --fix makes, for editors."""
     replacements = [{"deletedRegion": _region(edit), "insertedContent": {"text": edit.new}} for edit in finding.edits]
     change = {"artifactLocation": {"uri": quote(finding.path)}, "replacements": replacements}
     return {"description": {"text": finding.repair}, "artifactChanges": [change]}
@@ -79,7 +79,7 @@ def _region(edit: Edit) -> dict[str, int]:
 
 
 def github(linted: Linted) -> str:
-    """Return a line for each finding that a GitHub workflow shows beside the line of code."""
+    """Return a line for each finding; a GitHub workflow shows it beside the line of code."""
     return "".join(
         f"::{ANNOTATIONS[finding.severity]} file={_property(finding.path)},line={max(1, finding.line)},"
         f"col={max(1, finding.column)},endColumn={max(1, finding.column) + max(1, finding.width)},"

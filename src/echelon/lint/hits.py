@@ -1,4 +1,4 @@
-"""Places of a job's script as hits: the word or option that is marked, and the line above it."""
+"""Build hits in a job's script: at a word or an option, and edits of the line above."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def hit(
     place: Word | Option, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
 ) -> Hit:
-    """Return a hit at a word or an option; `becomes` is what `--fix` writes there."""
+    """Return a hit at a word or an option; `--fix` replaces it with `becomes`."""
     if isinstance(place, Word) and place.caller is not None:
         width = max(1, len(written(place.caller).partition("\n")[0]))
         message = f"{message} ({place.where})"
@@ -28,16 +28,16 @@ def hit(
 
 
 def written(place: Word | Option) -> str:
-    """Return a word or an option as it stands in the script."""
+    """Return a word or an option as written in the script."""
     return place.raw if isinstance(place, Word) else place.written
 
 
 def line_before(job: Job, command: Command, text: str) -> tuple[Edit, ...]:
-    """Return the edit that puts a line before a command; none where the command does not begin a line of its own."""
+    """Return the edit that inserts a line before a command; none if the command does not begin a line."""
     first = command.words[0]
     before, number = job.lines[first.line - 1][: first.column - 1], first.line
     while number > 1 and re.match(r"\s*#(?!!|[A-Z]{4,} )", job.lines[number - 2]):
-        number -= 1  # the comment is about the command
+        number -= 1  # the comment belongs to the command
     previous = job.lines[number - 2].rstrip() if number > 1 else ""
     if command.outer is not None or first.caller is not None or before.strip() or previous.endswith(("\\", "|", "&&")):
         return ()

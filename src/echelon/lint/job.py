@@ -1,4 +1,4 @@
-"""A shell script as the rules see it: commands, variables, and what it asks Slurm for, on which machine."""
+"""A shell script as rules see it: commands, variables, and Slurm options, judged for a machine."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ DEVICE_OPTIONS = (
     "ntasks-per-gpu",
 )
 COUNTS = re.compile(r"nodes?\b|ntasks|num_|nproc|world|gpus|multi|dist", re.IGNORECASE)
-"""What the test of a branch names that tells one node from several."""
+"""Match words in the test of a branch that distinguishes one node from several."""
 MOST_DEVICES = 8
-"""Of a node whose machine is not known: who asks for as many has the node alone."""
+"""On an unknown machine, a job with this many devices per node counts as having the whole node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One shell script."""
+    """A shell script."""
 
     path: str
     text: str
@@ -56,7 +56,7 @@ class Job:
     scripts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The texts of the shell scripts that were given beside it, by name."""
     writer: Job | None = field(default=None, repr=False)
-    """The script that writes this one, and fills its variables in."""
+    """The script that writes this one and fills in its variables."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -65,65 +65,65 @@ class Job:
 
     @cached_property
     def header(self) -> Header:
-        """What the script asks Slurm for."""
+        """The options that the script gives to Slurm."""
         return read_header(self.lines)
 
     @cached_property
     def script(self) -> Script:
-        """The commands; none of a script for another shell."""
+        """The parsed commands; empty for a script of another shell."""
         return shell.parse(self.text) if self.is_bash else Script()
 
     @cached_property
     def commands(self) -> list[Command]:
-        """All commands that run in the end; those that stand in the script are `script.commands`."""
+        """All commands that are executed; those written in the script are `script.commands`."""
         return running(self.script, self.scripts)
 
     @cached_property
     def is_bash(self) -> bool:
-        """Whether its first line does not name another shell."""
+        """Whether the first line names no other shell."""
         first = self.lines[0] if self.lines else ""
         return not first.startswith("#!") or re.search(r"\b(?:ba|da|k)?sh\b", first) is not None
 
     @cached_property
     def document_lines(self) -> frozenset[int]:
-        """The numbers of the lines inside of here-documents, which are no commands of this script."""
+        """The line numbers inside of here-documents, which are no commands of this script."""
         return frozenset(line for document in self.script.documents for line in _lines_of(document))
 
     @cached_property
     def literal_lines(self) -> frozenset[int]:
-        """Those of them in which the shell expands nothing."""
+        """The lines of here-documents in which the shell expands nothing."""
         return frozenset(
             line for document in self.script.documents if document.is_quoted for line in _lines_of(document)
         )
 
     @cached_property
     def is_batch(self) -> bool:
-        """Whether Slurm is to read its options."""
+        """Whether Slurm reads options of this script."""
         return bool(self.header.options)
 
     def option(self, name: str) -> Option | None:
-        """Return one of Slurm's options."""
+        """Return a Slurm option."""
         return self.header.last.get(name)
 
     def value(self, name: str) -> str:
-        """Return the value of one of Slurm's options; empty where it is not given."""
+        """Return the value of a Slurm option; empty if it is not given."""
         option = self.option(name)
         return option.value if option else ""
 
     def asked(self, name: str) -> int:
-        """Return the number that one of Slurm's options asks for; a variable there is no number: no shell reads it."""
+        """Return the number that a Slurm option asks for; a variable is no number: no shell expands it there."""
         text = self.value(name).partition("-")[0]
         return self.number(text) if "$" not in text or self.writer is not None else 0
 
     @cached_property
     def partition(self) -> Partition | None:
-        """The facts of the partition, where machine and partition are known."""
+        """The facts of the partition, if machine and partition are known."""
         rows = self.machine.partitions if self.machine else ()
         return next((row for row in rows if row.name == self.value("partition")), None)
 
     @cached_property
     def kind(self) -> NodeType | None:
-        """The kind of node of that partition; by the type of device where a partition has several."""
+        """The node type of that partition; if it has several, the type of device decides."""
         if self.machine is None or self.partition is None:
             return None
         gres = self.value("gres")
@@ -132,7 +132,7 @@ class Job:
 
     @cached_property
     def chip(self) -> tuple[str, str]:
-        """The chip of the job's devices and its vendor: of the machine, or as the options name it; empty if unknown."""
+        """The chip of the job's devices and its vendor, from the machine or the options; empty if unknown."""
         if self.kind is not None:
             return self.kind.chip, self.kind.vendor
         names = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "constraint")
@@ -143,40 +143,40 @@ class Job:
 
     @cached_property
     def wants_devices(self) -> bool:
-        """Whether anything says that the job is for devices."""
+        """Whether any sign shows that the job uses devices."""
         return any(map(self.option, DEVICE_OPTIONS)) or "gpu" in self.value("partition").lower()
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Whether the job has parts that ask for different nodes."""
+        """Whether the job has components with different nodes."""
         return self.header.is_heterogeneous
 
     def runs(self, start: Start, program: Program) -> bool:
-        """Tell whether a program is what is started, by the name of its file."""
+        """Say whether a program is the one that is started, by its file name."""
         script = start.script
         return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
 
     @cached_property
     def num_nodes(self) -> int:
-        """The nodes of the job: 1 where nothing says more."""
+        """The number of nodes; 1 unless the script asks for more."""
         return self.asked("nodes") or 1
 
     @cached_property
     def devices_per_node(self) -> int:
-        """The devices on each node; 0 where none are asked for or it cannot be told."""
+        """The devices on each node; 0 if none are requested or the number is unknown."""
         if asked := _count(self.value("gpus-per-node")) or devices_of_gres(self.value("gres")):
             return asked
         if total := _count(self.value("gpus")):
             return max(1, total // self.num_nodes)
         tasks = self.tasks_per_node or 1
-        if each := _count(self.value("gpus-per-task")):
-            return each * tasks
+        if per_task := _count(self.value("gpus-per-task")):
+            return per_task * tasks
         shared = self.asked("ntasks-per-gpu")
         return tasks // shared if shared else 0
 
     @cached_property
     def tasks_per_node(self) -> int:
-        """Slurm's tasks on each node; 0 where nothing says it."""
+        """Slurm's tasks on each node; 0 if unknown."""
         if asked := self.asked("ntasks-per-node"):
             return asked
         total = self.asked("ntasks")
@@ -184,19 +184,19 @@ class Job:
 
     @cached_property
     def cores_per_node(self) -> int:
-        """The cores that are asked for on each node; 0 where nothing says it."""
-        if each := self.asked("cpus-per-task"):
-            return each * (self.tasks_per_node or 1)
+        """The cores requested on each node; 0 if unknown."""
+        if per_task := self.asked("cpus-per-task"):
+            return per_task * (self.tasks_per_node or 1)
         return self.asked("cpus-per-gpu") * self.devices_per_node
 
     @cached_property
     def memory_option(self) -> Option | None:
-        """The option that asks for memory."""
+        """The option that requests memory."""
         return self.option("mem") or self.option("mem-per-gpu") or self.option("mem-per-cpu")
 
     @cached_property
     def memory_bytes_per_node(self) -> int:
-        """The memory that is asked for on each node; 0 where nothing says it, or all of it is wanted."""
+        """The memory requested on each node; 0 if unknown, or if all memory is requested."""
         option = self.memory_option
         if option is None:
             return 0
@@ -209,12 +209,12 @@ class Job:
 
     @cached_property
     def has_whole_nodes(self) -> bool:
-        """Whether no other job can be on the nodes."""
+        """Whether the job has its nodes alone."""
         return "exclusive" in self.header.last or (self.partition is not None and self.partition.whole_nodes)
 
     @cached_property
     def takes_all_devices(self) -> bool:
-        """Whether all devices of the nodes are this job's."""
+        """Whether the job has all devices of its nodes."""
         there = self.kind.num_devices if self.kind else None
         is_wide = self.machine is None and self.num_nodes > 1
         return self.has_whole_nodes or is_wide or self.devices_per_node >= (there or MOST_DEVICES)
@@ -227,14 +227,14 @@ class Job:
     @cached_property
     def exported_names(self) -> frozenset[str]:
         """Every name that is exported anywhere."""
-        given = {
+        names = {
             word.text
             for command in self.commands
             if command.program in EXPORTS
             for word in command.argv[1:]
             if re.fullmatch(r"\w+", word.text)
         }
-        return frozenset(given | {variable.name for variable in self.variables if variable.is_exported})
+        return frozenset(names | {variable.name for variable in self.variables if variable.is_exported})
 
     def last(self, name: str) -> Variable | None:
         """Return the last assignment of a variable."""
@@ -246,7 +246,7 @@ class Job:
 
     @cached_property
     def _branched(self) -> frozenset[str]:
-        """The variables whose value depends on a branch, or on the turn of a loop."""
+        """The variables whose value depends on a branch or on a loop."""
         values: dict[str, set[str]] = {}
         branched: set[str] = set()
         for variable in self.variables:
@@ -257,12 +257,12 @@ class Job:
         return frozenset({name for name in branched if len(values[name]) > 1} | loops)
 
     def is_chosen(self, command: Command) -> bool:
-        """Tell whether a branch that asks for the number of nodes or ranks leads to a command."""
+        """Say whether a command is in a branch that depends on the number of nodes or ranks."""
         return any(block.number in self._choosing for block in command.blocks if block.kind in ("if", "case"))
 
     @cached_property
     def _choosing(self) -> frozenset[int]:
-        """The blocks whose test names nodes, tasks or ranks."""
+        """The numbers of the blocks whose test mentions nodes, tasks or ranks."""
         numbers: set[int] = set()
         for command, follows in pairwise([*self.script.commands, *self.script.commands[-1:]]):
             is_case = command.program == "case"
@@ -274,7 +274,7 @@ class Job:
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:
-        """Every program of interest that is started, in the order of the script; none where parts differ."""
+        """Every relevant program that is started, in the order of the script; empty for a heterogeneous job."""
         if self.is_heterogeneous:
             return ()
         return tuple(start for command in self.commands for start in starts(command))
@@ -284,12 +284,12 @@ class Job:
         return (start for start in self.starts if start.name in names)
 
     def step_nodes(self, start: Start) -> int:
-        """Return on how many nodes something starts."""
-        given = start.step.option("nodes", "N") if start.step else None
-        return (self.number(given[1].partition("-")[0]) if given else 0) or self.num_nodes
+        """Return the number of nodes on which a step starts a program."""
+        option = start.step.option("nodes", "N") if start.step else None
+        return (self.number(option[1].partition("-")[0]) if option else 0) or self.num_nodes
 
     def step_tasks_per_node(self, start: Start) -> int:
-        """Return how often a step starts something on each node; 0 where it cannot be told."""
+        """Return how often a step starts a program on each node; 0 if unknown."""
         step = start.step
         if step is None:
             return 1
@@ -302,7 +302,7 @@ class Job:
         return self.tasks_per_node or 1
 
     def number(self, text: str) -> int:
-        """Return a whole number, also behind a variable that the script or Slurm sets; 0 where it cannot be told."""
+        """Return a whole number, also through a variable that the script or Slurm sets; 0 if unknown."""
         text = text.strip().strip('"')
         if re.fullmatch("[0-9]+", text):
             return digits.whole(text)
@@ -322,7 +322,7 @@ class Job:
         prefix = words()["slurm"]["variable"]
         if not name.startswith(prefix):
             return self.writer.number(f"${name}") if self.writer is not None else 0
-        given = {
+        numbers = {
             "NNODES": self.num_nodes,
             "JOB_NUM_NODES": self.num_nodes,
             "NTASKS": self.tasks_per_node * self.num_nodes,
@@ -331,7 +331,7 @@ class Job:
             "CPUS_PER_TASK": self.asked("cpus-per-task"),
             "GPUS_ON_NODE": self.devices_per_node,
         }
-        return given.get(name.removeprefix(prefix), 0)
+        return numbers.get(name.removeprefix(prefix), 0)
 
 
 def _lines_of(document: Document) -> range:
@@ -339,7 +339,7 @@ def _lines_of(document: Document) -> range:
 
 
 def devices_of_gres(text: str) -> int:
-    """Return how many devices gpu:a100:4,nvme:100 asks for on a node; 0 for none."""
+    """Return the devices that gpu:a100:4,nvme:100 requests on a node; 0 for none."""
     total = 0
     for part in text.split(","):
         fields = part.partition("(")[0].removeprefix("gres/").split(":")

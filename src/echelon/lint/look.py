@@ -1,4 +1,4 @@
-"""Let rules look at files, and give what they find its page and its order."""
+"""Apply rules to files, and add page and order to their hits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from echelon.spec.severity import SEVERITIES
 
 
 class File(Protocol):
-    """What rules read: a job, a program, settings."""
+    """The input of rules: a job, a program, or settings."""
 
     @property
     def path(self) -> str: ...
@@ -21,13 +21,13 @@ class File(Protocol):
 
 
 def look(files: Iterable[File], table: Iterable[Rule]) -> Iterator[Finding]:
-    """Let every rule look at every file."""
+    """Apply every rule to every file."""
     rows = tuple(table)
     for file in files:
         for rule in rows:
             try:
                 hits = tuple(dict.fromkeys(rule.find(file)))
-            except RecursionError:  # an expression of thousands of parts
+            except RecursionError:  # an expression with thousands of parts
                 message = f"the nesting is too deep for {rule.code}, which did not check this file"
                 hits = (Hit(line=1, message=message, severity="note"),)
             for hit in hits:
@@ -35,7 +35,7 @@ def look(files: Iterable[File], table: Iterable[Rule]) -> Iterator[Finding]:
 
 
 def finding(code: str, path: str, lines: list[str], hit: Hit) -> Finding:
-    """Return a hit with everything that its page says."""
+    """Return a hit with everything from its rule's page."""
     page = page_of(code)
     return Finding(
         code=code,
@@ -54,11 +54,11 @@ def finding(code: str, path: str, lines: list[str], hit: Hit) -> Finding:
 
 
 def ordered(findings: list[Finding]) -> list[Finding]:
-    """Sort: the file with the worst first, in it the worst first, then from top to bottom."""
+    """Sort files and their findings by severity, then findings from top to bottom."""
     worst: dict[str, int] = {}
-    for each in findings:
-        rank = SEVERITIES.index(each.severity)
-        worst[each.path] = min(rank, worst.get(each.path, rank))
+    for finding in findings:
+        rank = SEVERITIES.index(finding.severity)
+        worst[finding.path] = min(rank, worst.get(finding.path, rank))
     return sorted(
         findings,
         key=lambda each: (

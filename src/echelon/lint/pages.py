@@ -1,4 +1,4 @@
-"""The page of each rule: what is wrong, why it matters and where that is written, a bad and a good example."""
+"""The page of each rule: the mistake, its consequence with sources, a bad and a good example."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from echelon.errors import UsageError
 from echelon.lint.toml import load
 
 FAMILIES = ("request", "launch", "shell", "environment", "program", "settings")
-"""The files of pages: codes begin with ECH1 in the first, with ECH2 in the second, and so on."""
+"""The files of pages: codes in the first begin with ECH1, in the second with ECH2, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What is known of one rule."""
+    """The documentation of a rule."""
 
     code: str
     title: str
     severity: str
     why: str
     source: str
-    """Where it is written or was seen; with the version or the date where it may change."""
+    """The source of the rule, or where the mistake was seen; with version or date if it may change."""
     bad: str
-    """A file, or several, each after a line `==> name`."""
+    """A file, or several files, each after a line `==> name`."""
     good: str
     machine: str = ""
     """The machine of the examples."""
@@ -37,7 +37,7 @@ def all_pages() -> dict[str, Page]:
 
 
 def page_of(code: str) -> Page:
-    """Return the page of a rule; its family alone is read."""
+    """Return the page of a rule; only its family is read."""
     return _of_family(FAMILIES[int(code[3]) - 1])[code]
 
 
@@ -48,7 +48,7 @@ def _of_family(family: str) -> dict[str, Page]:
 
 
 def find(code: str) -> Page:
-    """Return one page; raise UsageError with the nearest codes for one that is not there."""
+    """Return a page; raise UsageError with the nearest codes for an unknown code."""
     pages = all_pages()
     page = pages.get(code.upper())
     if page is None:
@@ -62,7 +62,7 @@ def find(code: str) -> Page:
 
 
 def files(example: str, default: str) -> dict[str, str]:
-    """Return the files of an example by name; one alone has the default's name."""
+    """Return the files of an example by name; a single file gets the default name."""
     parts = re.split(r"^==> (\S+)\n", example, flags=re.MULTILINE)
     if len(parts) == 1:
         return {default: example + "\n"}
@@ -70,5 +70,5 @@ def files(example: str, default: str) -> dict[str, str]:
 
 
 def default_name(code: str) -> str:
-    """Return what the only file of a rule's example is called."""
+    """Return the name of the only file of a rule's example."""
     return {"5": "train.py", "6": "ds_config.json"}.get(code[3], "job.sh")

@@ -1,4 +1,4 @@
-"""A Python script as the rules see it: its tree, its names, and which parts run on one rank alone."""
+"""A Python script as rules see it: its tree, its names, and which parts only one rank runs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ NUMBER_OF_A_RANK = re.compile(
 SERVED = frozenset(
     {"lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "horovod", "composer", "ray"}
 )
-"""Frameworks that share data out, choose devices and write once by themselves."""
+"""Frameworks that distribute data, choose devices and write files once by themselves."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-MOST_CALLERS = 20  # of one function; one that is called more often is no function that saves
-DEEPEST = 4  # callers that are followed, one from the other
+MOST_CALLERS = 20  # a function with more calls is unlikely to be one that saves
+DEEPEST = 4  # the longest chain of callers that is followed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """One Python file."""
+    """A Python file."""
 
     path: str
     text: str
@@ -47,12 +47,12 @@ class Program:
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """The node around each node."""
+        """The parent of each node."""
         return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """What imported names stand for."""
+        """The meaning of imported names."""
         return aliases(self.nodes)
 
     @cached_property
@@ -61,40 +61,40 @@ class Program:
         return frozenset(name.partition(".")[0] for name in self.aliases.values())
 
     def name(self, node: ast.AST) -> str:
-        """Return the dotted name behind imports; empty for what is no name."""
+        """Return the dotted name of an expression, resolved through imports; empty for no name."""
         return dotted(node, self.aliases)
 
     @cached_property
     def calls(self) -> list[tuple[str, ast.Call]]:
-        """Every call with the dotted name of what is called."""
+        """Every call with the dotted name of the called function."""
         return [(self.name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
 
     def called(self, *tails: str) -> Iterator[ast.Call]:
-        """Yield the calls of anything whose last word is one of these."""
+        """Yield the calls of functions whose last word is one of these."""
         return (node for name, node in self.calls if (name.rpartition(".")[2] or tail(node.func)) in tails)
 
     @cached_property
     def texts(self) -> frozenset[str]:
-        """Every text that stands in the script."""
+        """Every string constant in the script."""
         constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
         return frozenset(value for value in constants if isinstance(value, str))
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Every name and attribute that stands in the script."""
+        """Every name and attribute in the script."""
         names = {node.id for node in self.nodes if isinstance(node, ast.Name)}
         attributes = {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
         return frozenset(names | attributes | {name.rpartition(".")[2] for name in self.aliases.values()})
 
     @cached_property
     def is_distributed(self) -> bool:
-        """Whether it is written for several ranks with torch's own parts."""
+        """Whether the script is written for several ranks with torch's own parts."""
         parts = {"DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard"}
         return bool(parts & self.words) and not self.is_served
 
     @cached_property
     def needs_device(self) -> int:
-        """The first line that fails without a device; 0 where nothing does, or the script asks what is there."""
+        """The first line that fails without a device; 0 if there is none, or if the script checks for devices."""
         if {"is_available", "device_count", "accelerator"} & self.words:
             return 0
         for name, call in self.calls:
@@ -106,43 +106,43 @@ class Program:
 
     @cached_property
     def is_served(self) -> bool:
-        """Whether a framework does what the rules for ranks look for."""
+        """Whether a framework does the work that the rules for ranks check."""
         return bool(SERVED & self.uses)
 
     @cached_property
     def functions(self) -> dict[str, list[ast.AST]]:
-        """The places where each function of the file is called."""
+        """The calls of each function of the file."""
         defined = {node.name for node in self.nodes if isinstance(node, FUNCTIONS)}
-        found: dict[str, list[ast.AST]] = {name: [] for name in defined}
+        calls_of: dict[str, list[ast.AST]] = {name: [] for name in defined}
         for _, call in self.calls:
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-            is_foreign = isinstance(owner, ast.Name) and owner.id in self.aliases  # torch.save is no own `save`
+            is_foreign = isinstance(owner, ast.Name) and owner.id in self.aliases  # torch.save is not the file's `save`
             if tail(call.func) in defined and not is_foreign:
-                found[tail(call.func)].append(call)
-        return found
+                calls_of[tail(call.func)].append(call)
+        return calls_of
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what is around a node, from the inside out."""
+        """Yield the ancestors of a node, innermost first."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
 
     def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """Return the function around a node."""
+        """Return the innermost function around a node."""
         return next((each for each in self.around(node) if isinstance(each, FUNCTIONS)), None)
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """The names that hold whether this is a certain rank: first = get_rank() == 0."""
-        found = set()
+        """Variables that hold whether this is a certain rank: first = get_rank() == 0."""
+        names = set()
         for node in self.nodes:
             is_test = isinstance(node, ast.Assign) and isinstance(node.value, (ast.Compare, ast.BoolOp, ast.UnaryOp))
             if is_test and isinstance(node, ast.Assign) and OF_A_RANK.search(ast.unparse(node.value).lower()):
-                found |= {tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))}
-        return frozenset(found)
+                names |= {tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))}
+        return frozenset(names)
 
     def speaks_of_rank(self, node: ast.AST) -> bool:
-        """Tell whether a test depends on which rank this is."""
+        """Say whether a test depends on the rank."""
         known = self._speaking.get(node)
         if known is None:
             words = {tail(each) for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))}
@@ -155,7 +155,7 @@ class Program:
         return {}
 
     def guard(self, node: ast.AST) -> ast.If | ast.IfExp | None:
-        """Return the `if` that lets only some ranks reach this node, in its own function."""
+        """Return the `if` that lets only some ranks reach this node, within its own function."""
         child: ast.AST = node
         for parent in self.around(node):
             if isinstance(parent, ast.If) and child is not parent.test and self.speaks_of_rank(parent.test):
@@ -168,7 +168,7 @@ class Program:
         return self._early_return(self.tree, node)
 
     def is_guarded(self, node: ast.AST, *, depth: int = 0) -> bool:
-        """Tell whether only some ranks reach this node, also through the callers of its function."""
+        """Say whether only some ranks reach this node, also through the callers of its function."""
         if self.guard(node) is not None:
             return True
         if any(isinstance(parent, (ast.With, ast.AsyncWith)) and _first_only(parent) for parent in self.around(node)):
@@ -177,7 +177,7 @@ class Program:
         if function is None or depth >= DEEPEST:
             return False
         if function not in self._guarded:
-            self._guarded[function] = False  # what a function that calls itself gets
+            self._guarded[function] = False  # the answer for a recursive function
             is_marked = any(self.speaks_of_rank(each) for each in function.decorator_list)
             places = self.callers(function)
             self._guarded[function] = is_marked or (
@@ -190,7 +190,7 @@ class Program:
         return {}
 
     def callers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.AST]:
-        """Return the places that call a function of the file, its own aside."""
+        """Return the places that call a function of the file, except inside of itself."""
         first, last = function.lineno, function.end_lineno or function.lineno
         places = self.functions.get(function.name, [])
         outside = (place for place in places if not first <= getattr(place, "lineno", 0) <= last)
@@ -198,42 +198,42 @@ class Program:
 
     @cached_property
     def ranks(self) -> frozenset[str]:
-        """The names that hold the number of a rank, among all or on its node."""
+        """Variables that hold a rank, global or local."""
         return frozenset(name for name, _ in self._numbers)
 
     @cached_property
     def local_ranks(self) -> frozenset[str]:
-        """The names that hold the number of the rank on its node."""
+        """Variables that hold the local rank."""
         return frozenset({"local_rank", *(name for name, text in self._numbers if "LOCAL" in text.upper())})
 
     @cached_property
     def _numbers(self) -> list[tuple[str, str]]:
-        found = []
+        names = []
         for node in self.nodes:
             text = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
             if isinstance(node, ast.Assign) and NUMBER_OF_A_RANK.fullmatch(text):
-                found += [(tail(each), text) for each in node.targets if isinstance(each, (ast.Name, ast.Attribute))]
-        return found
+                names += [(tail(each), text) for each in node.targets if isinstance(each, (ast.Name, ast.Attribute))]
+        return names
 
     def _early_return(self, scope: ast.AST, node: ast.AST) -> ast.If | None:
-        """Return `if rank != 0: return` that stands before a node at the top of its function."""
-        found = self._returns.get(scope)
-        if found is None:
-            found = [
+        """Return an `if rank != 0: return` before a node, at the top level of its function."""
+        returns = self._returns.get(scope)
+        if returns is None:
+            returns = [
                 each
                 for each in getattr(scope, "body", [])
                 if isinstance(each, ast.If) and isinstance(each.body[-1], (ast.Return, ast.Raise))
                 if self.speaks_of_rank(each.test)
             ][:1]
-            self._returns[scope] = found
-        return found[0] if found and found[0].lineno < getattr(node, "lineno", 0) else None
+            self._returns[scope] = returns
+        return returns[0] if returns and returns[0].lineno < getattr(node, "lineno", 0) else None
 
     @cached_property
     def _returns(self) -> dict[ast.AST, list[ast.If]]:
         return {}
 
     def ifs_by_rank(self, scope: ast.AST) -> list[tuple[ast.If, set[str]]]:
-        """Return each `if` of a function that depends on the rank, with the last words of what it calls."""
+        """Return each `if` of a function that depends on the rank, with the names of the functions that it calls."""
         if scope not in self._ifs:
             ifs = [each for each in ast.walk(scope) if isinstance(each, ast.If) and self.speaks_of_rank(each.test)]
             calls = [[tail(inner.func) for inner in ast.walk(each) if isinstance(inner, ast.Call)] for each in ifs]
@@ -251,24 +251,24 @@ class Program:
         return Hit(line=line, column=start + 1, width=width, message=message, repair=repair, edits=edits)
 
     def edit(self, node: ast.AST, new: str) -> tuple[Edit, ...]:
-        """Return the edit that writes something else for a node; none for a node of several lines."""
+        """Return the edit that replaces a node; none for a node of several lines."""
         line, start, end = self._span(node)
         if getattr(node, "end_lineno", 0) != line:
             return ()
         return (Edit(line=line, column=start + 1, old=self.lines[line - 1][start:end], new=new),)
 
     def source(self, node: ast.AST) -> str:
-        """Return a node as it is written."""
+        """Return the source of a node."""
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
     def line_before(self, statement: ast.stmt, text: str) -> tuple[Edit, ...]:
-        """Return the edit that puts a line before a statement; none where the statement does not begin its line."""
+        """Return the edit that inserts a line before a statement; none if the statement does not begin its line."""
         line, start, _ = self._span(statement)
         indent = self.lines[line - 1][:start]
         return () if indent.strip() else (Edit(line=line, column=1, old="", new=f"{indent}{text}\n"),)
 
     def line_after(self, statement: ast.stmt, text: str) -> tuple[Edit, ...]:
-        """Return the edit that puts a line after a statement; none where the statement is not alone on its lines."""
+        """Return the edit that inserts a line after a statement; none if the statement shares its lines."""
         line, start, _ = self._span(statement)
         last = statement.end_lineno or line
         indent, whole = self.lines[line - 1][:start], self.lines[last - 1]
@@ -278,7 +278,7 @@ class Program:
         return (Edit(line=last, column=len(whole) + 1, old="", new=f"\n{indent}{text}"),)
 
     def _span(self, node: ast.AST) -> tuple[int, int, int]:
-        """Return the line on which a node begins, and where on it the node begins and ends, in characters."""
+        """Return the line on which a node begins, and its first and last character on it."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         end = len(text.rstrip())
@@ -298,10 +298,10 @@ def keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def constant(node: ast.AST | None) -> object:
-    """Return the value of a constant; None for anything else."""
+    """Return the value of a constant; None for any other node."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def _first_only(node: ast.With | ast.AsyncWith) -> bool:
-    """`with main_process_first():` lets one rank go first: the others find what it has written."""
+    """Say whether a `with main_process_first():` lets one rank go first: the others then find its files."""
     return any("first" in tail(getattr(item.context_expr, "func", item.context_expr)) for item in node.items)

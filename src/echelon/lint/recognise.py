@@ -1,4 +1,4 @@
-"""Which machine a job is for, where nobody says it."""
+"""Find the machine of a job that names none."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
-    """Return the only machine that has the job's partition, and its type of device where the job names one.
+    """Return the only machine that has the job's partition, and its type of device if the job names one.
 
-    A partition's name that many sites have is no sign alone: then the type of device must agree.
+    If many sites have a partition of this name, the type of device must agree.
     """
     partition = job.value("partition")
     if not partition:
         return None
-    found = []
+    matches = []
     for machine in machines.values():
         row = next((row for row in machine.partitions if row.name == partition), None)
         kinds = {kind.gres for kind in machine.node_types if kind.gres.count(":")}
@@ -29,5 +29,5 @@ def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
             continue
         is_common = partition in words()["machines"]["common_partitions"]
         if not is_common or (typed and (machine.account != "required" or job.value("account").startswith("project_"))):
-            found.append(machine)
-    return found[0] if len(found) == 1 else None
+            matches.append(machine)
+    return matches[0] if len(matches) == 1 else None

@@ -1,4 +1,4 @@
-"""Make the repairs that are certain, again and again until none is left, and show what they change."""
+"""Make all certain repairs, repeatedly until none is left, and show the changes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from echelon.lint.finding import Edit, Finding
 from echelon.lint.run import Linted
 
 MOST_PASSES = 100
-"""One repair may show the next: of a file that cannot be read, one mistake is seen at a time."""
+"""A repair may reveal the next: only one mistake is found at a time in a file that cannot be parsed."""
 SYNTAX = frozenset({"ECH302", "ECH500", "ECH601"})
-"""What a repair must never bring about: a file that nobody can read."""
+"""Rules about unreadable files: a repair must never cause one of these findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """Some files as they are after all repairs."""
+    """Files after all repairs."""
 
     sources: Mapping[str, bytes]
     findings: tuple[Finding, ...]
-    """What was repaired."""
+    """The findings that were repaired."""
     left: Linted
-    """What is still to be said."""
+    """The remaining findings."""
 
 
 def repair(sources: Mapping[str, bytes], look: Callable[[Mapping[str, bytes]], Linted]) -> Repaired:
-    """Return the files with every repair made that is certain; `look` lints them."""
+    """Return the files with all certain repairs; `look` lints them."""
     linted, done = look(sources), []
     given_up: set[tuple[str, str]] = set()
     for _ in range(MOST_PASSES):
@@ -40,7 +40,7 @@ def repair(sources: Mapping[str, bytes], look: Callable[[Mapping[str, bytes]], L
         after = look(changed)
         worse = _broken(linted, after)
         useless = {(each.path, each.code) for each in made if each.path in worse} | _unmoved(made, linted, after)
-        if useless:  # they are left as they stand, and the others are made without them
+        if useless:  # keep these files unrepaired, and repair the others without them
             given_up |= useless
             continue
         sources, linted = changed, after
@@ -49,22 +49,22 @@ def repair(sources: Mapping[str, bytes], look: Callable[[Mapping[str, bytes]], L
 
 
 def _pass(sources: Mapping[str, bytes], findings: Iterable[Finding]) -> tuple[dict[str, bytes], list[Finding]]:
-    """Make the repairs that do not touch each other; return the files, and which were made."""
+    """Make the repairs that do not overlap; return the files and the repaired findings."""
     changed, made = dict(sources), []
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).append(finding)
-    for path, found in by_path.items():
+    for path, in_file in by_path.items():
         text = _decoded(sources[path])
         if text is not None:
-            text, those = _edited(text, found)
+            text, repaired = _edited(text, in_file)
             changed[path] = text.encode()
-            made += those
+            made += repaired
     return changed, made
 
 
 def _decoded(source: bytes) -> str | None:
-    """Return the text of a file whose places are certain, and which can be written back as it was; None of another."""
+    """Return the text of a file that can be edited by position and written back unchanged; None for other files."""
     try:
         text = source.decode()
     except UnicodeDecodeError:
@@ -95,31 +95,31 @@ def _starts(text: str) -> list[int]:
 
 
 def _span(edit: Edit, starts: list[int]) -> tuple[int, int]:
-    """Return where an edit begins and ends; beyond the end of the text for a line that is not there."""
+    """Return the start and the end of an edit; positions beyond the text for a missing line."""
     begin = starts[edit.line - 1] + edit.column - 1 if 0 < edit.line <= len(starts) else starts[-1] + (1 << 30)
     return begin, begin + len(edit.old)
 
 
-def _touch(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Tell whether two pieces are at one place, or overlap."""
-    return one == other or (one[0] < other[1] and other[0] < one[1])
+def _touch(span: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Say whether two spans are equal or overlap."""
+    return span == other or (span[0] < other[1] and other[0] < span[1])
 
 
 def _broken(before: Linted, after: Linted) -> set[str]:
-    """Return the files that could be read before and cannot any more."""
+    """Return the files that could be parsed before, but not after."""
     counts = [Counter(each.path for each in linted.findings if each.code in SYNTAX) for linted in (before, after)]
     return set(counts[1] - counts[0])
 
 
 def _unmoved(made: list[Finding], before: Linted, after: Linted) -> set[tuple[str, str]]:
-    """Return the repairs after which the same is said as often as before; of syntax the next mistake is said then."""
+    """Return repairs that did not remove their finding; skip syntax repairs, which reveal the next mistake."""
     counts = [Counter((each.path, each.code, each.message) for each in linted.findings) for linted in (before, after)]
     said = [(each.path, each.code, each.message) for each in made if each.code not in SYNTAX]
     return {(path, code) for path, code, text in said if counts[1][path, code, text] >= counts[0][path, code, text]}
 
 
 def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """Return what has changed as a unified diff, which patch -p0 takes."""
+    """Return the changes as a unified diff for patch -p0."""
     return "".join(
         line for path in before if before[path] != after[path] for line in _hunks(path, before[path], after[path])
     )

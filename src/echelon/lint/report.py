@@ -1,4 +1,4 @@
-"""Findings as people and programs read them."""
+"""Format findings for people and programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echelon.lint.run import Linted
 from echelon.spec.severity import SEVERITIES
 
 WIDTH = 110
-"""Columns of the source line that are shown, and of folded text."""
+"""The number of columns that are shown of a source line, and of wrapped text."""
 CODES = {"error": "31;1", "warning": "33;1", "note": "36;1", "dim": "2", "bold": "1"}
 
 
@@ -51,7 +51,7 @@ def _lines(finding: Finding, with_colour: bool) -> list[str]:
 
 
 def _excerpt(finding: Finding) -> tuple[str, str]:
-    """Return the source line, cut around the place where it is long, and the marks below it."""
+    """Return the source line, shortened around the place if it is long, and the marks below it."""
     whole = "".join(char if char.isprintable() else " " for char in finding.text.expandtabs(1))
     start = max(0, finding.column - 1)
     width = max(1, min(finding.width, len(whole) - start)) if start < len(whole) else 1
@@ -65,25 +65,25 @@ def _excerpt(finding: Finding) -> tuple[str, str]:
     )
 
 
-def _paint(words: str, what: str, with_colour: bool) -> str:
-    return f"\033[{CODES[what]}m{words}\033[0m" if with_colour else words
+def _paint(words: str, role: str, with_colour: bool) -> str:
+    return f"\033[{CODES[role]}m{words}\033[0m" if with_colour else words
 
 
 def _summary(linted: Linted, num_files: int) -> str:
     counts = Counter(finding.severity for finding in linted.findings)
     parts = [_counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
-    found = ", ".join(parts) or "nothing found"
+    result = ", ".join(parts) or "nothing found"
     silenced = f", {linted.num_silenced} silenced" if linted.num_silenced else ""
     judged = f", judged for {', '.join(linted.machines)}" if linted.machines else ""
     certain = sum(1 for finding in linted.findings if finding.edits)
     repaired = f"; --fix repairs {certain}" if certain else ""
     explained = linted.findings[0].code if linted.findings else ""
     more = f"; echelon lint --explain {explained} gives the reason" if explained else ""
-    return f"{found} in {_counted(num_files, 'file')}{silenced}{judged}{repaired}{more}"
+    return f"{result} in {_counted(num_files, 'file')}{silenced}{judged}{repaired}{more}"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def as_json(linted: Linted) -> str:

@@ -1,4 +1,4 @@
-"""Lint files: read them, let every rule look, leave out what a comment silences, worst first."""
+"""Lint files: read them, apply every rule, drop silenced findings, sort by severity."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from echelon.machines.machine import Machine
 
 MOST_BYTES = {"python": 1 << 19, "settings": 1 << 20, "shell": 1 << 16}
-"""Larger files were not written by hand. Of the worst kind each takes some seconds: a single `srun` in each line."""
+"""Larger files are not written by hand. A worst case of this size, a single `srun` in each line, takes some seconds."""
 PYTHON = re.compile(r"#!.*\bpython")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linted:
-    """What was found in some files."""
+    """The findings of some files."""
 
     findings: tuple[Finding, ...]
     num_silenced: int
     machines: tuple[str, ...]
-    """For which machines the jobs were judged; empty where none was known."""
+    """The machines for which jobs were judged; empty if none is known."""
 
 
 def lint(
@@ -50,10 +50,10 @@ def lint(
     machines: Mapping[str, Machine] | None = None,
     beside: Mapping[str, bytes] | None = None,
 ) -> Linted:
-    """Return all findings in these files, which may be jobs, training scripts and settings, worst first.
+    """Return all findings in these files, worst first; files may be jobs, training scripts and settings.
 
-    `machine` is the one that the jobs are for; without it each job's own is looked for among `machines`.
-    `beside` are files that jobs call: they are read for what they do, and nothing is said of them.
+    `machine` is the machine of all jobs; without it, each job's own is looked for among `machines`.
+    `beside` are files that jobs call: rules read them, but report nothing about them.
     """
     texts = {path: decode(source, path) for path, source in sources.items()}
     others = {path: decode(source, path) for path, source in (beside or {}).items()}
@@ -68,8 +68,8 @@ def lint(
             own = {name: other for name, other in scripts.items() if name != os.path.basename(path)}
             job = Job(path=path, text=text, today=today, programs=known, scripts=own)
             whole = [(job, 0), *jobs_inside(job)]
-            for each, lines in whole:
-                judged = replace(each, machine=machine or recognise(each, machines or {}))
+            for script, lines in whole:
+                judged = replace(script, machine=machine or recognise(script, machines or {}))
                 findings += [moved(hit, lines) for hit in look([judged], table.OF_JOBS)]
                 jobs.append(judged)
     settings = [
@@ -85,14 +85,14 @@ def lint(
 
 
 def kind(path: str, text: str) -> str:
-    """Return what a file is: by its name, or else by its first line."""
+    """Return the kind of a file, by its name or by its first line."""
     if path.endswith((".py", ".pyw")) or PYTHON.match(text):
         return "python"
     return "settings" if path.endswith((".json", ".yaml", ".yml")) else "shell"
 
 
 def decode(source: bytes, path: str) -> str:
-    """Return the text of a file; raise UsageError for what can be no script."""
+    """Return the text of a file; raise UsageError for a file that cannot be a script."""
     most = MOST_BYTES[kind(path, source[:80].decode("utf-8", "replace"))]
     if len(source) > most:
         message = f"{path} has {len(source)} bytes, but a script of its kind has at most {most}"

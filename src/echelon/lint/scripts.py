@@ -1,4 +1,4 @@
-"""Mistakes in one training script, found while a run starts: its rules alone are imported, and no machine is known."""
+"""Find mistakes in one training script at the start of a run: without other rules, and without a machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from echelon.script.source import parse
 
 RULES = (*sampling.RULES, *ranks.RULES, *placement.RULES, *training.RULES, *wrapped_models.RULES)
 OF_ONE_DEVICE = frozenset({"ECH502", "ECH520", "ECH521", "ECH522"})
-"""Mistakes also of a script for one device; what others say of ranks, scaling sees to."""
+"""Rules that apply to a script for one device too; scaling handles the others, which concern ranks."""
 
 
 def mistakes(path: str, source: bytes, *, is_scaled: bool) -> list[Finding]:
-    """Return what is wrong in a script, worst first, without notes; nothing of what Python cannot read."""
+    """Return the findings of a script, worst first, without notes; empty if Python cannot parse it."""
     text = source.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     tree = parse(text.encode(), path)
     if tree is None:
         return []
     program = Program(path=path, text=text, tree=tree)
     rules = [rule for rule in RULES if not is_scaled or rule.code in OF_ONE_DEVICE]
-    found = [each for each in look([program], rules) if each.severity != "note"]
-    return ordered([each for each in found if not is_silenced(each.code, program.lines, each.line)])
+    findings = [each for each in look([program], rules) if each.severity != "note"]
+    return ordered([each for each in findings if not is_silenced(each.code, program.lines, each.line)])

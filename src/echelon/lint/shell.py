@@ -1,7 +1,7 @@
-"""Read a shell script into commands and words, with the place of each; nothing is expanded or run.
+"""Parse a shell script into commands and words, with the place of each; nothing is expanded or run.
 
-Enough of the shell's grammar for scripts that start programs: quotes, continuations, comments, here-documents,
-substitutions, operators. What `bash -c '…'` holds is read as a script of its own.
+The parser knows the grammar that scripts need to start programs: quotes, continuations, comments, here-documents,
+substitutions, operators. The text of `bash -c '…'` is parsed as a script of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEEPEST = 4  # bash -c inside bash -c
 
 
 def parse(text: str) -> Script:
-    """Read a whole script; what cannot be read becomes a problem, never an exception.
+    """Parse a whole script; text that cannot be parsed becomes a problem, never an exception.
 
     >>> [word.text for word in parse("srun  -n 2 'a b' # now").commands[0].words]
     ['srun', '-n', '2', 'a b']
@@ -32,7 +32,7 @@ def parse(text: str) -> Script:
 
 
 def parse_at(text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None) -> Script:
-    """Read a piece of a script that begins at a place of its file; `place` knows that of each character."""
+    """Parse a piece of a script that begins at a place of its file; `place` maps each character to its place."""
     script = Script()
     _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place).run()
     return script
@@ -84,8 +84,8 @@ class _Reader:
         return self.first_line + row, column + (self.first_column - 1 if row == 0 else 0)
 
     def _until(self, mark: str, start: int | None = None) -> int:
-        found = self.text.find(mark, self.at if start is None else start)
-        return len(self.text) if found < 0 else found
+        end = self.text.find(mark, self.at if start is None else start)
+        return len(self.text) if end < 0 else end
 
     def _end(self, ending: str = "") -> None:
         if self.words:
@@ -103,7 +103,7 @@ class _Reader:
         self.words, self.keyword, self.redirections = [], "", []
 
     def _inner(self, command: Command) -> None:
-        """Read what `bash -c` is given, wherever it stands in the command."""
+        """Parse the script of a `bash -c`, wherever it stands in the command."""
         words = command.words
         for index, word in enumerate(words[:-2]):
             is_given = words[index + 1].text in GIVEN
@@ -139,7 +139,7 @@ class _Reader:
         self.at += len(operator)
 
     def _define(self, name: str) -> None:
-        """Remember the function whose body comes next."""
+        """Remember the name of the function whose body comes next."""
         self.blocks.defined = name
         self.words, self.keyword, self.redirections = [], "", []
 
@@ -197,7 +197,7 @@ class _Reader:
         return Word(raw=raw, text="".join(text), live="".join(live), line=line, column=column)
 
     def _part(self, start: int) -> tuple[str, str]:
-        """Read one part of a word; return it without quotes, and what of it is expanded."""
+        """Parse one part of a word; return it without quotes, and the part of it that is expanded."""
         begin, char = self.at, self.text[self.at]
         if char == "'":
             return self._single(), " "
@@ -259,16 +259,16 @@ class _Reader:
         self.at += 1
         return "".join(text), "".join(live)
 
-    def _close(self, begin: int, mark: str, what: str, *, escapes: bool = False) -> int:
+    def _close(self, begin: int, mark: str, name: str, *, escapes: bool = False) -> int:
         at = begin + 1
         while at < len(self.text) and self.text[at] != mark:
             at += 2 if self.text[at] == "\\" and (escapes or mark == "`") else 1
         if at >= len(self.text):
-            self._problem(f"{what} is not closed", begin)
+            self._problem(f"{name} is not closed", begin)
         return at + 1
 
     def _arithmetic(self, at: int) -> int:
-        """Return the place behind the )) that closes what was opened before `at`; brackets in between close first."""
+        """Return the position after the )) that closes the brackets opened before `at`."""
         depth, begin = 2, at
         while at < len(self.text) and depth:
             char = self.text[at]
@@ -279,7 +279,7 @@ class _Reader:
         return min(at, len(self.text))
 
     def _closing(self, at: int, mark: str, *, has_comments: bool = False) -> int:
-        """Return the place after the bracket that closes one opened before `at`."""
+        """Return the position after the bracket that closes the one opened before `at`."""
         begin, opening, depth = at, {")": "(", "}": "{"}[mark], 1
         while at < len(self.text):
             char = self.text[at]
@@ -305,7 +305,7 @@ class _Reader:
             end += 2 if mark == '"' and self.text[end] == "\\" else 1
         return end + 1
 
-    def _problem(self, what: str, at: int) -> None:
+    def _problem(self, text: str, at: int) -> None:
         if self.outer is None:
             line, column = self._place(at)
-            self.script.problems.append(Problem(what=what, line=line, column=column))
+            self.script.problems.append(Problem(what=text, line=line, column=column))

@@ -8,7 +8,7 @@ COMMENT = re.compile(r"#\s*echelon:\s*ignore(?:\[([A-Z0-9,\s]*)\])?", re.IGNOREC
 
 
 def is_silenced(code: str, lines: list[str], line: int) -> bool:
-    """Tell whether a comment on the line, or alone on the lines before it, silences the rule there."""
+    """Say whether a comment on the line, or on comment lines directly above, silences the rule there."""
     if 0 < line <= len(lines) and _names(lines[line - 1], code):
         return True
     above = line - 2
@@ -20,12 +20,12 @@ def is_silenced(code: str, lines: list[str], line: int) -> bool:
 
 
 def _names(text: str, code: str) -> bool:
-    found = COMMENT.search(text)
-    if found is None:
+    match = COMMENT.search(text)
+    if match is None:
         return False
-    return found[1] is None or code in re.split(r"[\s,]+", found[1].upper())
+    return match[1] is None or code in re.split(r"[\s,]+", match[1].upper())
 
 
 def _is_option(text: str) -> bool:
-    """A line such as of options for Slurm is no comment, and what silences it stands on it or just above it."""
+    """Say whether a comment is an option line for Slurm, which ends the comment lines above a place."""
     return re.match(r"#[A-Z]{4,} ", text) is not None

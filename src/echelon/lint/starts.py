@@ -1,4 +1,4 @@
-"""Which programs a command starts: srun, inside of it a container, inside of that a launcher, and so on."""
+"""Find the programs that a command starts: srun, inside of it a container, inside of that a launcher, and so on."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ ALIASES = {"tasks-per-node": "ntasks-per-node"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One program that a command starts."""
+    """A program that a command starts."""
 
     name: str
-    """torchrun also for python -m torch.distributed.run."""
+    """Its name; "torchrun" also stands for python -m torch.distributed.run."""
     command: Command
     word: Word
     words: tuple[Word, ...]
     """Its own arguments, up to the next program."""
     outer: tuple[Start, ...] = field(repr=False)
-    """What it is started by, the outermost first."""
+    """The programs that start it, outermost first."""
 
     @property
     def step(self) -> Start | None:
@@ -65,7 +65,7 @@ class Start:
 
     @property
     def has_unknown(self) -> bool:
-        """Whether a variable that nobody knows may hold some of its options."""
+        """Whether a variable of unknown value may hold some of its options."""
         before = ("", *(word.text for word in self.own))
         return any(
             word.text.startswith("$") and not (last.startswith("-") and "=" not in last)
@@ -91,7 +91,7 @@ class Start:
 
 
 def starts(command: Command) -> list[Start]:
-    """Return the programs of a command from the outside in."""
+    """Return the programs of a command, outermost first."""
     outer = starts(command.outer) if command.outer else []
     argv = command.argv
     programs: list[Start] = []
@@ -103,7 +103,7 @@ def starts(command: Command) -> list[Start]:
 
 
 def _marks(argv: tuple[Word, ...]) -> list[tuple[int, int, str]]:
-    """Return where each program stands, where its arguments begin, and what it is."""
+    """Return the index of each program, the index of its first argument, and its name."""
     marks: list[tuple[int, int, str]] = []
     index = 0
     if argv and (_is_inert(argv) or (len(argv) > 1 and argv[1].raw in ("=", "+="))):
@@ -116,7 +116,7 @@ def _marks(argv: tuple[Word, ...]) -> list[tuple[int, int, str]]:
             first, name = _module(argv, index, "python" if name.startswith("python3.") else name)
             marks.append((index, first, name))
             if name in ("python", "python3", *LAUNCHERS) and name not in ("mpirun", "mpiexec"):
-                break  # what follows is the user's own
+                break  # the user's own arguments follow
             index = first + (_options_of_step(argv[first:]) if name == "srun" else 0)
             continue
         index += 1
@@ -124,7 +124,7 @@ def _marks(argv: tuple[Word, ...]) -> list[tuple[int, int, str]]:
 
 
 def _is_inert(argv: tuple[Word, ...]) -> bool:
-    """Tell whether a program only looks at its arguments: echo srun, conda install python."""
+    """Say whether a program only prints or installs its arguments: echo srun, conda install python."""
     name = argv[0].text.rpartition("/")[2]
     second = argv[1].text if len(argv) > 1 else ""
     if name in ("conda", "micromamba", "uv", "command"):
@@ -133,7 +133,7 @@ def _is_inert(argv: tuple[Word, ...]) -> bool:
 
 
 def _options_of_step(argv: tuple[Word, ...]) -> int:
-    """Return how many words are srun's own options with their values; the next one is what it starts."""
+    """Return the number of words that are srun's own options and values; the started program follows."""
     table = words()["slurm"]
     takes = {*table["options"]["value"], *table["steps"]["value"]}
     index = 0
@@ -153,7 +153,7 @@ def _options_of_step(argv: tuple[Word, ...]) -> int:
 
 
 def _module(argv: tuple[Word, ...], index: int, name: str) -> tuple[int, str]:
-    """Return where the arguments begin, and what `python -m …` or `accelerate launch` is."""
+    """Return the index of the first argument of `python -m …` or `accelerate launch`, and the program's name."""
     if name.startswith("python"):
         for at in range(index + 1, min(index + 5, len(argv) - 1)):
             if argv[at].text == "-m":

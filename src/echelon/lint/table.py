@@ -1,4 +1,4 @@
-"""All rules, by the kind of file that they read. Each has its page in `pages`, found by its code."""
+"""All rules, by the kind of file that they read. Each rule has a page in `pages`, found by its code."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ OF_JOBS = (
 OF_PROGRAMS = RULES
 OF_SETTINGS = settings.RULES
 SYNTAX = "ECH500"
-"""A Python file that Python cannot read: found before any rule can look."""
+"""The rule for a Python file that cannot be parsed, which is found before any other."""
 CODES = tuple(sorted({SYNTAX, *(rule.code for rule in (*OF_JOBS, *OF_PROGRAMS, *OF_SETTINGS))}))

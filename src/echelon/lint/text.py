@@ -1,4 +1,4 @@
-"""The lines of a file, as a shell and Python count them."""
+"""Split a file into lines as a shell and Python count them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of this room that are data."""
+"""The data rows of this room."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 @cache
 def load(name: str) -> dict[str, Any]:
-    """Return the tables of a file of this folder."""
+    """Return the tables of a TOML file in this folder."""
     # until Python 3.10 is no longer supported: tomllib is in the standard library from 3.11 on
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     with open(os.path.join(FOLDER, name), "rb") as file:
@@ -22,5 +22,5 @@ def load(name: str) -> dict[str, Any]:
 
 
 def words() -> dict[str, Any]:
-    """Return Slurm's words and the names of variables that the rules look for."""
+    """Return Slurm's words, and the names of variables that rules look for."""
     return load("words.toml")

@@ -1,4 +1,4 @@
-"""The values of a shell script's variables at each use, as far as the script sets them."""
+"""Compute the values of a shell script's variables at each use, as far as the script sets them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from echelon.lint.shell import parse_at
 
 EXPANSION = re.compile(r"\$(?:(\d|[A-Za-z_]\w*|[@*])|\{(\d|[A-Za-z_]\w*|[@*])(?:\[(@|\*|[0-9]{1,9})\])?\})")
 OPAQUE = re.compile(r"\$\(|`|\$\{[^}]*[^\w}@*\[\]][^}]*\}|<\(|>\(")
-"""What is known only when the script runs."""
+"""Match expansions whose value is known only when the script runs."""
 LONGEST = 4000
-"""Characters of a word that variables make; no launcher's line is longer."""
+"""The longest word that variables may produce; no launcher's command line is longer."""
 SPLIT = "\0"
-"""Stands between two elements of an array that become two words."""
+"""A separator between array elements that become separate words."""
 
 
 class Cell(NamedTuple):
-    """One character of a word, with its place."""
+    """A character of a word, with its place."""
 
     char: str
     line: int
@@ -32,7 +32,7 @@ Cells = list[Cell]
 
 
 class Values:
-    """The variables of a script at one point of it."""
+    """The values of a script's variables at one point."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[Cells]] = {}
@@ -41,16 +41,16 @@ class Values:
         self._made: dict[int, tuple[Word, Cells]] = {}
 
     def give(self, name: str, elements: list[Cells]) -> None:
-        """Set a variable, or with @ and numbers the arguments of a function or a script."""
+        """Set a variable; @ and numbers are the arguments of a function or a script."""
         self._known[name] = elements
         self._blocks[name], self._times[name] = (), 1
 
     def forget(self, name: str) -> None:
-        """Take a variable for unknown."""
+        """Mark a variable as unknown."""
         self._known.pop(name, None)
 
     def assign(self, word: Word, command: Command) -> None:
-        """Take over an assignment."""
+        """Execute an assignment."""
         match = ASSIGNMENT.match(word.raw)
         if match is None:
             return
@@ -91,13 +91,13 @@ class Values:
         return elements
 
     def look(self, name: str, command: Command) -> list[Cells] | None:
-        """Return the elements of a variable; None where they are not known, or depend on a branch."""
+        """Return the elements of a variable; None if they are unknown, or depend on a branch."""
         elements = self._known.get(name)
         is_sure = self._times.get(name, 1) < 2 or set(self._blocks.get(name, ())) <= set(command.blocks)
         return elements if is_sure else None
 
     def words(self, word: Word, command: Command) -> list[Word]:
-        """Return the words that one word becomes; itself where nothing in it is known."""
+        """Return the words that one word expands to; the word itself if no variable in it is known."""
         if "$" not in word.raw or not any(self._of(found, command) for found in EXPANSION.finditer(word.raw)):
             return [word]
         cells = self.cells(word, command)
@@ -106,7 +106,7 @@ class Values:
         return [self._joined(part) for part in _split(cells)]
 
     def cells_of(self, word: Word, command: Command) -> Cells:
-        """Return the characters of a word that may have been made here."""
+        """Return the characters of a word, which an earlier expansion may have produced."""
         made = self._made.get(id(word))
         return made[1] if made else self.cells(word, command)
 
@@ -116,11 +116,11 @@ class Values:
         return word
 
     def cells(self, word: Word, command: Command, start: int = 0) -> Cells:
-        """Return a word's characters without quotes, known variables filled in."""
+        """Return a word's characters without quotes, with known variables expanded."""
         return _Walk(word, command, self).run(start)
 
-    def _of(self, found: re.Match[str], command: Command) -> list[Cells] | None:
-        name, index = found[1] or found[2], found[3]
+    def _of(self, match: re.Match[str], command: Command) -> list[Cells] | None:
+        name, index = match[1] or match[2], match[3]
         elements = self.look(name, command)
         if elements is None:
             return None
@@ -130,7 +130,7 @@ class Values:
 
 
 class _Walk:
-    """One walk over a word as it is written."""
+    """A pass over the raw text of a word."""
 
     def __init__(self, word: Word, command: Command, values: Values) -> None:
         self.word, self.command, self.values, self.raw = word, command, values, word.raw
@@ -165,7 +165,7 @@ class _Walk:
         return self.cells
 
     def _take(self, begin: int, end: int, start: int, *, shown: range, is_quoted: bool, is_live: bool) -> None:
-        """Step over some characters, and keep those that the word holds in the end."""
+        """Step over some characters; keep those that belong to the word's value."""
         for at in range(begin, end):
             if at in shown and at >= start:
                 self.cells.append(Cell(self.raw[at], self.line, self.column, is_quoted, is_live, self.word))
@@ -173,13 +173,13 @@ class _Walk:
                 is_end = self.raw[at] == "\n"
                 self.line, self.column = (self.line + 1, 1) if is_end else (self.line, self.column + 1)
 
-    def _expand(self, found: re.Match[str], start: int, is_double: bool) -> bool:
-        if found.start() < start:
+    def _expand(self, match: re.Match[str], start: int, is_double: bool) -> bool:
+        if match.start() < start:
             return False
-        elements = self.values._of(found, self.command)
+        elements = self.values._of(match, self.command)
         if elements is None:
             return False
-        is_list = found[1] == "@" or found[2] == "@" or found[3] == "@"
+        is_list = match[1] == "@" or match[2] == "@" or match[3] == "@"
         for number, element in enumerate(elements):
             if number:
                 char = SPLIT if is_list or not is_double else " "
@@ -191,7 +191,7 @@ class _Walk:
 
 
 def joined(cells: Cells) -> Word:
-    """Return the word that some characters make."""
+    """Join characters into a word."""
     first = cells[0]
     text = "".join(cell.char for cell in cells)
     live = "".join(cell.char if cell.is_live else " " for cell in cells)
@@ -202,7 +202,7 @@ def joined(cells: Cells) -> Word:
 
 
 def _split(cells: Cells) -> list[Cells]:
-    """Return the words of characters, which unquoted spaces part."""
+    """Split characters into words at unquoted spaces."""
     parts: list[Cells] = [[]]
     for cell in cells:
         if cell.char == SPLIT or (cell.char in " \t\n" and not cell.is_quoted):
@@ -225,7 +225,7 @@ def _place(word: Word, at: int) -> tuple[int, int]:
 
 
 def _behind(raw: str, at: int) -> int:
-    """Return the place behind one character, or behind a substitution that begins there."""
+    """Return the position after one character, or after a substitution that begins here."""
     if raw[at] == "`":
         end = raw.find("`", at + 1)
         return len(raw) if end < 0 else end + 1

@@ -1,1 +1,1 @@
-"""What is published about machines: data files, and the schema that they are checked against."""
+"""Published facts about machines: data files, and the schema that checks them."""

@@ -1,4 +1,4 @@
-"""Lists of cores as people write them, 1-7,9-15: every mistake is noticed. `topology.cpu_lists` writes them."""
+"""Parse lists of cores such as 1-7,9-15, and notice every mistake; `topology.cpu_lists` writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MOST = 1 << 16
 
 
 def read(text: str) -> tuple[int, ...] | None:
-    """Return the numbers of a list in ascending order, or None where it is none."""
+    """Return the numbers of a list in ascending order; None if it is invalid."""
     numbers: set[int] = set()
     for part in text.split(",") if text else ():
         match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)

@@ -1,4 +1,4 @@
-"""Which machine this is, and how that is known."""
+"""Recognise the current machine, and say how."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detected:
-    """A machine that was recognised."""
+    """A recognised machine."""
 
     machine_name: str
     how: str
-    """A sentence for people: "Slurm's cluster name is lumi"."""
+    """The sign, as a sentence for people: "Slurm's cluster name is lumi"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """What was found out about where one stands."""
+    """The result of the recognition."""
 
     found: Detected | None
     remarks: tuple[str, ...] = ()
-    """What was looked at in vain, or did not answer, for people."""
+    """Signs that did not help, or programs that did not answer, for people."""
 
 
 def detect(environ: Mapping[str, str], host: Host, hostname: str) -> Detected | None:
-    """Return the machine that one stands on, or None where no file describes it."""
+    """Return the current machine; None if no file describes it."""
     return recognise(environ, host, hostname).found
 
 
 def recognise(environ: Mapping[str, str], host: Host, hostname: str) -> Recognition:
-    """Look for the machine and say also what did not help; raise UsageError for an ECHELON_MACHINE that is unknown."""
+    """Look for the machine and report signs that did not help; raise UsageError for an unknown ECHELON_MACHINE."""
     if named := environ.get("ECHELON_MACHINE", ""):
         from echelon.machines.load import find
 
@@ -71,14 +71,14 @@ def _of_cluster(cluster: str, environ: Mapping[str, str]) -> Recognition:
 
 
 def _mentioning(cluster: str, environ: Mapping[str, str]) -> list[Machine]:
-    """Return the machines whose files hold the word: the others need not be parsed, and each run begins with this."""
+    """Return the machines whose files contain the word; each run calls this, so other files are not parsed."""
     word = cluster.lower()
     names = {file.name for layer in files.layers(environ) for file in layer if word in file.text.lower()}
     if not names:
         return []
     from echelon.machines.load import load_all, load_named
 
-    if "" in names:  # a name that cannot be read without parsing
+    if "" in names:  # a file whose name needs parsing
         return list(load_all(environ).values())
-    found = [load_named(name, environ) for name in sorted(names, key=lambda name: (name.lower() != word, name))]
-    return [machine for machine in found if machine is not None]
+    machines = [load_named(name, environ) for name in sorted(names, key=lambda name: (name.lower() != word, name))]
+    return [machine for machine in machines if machine is not None]

@@ -1,4 +1,4 @@
-"""Which machine files there are, and their texts as tables."""
+"""Find machine files, and parse their texts into tables."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _FIRST_TABLE = re.compile(r"^\s*\[", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One machine file: where it is, and what stands in it."""
+    """A machine file: its path and its text."""
 
     path: str
     text: str
 
     @property
     def name(self) -> str:
-        """The machine's name, read without parsing; empty where that cannot be done."""
+        """The machine's name, read without parsing; empty if that fails."""
         table = _FIRST_TABLE.search(self.text)
-        found = _NAME.search(self.text, 0, table.start() if table else len(self.text))
-        return found.group(1) if found else ""
+        match = _NAME.search(self.text, 0, table.start() if table else len(self.text))
+        return match.group(1) if match else ""
 
     def tables(self) -> dict[str, Any]:
-        """Parse the text; raise UsageError naming the line where it is not TOML."""
+        """Parse the text; raise UsageError with the line of a syntax error."""
         toml = _toml()
         try:
             tables: dict[str, Any] = toml.loads(self.text)
@@ -45,7 +45,7 @@ class File:
 
 
 def user_folder(environ: Mapping[str, str]) -> str:
-    """Return where a user's own machine files are."""
+    """Return the folder of the user's own machine files."""
     config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
     return os.path.join(config, "echelon", "machines")
 
@@ -58,7 +58,7 @@ def layers(environ: Mapping[str, str]) -> list[list[File]]:
 
 
 def read(path: str) -> File:
-    """Read one file; raise UsageError where that cannot be done."""
+    """Read a file; raise UsageError if that fails."""
     try:
         return File(path=path, text=regular_files.read_text(path))
     except OSError as error:
@@ -83,7 +83,7 @@ def _entry(entry: str) -> list[File]:
 
 
 def _sample(text: str, error: str) -> str:
-    """Show the line that is meant."""
+    """Return the offending line for a message."""
     match = re.search(r"line (\d+)", error)
     lines = text.splitlines()
     number = int(match.group(1)) if match else 0
@@ -94,5 +94,5 @@ def _toml() -> Any:
     import importlib
     import sys
 
-    # until Python 3.10 is no longer supported: tomllib is in the standard library from 3.11 on
+    # remove with Python 3.10: the standard library has tomllib from 3.11 on
     return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

@@ -1,4 +1,4 @@
-"""Keep a measured reference in a file of the user's own, laid over what is known of the machine."""
+"""Keep a measured reference in the user's own file, as an overlay of the known machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from echelon.machines.write import as_overlay
 
 
 def keep(machine: Machine, row: Reference, environ: Mapping[str, str]) -> str:
-    """Write the row beside those that were kept before, in place of one for the same; return the file's path."""
-    # one that lies over a published row has the source of both
+    """Write the row beside earlier ones, in place of an equal one; return the file's path."""
+    # an overlay of a published row has both sources
     before = [replace(each, source=row.source) for each in machine.references if each.source.startswith(row.source)]
     rows = [each for each in before if not merge.is_same("references", each, row)] + [row]
     own = Machine(
         name=machine.name, title=machine.title, source=machine.source, seen=machine.seen, references=tuple(rows)
     )
-    # an underscore sorts after the dot of NAME.toml, over which this is laid
+    # in file names, an underscore sorts after the dot of NAME.toml, which this file overlays
     path = os.path.join(files.user_folder(environ), f"{machine.name}_measured.toml")
     text = as_overlay(own, comments=("Written by echelon check --collectives --keep.",))
     try:

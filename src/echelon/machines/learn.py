@@ -1,4 +1,4 @@
-"""Describe a machine from what its Slurm says: partitions with their limits, nodes by kind."""
+"""Describe a machine from its Slurm: partitions with their limits, and node types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PURPOSES = (
     ("test", ("test", "debug", "dev", "devel", "short-test")),
     ("interactive", ("interactive", "jupyter", "vis")),
 )
-# How chips are called in gres; the vendor decides which variables make a device visible.
+# The names of chips in gres; the vendor decides which variables make a device visible.
 _VENDORS = (
     ("amd", r"mi\d|amd|radeon|instinct"),
     (
@@ -33,7 +33,7 @@ _VENDORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """A machine as its Slurm describes it, and what was left out or assumed."""
+    """A machine as its Slurm describes it, with omissions and assumptions."""
 
     machine: Machine
     remarks: tuple[str, ...]
@@ -41,7 +41,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Site:
-    """All that Slurm said."""
+    """All of Slurm's answers."""
 
     config: SiteConfig
     partitions: Sequence[SitePartition]
@@ -51,7 +51,7 @@ class _Site:
 
 
 def learn(host: Host, *, name: str = "") -> Learned:
-    """Ask Slurm; raise EchelonError where there is none or it does not answer."""
+    """Ask Slurm; raise EchelonError if it is missing or does not answer."""
     try:
         config = site.ask_config(host)
     except ToolMissing as error:
@@ -114,7 +114,7 @@ def _partition(
     seen: _Site, partition: SitePartition, here: Sequence[SiteNode], kinds: dict[str, NodeType]
 ) -> Partition:
     counts = Counter(kinds[node.name] for node in here)
-    # a partition that has devices at all is there for them
+    # a partition with any devices exists for them
     kind = max(counts, key=lambda one: (bool(one.num_devices), counts[one]))
     most = counts[kind]
     purpose = next((purpose for purpose, words in _PURPOSES if _is_called(partition.name, words)), "batch")
@@ -158,7 +158,7 @@ def _bytes(mib: int | None) -> int | None:
 
 
 def _kinds(seen: _Site) -> dict[str, NodeType]:
-    """Return the kind of each node, by the node's name; nodes are of a kind when all that matters is equal."""
+    """Return the type of each node by its name; nodes with equal relevant facts share a type."""
     groups: dict[tuple[object, ...], list[SiteNode]] = {}
     for node in seen.nodes:
         groups.setdefault(_alike(node), []).append(node)
@@ -182,7 +182,7 @@ def _alike(node: SiteNode, *, architecture: str | None = None) -> tuple[object, 
 
 
 def _adopt_unregistered(groups: dict[tuple[object, ...], list[SiteNode]]) -> None:
-    """Put nodes that never told their architecture to the others of their kind."""
+    """Add nodes that never registered their architecture to the only group with otherwise equal facts."""
     for key in [key for key in groups if key[0] == ""]:
         same = [other for other in groups if other[0] != "" and other[1:] == key[1:]]
         if len(same) == 1:
@@ -240,7 +240,7 @@ def _kind_notes(node: SiteNode) -> list[str]:
 def _share(
     node: SiteNode, num_devices: int, usable: int, here: Sequence[SitePartition]
 ) -> tuple[int | None, int | None, str]:
-    """Return the cores and the memory of one device, and where that is from."""
+    """Return the cores and the memory of one device, and their source."""
     if not num_devices:
         return None, None, ""
     given_cores = min((found for one in here if (found := one.cpus_per_device)), default=None)

@@ -1,4 +1,4 @@
-"""Find machines by name: our files, then a site's, then the user's own."""
+"""Load machines by name: our files, then a site's, then the user's own."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Values = dict[str, Any]
 
 
 def load_all(environ: Mapping[str, str]) -> dict[str, Machine]:
-    """Return every machine that a file describes, by name."""
-    found = _collect(files.layers(environ))
-    return {name: _machine(values) for name, values in sorted(found.items())}
+    """Return every described machine by name."""
+    by_name = _collect(files.layers(environ))
+    return {name: _machine(values) for name, values in sorted(by_name.items())}
 
 
 def load_shipped() -> dict[str, Machine]:
-    """Return the machines below a user's own files: ours and the site's."""
-    found = _collect(files.layers({})[:2])
-    return {name: _machine(values) for name, values in sorted(found.items())}
+    """Return the machines without the user's own files: ours and the site's."""
+    by_name = _collect(files.layers({})[:2])
+    return {name: _machine(values) for name, values in sorted(by_name.items())}
 
 
 def find(name: str, environ: Mapping[str, str]) -> Machine:
-    """Return one machine; raise UsageError with the nearest names for one that is not known."""
+    """Return one machine; raise UsageError with the nearest names for an unknown one."""
     if name == LOCAL:
         return local()
     machine = load_named(name, environ)
@@ -40,21 +40,21 @@ def find(name: str, environ: Mapping[str, str]) -> Machine:
 
 
 def names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names by which a machine can be asked for, parsing no file."""
+    """Return the names of known machines, without parsing files."""
     known = {file.name for layer in files.layers(environ) for file in layer if file.name}
     return tuple(sorted({*known, LOCAL}))
 
 
 def load_named(name: str, environ: Mapping[str, str]) -> Machine | None:
-    """Return the machine of that name, parsing no file of another; None where there is none."""
-    # a name that cannot be read without parsing may be any
+    """Return the machine of that name without parsing other machines' files; None if there is none."""
+    # a file whose name needs parsing may be about any machine
     wanted = [[file for file in layer if file.name in ("", name)] for layer in files.layers(environ)]
-    found = _collect(wanted)
-    return _machine(found[name]) if name in found else None
+    by_name = _collect(wanted)
+    return _machine(by_name[name]) if name in by_name else None
 
 
 def refuse_unknown(name: str, known: Iterable[str]) -> NoReturn:
-    """Raise UsageError for a machine that no file describes."""
+    """Raise UsageError for an unknown machine."""
     names = sorted({*known, LOCAL} - {""})
     near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
@@ -65,25 +65,25 @@ def refuse_unknown(name: str, known: Iterable[str]) -> NoReturn:
 
 
 def read_file(file: File) -> Machine:
-    """Read a file that stands for itself."""
+    """Read a file that is complete by itself."""
     return _machine(_checked(file)[0])
 
 
 def _collect(layers: list[list[File]]) -> dict[str, Values]:
-    """Return the checked values of each machine, later layers over earlier ones."""
-    found: dict[str, Values] = {}
+    """Return the checked values of each machine; later layers override earlier ones."""
+    by_name: dict[str, Values] = {}
     for layer in layers:
         whole: dict[str, str] = {}
         for file in layer:
             values, is_overlay = _checked(file)
             name = values["name"]
             if is_overlay:
-                if name not in found:
+                if name not in by_name:
                     raise UsageError(
                         f"{file.path}: merge = true, but there is no machine {name!r} to change",
                         hint="remove the line merge = true if the file describes the whole machine",
                     )
-                found[name] = merge.overlay(found[name], values)
+                by_name[name] = merge.overlay(by_name[name], values)
                 continue
             if name in whole:
                 raise UsageError(
@@ -91,8 +91,8 @@ def _collect(layers: list[list[File]]) -> dict[str, Values]:
                     hint=f"merge = true   at the top of {file.path}, or choose another name",
                 )
             whole[name] = file.path
-            found[name] = {**values, "path": file.path}
-    return found
+            by_name[name] = {**values, "path": file.path}
+    return by_name
 
 
 def _checked(file: File) -> tuple[Values, bool]:

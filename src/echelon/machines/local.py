@@ -1,4 +1,4 @@
-"""The machine that one stands on, without a file: one node and no partition."""
+"""Describe this computer without a file, as one node without partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCAL = "local"
 
 
 def local(environ: Mapping[str, str] | None = None) -> Machine:
-    """Return what this process sees of the machine it runs on."""
+    """Return this machine as this process sees it."""
     seen = os.environ if environ is None else environ
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return describe(
@@ -38,7 +38,7 @@ def describe(
     vendor: str,
     today: date,
 ) -> Machine:
-    """Return a machine of one node from what was seen of it."""
+    """Return a machine of one node from these facts."""
     source = f"{hostname} itself, as this process sees it"
     num_devices = len(visible)
     node = NodeType(

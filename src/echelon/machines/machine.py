@@ -1,4 +1,4 @@
-"""What is known of a machine: the rows of its TOML file. None means that nobody has published it."""
+"""The facts of a machine: the rows of its TOML file. None means unpublished."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import date
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One published fact, or several from one place."""
+    """One published fact, or several facts from one source."""
 
     source: str
-    """Where it is published: a page, a file of a repository, a ticket."""
+    """The source: a page, a file of a repository, a ticket."""
     seen: date
-    """When it was last found there (TOML: `date`)."""
+    """The day when the fact was last found there (TOML: `date`)."""
     note: str = ""
-    """Which of several disagreeing sources was chosen, and why."""
+    """The chosen one of several disagreeing sources, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,84 +32,84 @@ class NearestCores(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType(Row):
-    """One kind of node."""
+    """A type of node."""
 
     name: str
     chip: str
-    """What one buys: "MI250X", "A100"."""
+    """The chip as it is sold: "MI250X", "A100"."""
     vendor: str
     """"amd", "nvidia", "none" for a node without devices, or "unknown"."""
     num_nodes: int | None = None
     num_chips: int | None = None
     num_devices: int | None = None
-    """What the framework sees: an MI250X is one chip and two devices."""
+    """Devices as a framework counts them: an MI250X is one chip and two devices."""
     device_memory_bytes: int | None = None
     gres: str = ""
-    """What Slurm calls the device: "gpu:a100"; plain "gpu" where it has no type."""
+    """Slurm's name of the device: "gpu:a100"; plain "gpu" if it has no type."""
     features: tuple[str, ...] = ()
-    """Names by which a job can insist on this kind of node (`--constraint`)."""
+    """Names with which a job can request this type of node (`--constraint`)."""
     architecture: str = ""
-    """As `uname -m` says: "x86_64", "aarch64"."""
+    """The output of `uname -m`: "x86_64", "aarch64"."""
     num_cores: int | None = None
     threads_per_core: int | None = None
     """Hardware threads that Slurm hands out for each core."""
     reserved_cores: tuple[int, ...] = ()
     """Cores that jobs never get."""
     memory_bytes: int | None = None
-    """What jobs can get of one node."""
+    """The memory that jobs can get of one node."""
     cores_per_device: int | None = None
     """The fair share of one device."""
     memory_bytes_per_device: int | None = None
     memory_follows_devices: bool = False
-    """Whether Slurm gives memory by device, so that a job must not ask for it."""
+    """Whether Slurm gives memory with devices, so that a job must not request it."""
     local_disk: str = ""
-    """What is known of the node's own disk, for people."""
+    """Facts about the node's own disk, for people."""
     scratch: str = ""
-    """A directory of the node's own, as a shell text: "/tmp", "$LOCAL_SCRATCH"."""
+    """A directory on the node's own disk, as shell text: "/tmp", "$LOCAL_SCRATCH"."""
     nearest: tuple[NearestCores, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(Row):
-    """One partition with every limit that is published."""
+    """A partition with all published limits."""
 
     name: str
     node_type: str
     purpose: str = "batch"
     """"batch", "test" (short trials), "interactive", "request" (only after an application), "unconfirmed"."""
     preference: int = 0
-    """Which of two partitions that cost the same is taken: the lower."""
+    """Of two partitions with equal cost, the one with the lower number is chosen."""
     preferred_because: str = ""
-    """Why, where the site says so."""
+    """The reason, if the site gives one."""
     whole_nodes: bool = False
-    """Whether nodes are allocated, and billed, whole."""
+    """Whether nodes are allocated and billed whole."""
     max_minutes: int | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
-    """Nodes of one job."""
+    """The limit for one job."""
     min_devices: int | None = None
     max_devices: int | None = None
-    """Devices of one job."""
+    """The limit for one job."""
     max_devices_per_node: int | None = None
     max_cores: int | None = None
-    """Cores of one job."""
+    """The limit for one job."""
     max_cores_per_node: int | None = None
     max_memory_bytes_per_node: int | None = None
     max_jobs: int | None = None
-    """Jobs of one user, waiting and running."""
+    """The limit of one user's waiting and running jobs."""
     max_running_jobs: int | None = None
     condition: str = ""
-    """What must be shown or applied for before one may use it."""
+    """The condition or application that is needed before use."""
     retired_on: date | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billing(Row):
-    """What an hour costs: `per_node_hour`, or else factor × max(cores/…, memory/…, devices), each rounded up."""
+    """The cost of an hour: `per_node_hour`, or else factor × max(cores/…, memory/…, devices), each rounded up."""
 
     partitions: tuple[str, ...]
     unit: str
-    """What is counted: "GPU-hours"."""
+    """The unit of the bill: "GPU-hours"."""
     per_node_hour: float | None = None
     factor: float | None = None
     cores_per_unit: int | None = None
@@ -122,42 +122,42 @@ class Setting(Row):
 
     name: str
     value: str
-    """May hold {user}, {job_id}, {node_rank}, {scratch}."""
+    """May contain {user}, {job_id}, {node_rank}, {scratch}."""
     why: str
     kind: str = "value"
-    """"value"; or "folder": the value names a folder that is made on each node before the ranks start."""
+    """"value"; or "folder": the value names a folder that each node creates before the ranks start."""
     max_nodes: int | None = None
     """Not set for larger jobs."""
     min_nodes: int | None = None
     """Not set for smaller jobs."""
     below_rocm: str = ""
-    """Needed only by ROCm older than this: "6.2"."""
+    """Needed only with a ROCm older than this: "6.2"."""
     node_types: tuple[str, ...] = ()
-    """Empty: all."""
+    """Empty: all node types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container(Row):
-    """One convention by which containers are started here."""
+    """A convention of this machine for starting containers."""
 
     name: str
     images: str = ""
-    """A glob of the images that it is for; empty: any image."""
+    """A glob of the images that the convention applies to; empty: any image."""
     runtime: str = "singularity"
     command: str = "exec"
     """"exec", or "run" where the image's start-up script must run."""
     gpu_option: str = ""
-    """"--rocm", "--nv", or empty where the binds do it."""
+    """"--rocm", "--nv", or empty if binds do the same."""
     binds: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    """Lines for the batch script that set the binds up."""
+    """Lines for the batch script that set up the binds."""
     start_line: str = ""
-    """A shell line inside the container, before anything else: "$WITH_CONDA"."""
+    """A shell line that runs first inside the container: "$WITH_CONDA"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules(Row):
-    """Module lines that give a Python with its framework."""
+    """Module commands that provide a Python with its framework."""
 
     framework: str
     lines: tuple[str, ...]
@@ -165,10 +165,10 @@ class Modules(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quirk(Row):
-    """Something that surprises, with the repair."""
+    """A surprising property of the machine, with the repair."""
 
     about: str
-    """What it concerns: "slurm", "network", "binding", "storage"."""
+    """The topic: "slurm", "network", "binding", "storage"."""
     text: str
     since: str = ""
     until: str = ""
@@ -181,26 +181,26 @@ class Network(Row):
     kind: str
     """"slingshot", "infiniband", "ethernet"."""
     interfaces: tuple[str, ...] = ()
-    """Names for sockets; empty: not published."""
+    """Interface names for sockets; empty: unpublished."""
     link_bits_per_second: int | None = None
     links_per_node: int | None = None
     plugin: str = ""
-    """The library that the collectives need beside them: "aws-ofi-rccl"."""
+    """The library that collectives need for this network: "aws-ofi-rccl"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference(Row):
-    """What all-reduce reaches on nodes that are well."""
+    """The all-reduce performance of healthy nodes."""
 
     node_type: str
     num_nodes: int
     ranks_per_node: int
     backend: str
-    """"nccl", which stands for RCCL too, or "gloo"."""
+    """"nccl", which includes RCCL, or "gloo"."""
     num_bytes: int
-    """The size that is reduced."""
+    """The size of the reduced data."""
     bus_bytes_per_second: int
-    """As nccl-tests define it: bytes by seconds, times 2 (n - 1) / n."""
+    """As defined by nccl-tests: bytes by seconds, times 2 (n - 1) / n."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,14 +213,14 @@ class Machine(Row):
     clusters: tuple[str, ...] = ()
     """Slurm's ClusterName."""
     login_hosts: tuple[str, ...] = ()
-    """Globs of the names of its login nodes."""
+    """Globs of its login nodes' names."""
     retired_on: date | None = None
     successor: str = ""
     account: str = "optional"
     """"required", "optional"."""
     qos: str = "optional"
     device_option: str = "--gpus-per-node"
-    """How a job asks for devices: "--gpus-per-node" or "--gres"."""
+    """The option that requests devices: "--gpus-per-node" or "--gres"."""
     partitions: tuple[Partition, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     billing: tuple[Billing, ...] = ()
@@ -231,8 +231,8 @@ class Machine(Row):
     references: tuple[Reference, ...] = ()
     quirks: tuple[Quirk, ...] = ()
     path: str = ""
-    """The file that it was read from."""
+    """The file of the machine."""
 
     def node_type(self, partition: Partition) -> NodeType:
-        """Return the kind of node of a partition."""
+        """Return the node type of a partition."""
         return next(kind for kind in self.node_types if kind.name == partition.node_type)

@@ -1,4 +1,4 @@
-"""Lay one machine file over another: what it does not mention stays."""
+"""Lay one machine file over another: facts that the upper file lacks stay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from echelon.machines import schema
 from echelon.machines.machine import Row
 
-# What two rows of a table have in common when they speak of the same thing.
+# Two rows of a table are about the same thing if these fields are equal.
 _IDENTITY = {
     "partitions": ("name",), "node_types": ("name",), "settings": ("name",), "containers": ("name",),
     "modules": ("framework",), "networks": ("kind",), "billing": ("partitions",), "quirks": ("about", "text"),
@@ -18,19 +18,19 @@ Values = dict[str, Any]
 
 
 def overlay(below: Values, above: Values) -> Values:
-    """Return checked values where those of `above` win, row by row."""
+    """Merge checked values row by row; those of `above` win."""
     merged = dict(below)
-    for field, found in above.items():
+    for field, value in above.items():
         if field in _IDENTITY:
-            merged[field] = _rows(field, below.get(field, []), found)
+            merged[field] = _rows(field, below.get(field, []), value)
         elif field != schema.WHERE:
-            merged[field] = found
+            merged[field] = value
     return merged
 
 
-def is_same(field: str, one: Row, other: Row) -> bool:
-    """Tell whether two rows speak of the same thing."""
-    return all(getattr(one, name) == getattr(other, name) for name in _IDENTITY[field])
+def is_same(field: str, row: Row, other: Row) -> bool:
+    """Say whether two rows are about the same thing."""
+    return all(getattr(row, name) == getattr(other, name) for name in _IDENTITY[field])
 
 
 def _rows(field: str, below: list[Values], above: list[Values]) -> list[Values]:
@@ -41,7 +41,7 @@ def _rows(field: str, below: list[Values], above: list[Values]) -> list[Values]:
         same = [index for index, old in enumerate(rows) if _identity(field, old) == _identity(field, row)]
         if len(same) == 1:
             rows[same[0]] = _laid(rows[same[0]], row)
-        else:  # a new one; or several that differ by their conditions, which a new one replaces
+        else:  # a new row; or one that replaces several rows with different conditions
             rows = [old for index, old in enumerate(rows) if index not in same] + [row]
     return rows
 
@@ -51,7 +51,7 @@ def _identity(field: str, row: Values) -> tuple[Any, ...]:
 
 
 def _laid(old: Values, row: Values) -> Values:
-    """Return a row of both, whose source says which of its facts are from where."""
+    """Return a merged row, whose source says where its facts come from."""
     merged = overlay(old, row)
     where = row[schema.WHERE]
     changed = [schema.toml_key(name) for name in row if name not in ("source", "seen", "name", schema.WHERE)]

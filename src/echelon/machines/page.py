@@ -1,4 +1,4 @@
-"""A machine as a page for people: facts with numbers of their sources, which stand at the end."""
+"""Format a machine as a page for people; facts have the numbers of sources, which are listed at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 110
 
 
 class _Sources:
-    """The sources of a page, each under one number."""
+    """The numbered sources of a page."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
@@ -38,7 +38,7 @@ class _Sources:
 
 
 def table(machines: Iterable[Machine]) -> str:
-    """Return one line a machine: name, title, its partitions, and whether it still runs."""
+    """Return one line for each machine: name, title, partitions, and whether it still runs."""
     rows = [("machine", "title", "of a node", "partitions", "")]
     for machine in machines:
         partitions = ", ".join(row.name for row in machine.partitions if row.retired_on is None)
@@ -72,7 +72,7 @@ def _retired(machine: Machine) -> str:
 
 
 def page(machine: Machine) -> str:
-    """Return all that is known of a machine."""
+    """Return all facts about a machine."""
     sources = _Sources()
     lines = [f"{machine.name}: {machine.title}" + (f", {machine.site}" if machine.site else "")]
     if machine.retired_on:
@@ -132,7 +132,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _words(row: Row) -> list[str]:
-    """Return a row's facts: the first line, and those below it."""
+    """Return a row's facts: the first line, then further lines."""
     if isinstance(row, Partition):
         return [f"{row.name}: {', '.join(_limits(row))}", *_conditions(row)]
     if isinstance(row, NodeType):
@@ -161,13 +161,13 @@ def _limits(row: Partition) -> list[str]:
     words += [_span(what, low, high) for what, low, high in spans if low or high]
     if row.max_minutes is not None:
         words.append(units.slurm_time(row.max_minutes))
-    for what, most in (
+    for noun, most in (
         ("devices a node", row.max_devices_per_node),
         ("cores", row.max_cores),
         ("cores a node", row.max_cores_per_node),
     ):
         if most is not None:
-            words.append(f"at most {most} {what}")
+            words.append(f"at most {most} {noun}")
     if row.max_memory_bytes_per_node is not None:
         words.append(f"at most {units.size(row.max_memory_bytes_per_node)} a node")
     if row.max_jobs is not None:
@@ -177,10 +177,10 @@ def _limits(row: Partition) -> list[str]:
     return words
 
 
-def _span(what: str, low: int | None, high: int | None) -> str:
+def _span(noun: str, low: int | None, high: int | None) -> str:
     if low and high:
-        return f"{low} to {high} {what}"
-    return f"at least {low} {what}" if low else f"at most {high} {what}"
+        return f"{low} to {high} {noun}"
+    return f"at least {low} {noun}" if low else f"at most {high} {noun}"
 
 
 def _conditions(row: Partition) -> list[str]:
@@ -241,8 +241,8 @@ def _network(row: Network) -> str:
 
 def _reference(row: Reference) -> str:
     nodes = f"{row.num_nodes} node{'s' if row.num_nodes > 1 else ''} of {row.node_type}"
-    what = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
-    return f"{nodes}, {row.ranks_per_node} ranks each: {what}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
+    action = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
+    return f"{nodes}, {row.ranks_per_node} ranks each: {action}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
 
 
 def _when(row: Setting) -> str:

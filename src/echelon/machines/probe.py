@@ -1,4 +1,4 @@
-"""Ask one node of a partition which cores are near to which device: one short Slurm step."""
+"""Ask one node of a partition for the nearest cores of each device, with a short Slurm step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What one node says of its devices; None and empty where it does not know."""
+    """A node's statements about its devices; None and empty mean unknown."""
 
     nearest: tuple[NearestCores, ...]
     vendor: str
@@ -28,9 +28,9 @@ class Probed:
 
 
 def probe(host: Host, partition: str, kind: NodeType, *, archive: str, options: Sequence[str], today: date) -> Probed:
-    """Read the inside of one node of the partition; raise EchelonError where that cannot be done.
+    """Read the topology of one node of the partition; raise EchelonError if that fails.
 
-    `archive` is node.pyz, in a folder that the node sees; `options` are the user's own for srun, an account say.
+    `archive` is node.pyz, in a folder that the node sees; `options` are the user's own for srun, such as an account.
     """
     argv = command(partition, kind, archive=archive, options=options)
     answer = host.ask(argv, timeout_seconds=QUEUE_SECONDS)
@@ -45,7 +45,7 @@ def probe(host: Host, partition: str, kind: NodeType, *, archive: str, options: 
 
 
 def command(partition: str, kind: NodeType, *, archive: str, options: Sequence[str]) -> tuple[str, ...]:
-    """Return the step: a whole node for a moment, for all its devices are to be seen."""
+    """Return the command of the step: it takes a whole node for a moment, to see all devices."""
     gres = f"--gres={kind.gres}:{kind.num_devices}" if kind.num_devices else ""
     return (
         "srun", f"--partition={partition}", "--nodes=1", "--ntasks=1", "--exclusive", "--cpu-bind=none", "--time=5",
@@ -56,12 +56,12 @@ def command(partition: str, kind: NodeType, *, archive: str, options: Sequence[s
 def read(text: str, partition: str, *, reserved: Sequence[int], today: date) -> Probed:
     """Read {"format":1,"devices":[{"number":0,"numa":3,"cores":[49,50],"pci":"0000:c1:00.0","nic":"hsn0"}]}."""
     try:
-        found = json.loads(text)
-        if found["format"] != 1:
-            raise EchelonError(f"the probe answers in format {found['format']}, but this echelon reads format 1")
-        devices = list(found["devices"])
-        # one hardware thread stands for its core: the others of it are Slurm's to hand out, or not
-        siblings = _siblings(found) | frozenset(reserved)
+        topology = json.loads(text)
+        if topology["format"] != 1:
+            raise EchelonError(f"the probe answers in format {topology['format']}, but this echelon reads format 1")
+        devices = list(topology["devices"])
+        # the first hardware thread stands for its core: Slurm may hand out the others, or not
+        siblings = _siblings(topology) | frozenset(reserved)
         rows = [_row(device, partition, siblings, today) for device in devices]
     except (ValueError, KeyError, TypeError) as error:
         raise EchelonError(f"the probe of partition {partition} gave no topology: {error!r}") from None
@@ -74,9 +74,9 @@ def read(text: str, partition: str, *, reserved: Sequence[int], today: date) -> 
     )
 
 
-def _siblings(found: dict[str, Any]) -> frozenset[int]:
-    """Return all hardware threads but the first of each core."""
-    lists = [cores.read(text) or () for text in found.get("cpus", {}).get("cores", ())]
+def _siblings(topology: dict[str, Any]) -> frozenset[int]:
+    """Return all hardware threads except the first of each core."""
+    lists = [cores.read(text) or () for text in topology.get("cpus", {}).get("cores", ())]
     return frozenset(number for numbers in lists for number in numbers[1:])
 
 

@@ -1,4 +1,4 @@
-"""A key in another unit, or under another word, becomes the line that was meant."""
+"""Suggest the line for a key with another unit or word."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from echelon import units
 from echelon.errors import UsageError
 
-# A unit that people write, the unit of our keys, and the factor between them.
+# A unit that people write, our unit, and the factor between them.
 _UNITS = {
     "kb": ("bytes", 1 << 10), "kib": ("bytes", 1 << 10), "mb": ("bytes", 1 << 20), "mib": ("bytes", 1 << 20),
     "gb": ("bytes", 1 << 30), "gib": ("bytes", 1 << 30), "tb": ("bytes", 1 << 40), "tib": ("bytes", 1 << 40),
@@ -19,8 +19,8 @@ _WORDS = {"gpu": "device", "gpus": "devices", "gcd": "device", "gcds": "devices"
           "mem": "memory", "ram": "memory"}  # fmt: skip
 
 
-def other_unit(key: str, found: Any, known: list[str]) -> str:
-    """Return the line that was meant by a key of another unit or word; empty when there is none."""
+def other_unit(key: str, value: Any, known: list[str]) -> str:
+    """Return the intended line for a key with another unit or word; empty if there is none."""
     words = [_WORDS.get(word, word) for word in key.lower().split("_")]
     for unit in (words[-1], ""):
         if unit not in _UNITS:
@@ -30,25 +30,25 @@ def other_unit(key: str, found: Any, known: list[str]) -> str:
         meant = "_".join([*stem, ours])
         candidates = [name for name in known if name == meant or sorted(name.split("_")) == sorted(meant.split("_"))]
         if candidates:
-            return _line(candidates[0], found, factor)
+            return _line(candidates[0], value, factor)
     spelled = "_".join(words)
-    return f"{spelled} = {found}" if spelled != key and spelled in known else ""
+    return f"{spelled} = {value}" if spelled != key and spelled in known else ""
 
 
-def _line(key: str, found: Any, factor: float) -> str:
-    number = _number(found, factor, is_time=key.endswith("minutes"))
+def _line(key: str, raw: Any, factor: float) -> str:
+    number = _number(raw, factor, is_time=key.endswith("minutes"))
     if number is None:
         return f"{key} = …"
     value = round(number)
     return f"{key} = {value}" + (f"   # {units.size(value)}" if key.endswith("bytes") and value > 0 else "")
 
 
-def _number(found: Any, factor: float, *, is_time: bool) -> float | None:
-    if isinstance(found, (int, float)) and not isinstance(found, bool):
-        return found * factor
-    if not isinstance(found, str):
+def _number(value: Any, factor: float, *, is_time: bool) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value * factor
+    if not isinstance(value, str):
         return None
-    try:  # a text has its own unit: "480G", "2-00:00:00"
-        return units.minutes(found) if is_time else units.size_bytes(found)
+    try:  # a text includes its unit: "480G", "2-00:00:00"
+        return units.minutes(value) if is_time else units.size_bytes(value)
     except UsageError:
         return None

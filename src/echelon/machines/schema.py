@@ -1,4 +1,4 @@
-"""Read the tables of a machine file into rows, by the annotations of the dataclasses themselves."""
+"""Convert the tables of a machine file into rows, guided by the annotations of the dataclasses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from echelon.machines.repair import other_unit
 from echelon.machines.where import Where
 
 WHERE = "-where"
-"""Under which a checked table keeps its place; no TOML key can be spelled so and be ours."""
+"""The key under which a checked table keeps its place; it differs from all TOML keys of ours."""
 
 TABLES = {
     "partitions": "partition", "node_types": "node_type", "billing": "billing", "settings": "setting",
     "containers": "container", "modules": "modules", "networks": "network", "references": "reference",
     "quirks": "quirk", "nearest": "nearest",
 }  # fmt: skip
-"""What a field of rows is called in TOML, one row at a time."""
+"""The TOML name of one row of a field that holds rows."""
 
 CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
     (Machine, "account"): ("required", "optional"),
@@ -54,12 +54,12 @@ _EXAMPLES = {
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-_LAST = ("note", "source", "seen")  # where a fact is from stands below it
+_LAST = ("note", "source", "seen")  # the source follows the facts
 _FIELDS: dict[type, dict[str, tuple[str, Any]]] = {}
 
 
 def fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
-    """Return what each field of a row is called in TOML, and its type."""
+    """Return the TOML name and the type of each field of a row."""
     if cls not in _FIELDS:
         _FIELDS[cls] = _read_fields(cls)
     return _FIELDS[cls]
@@ -76,69 +76,69 @@ def _read_fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
 
 
 def keys(cls: type[Row]) -> dict[str, tuple[str, Any]]:
-    """Return the field and the type of each key that a table may have."""
+    """Return the field and the type of each key of a table."""
     return {key: (name, kind) for name, (key, kind) in fields(cls).items()}
 
 
 def toml_key(field: str) -> str:
-    """Return what a field that holds no rows is called in a machine file."""
+    """Return the TOML name of a field that holds no rows."""
     return "date" if field == "seen" else field
 
 
 def row_class(kind: Any) -> type[Row] | None:
-    """Return the rows' class of a field that holds rows."""
+    """Return the class of the rows in a field; None for other fields."""
     first = get_args(kind)[0] if get_args(kind) else None
     return first if isinstance(first, type) and issubclass(first, Row) else None
 
 
 def check(cls: type[Row], table: dict[str, Any], where: Where) -> dict[str, Any]:
-    """Return a table's values by field, rows as such tables again; raise UsageError for what is not right.
+    """Return a table's values by field, with nested rows likewise; raise UsageError for invalid values.
 
-    What is missing is not asked for: a file that only adds to another may leave it out.
+    Missing keys are accepted here: an overlay file may lack them.
     """
     known = keys(cls)
     values: dict[str, Any] = {WHERE: where}
-    for key, found in table.items():
+    for key, value in table.items():
         if key not in known:
-            _refuse_key(key, found, list(known), where)
+            _refuse_key(key, value, list(known), where)
         field, kind = known[key]
         if rows := row_class(kind):
             values[field] = [
-                check(rows, row, _place(row, index, key, where)) for index, row in _rows(key, found, where)
+                check(rows, row, _place(row, index, key, where)) for index, row in _rows(key, value, where)
             ]
         else:
-            values[field] = _value(cls, field, kind, found, where)
+            values[field] = _value(cls, field, kind, value, where)
     return values
 
 
 def build(cls: type[AnyRow], values: dict[str, Any]) -> AnyRow:
-    """Make the row of checked values; raise UsageError for what is missing."""
+    """Build the row of checked values; raise UsageError if one is missing."""
     where = values[WHERE]
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.name in values:
-            found = values[field.name]
+            value = values[field.name]
             rows = row_class(fields(cls)[field.name][1]) if field.name in fields(cls) else None
-            given[field.name] = tuple(build(rows, row) for row in found) if rows else found
+            arguments[field.name] = tuple(build(rows, row) for row in value) if rows else value
         elif field.default is dataclasses.MISSING:
             refuse_missing(field.name, where)
     if cls is Billing:
-        _check_billing(given, where)
-    return cls(**given)
+        _check_billing(arguments, where)
+    return cls(**arguments)
 
 
 def refuse_missing(field: str, where: Where) -> NoReturn:
-    """Raise for a key that every such row must have."""
+    """Raise UsageError for a missing key."""
     key = toml_key(field)
     raise UsageError(f"{where.say()}: {key} is missing", hint=_EXAMPLES.get(field, f'{key} = "…"'))
 
 
-def _rows(key: str, found: Any, where: Where) -> list[tuple[int, dict[str, Any]]]:
-    if isinstance(found, dict):
+def _rows(key: str, value: Any, where: Where) -> list[tuple[int, dict[str, Any]]]:
+    if isinstance(value, dict):
         raise UsageError(f"{where.say(key)}: [{key}] is a single table, but must be rows", hint=f"[[{key}]]")
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise UsageError(f"{where.say(key)}: {key} = {_shown(found)}, but must be tables", hint=f"[[{key}]]")
-    return list(enumerate(found))
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise UsageError(f"{where.say(key)}: {key} = {_shown(value)}, but must be tables", hint=f"[[{key}]]")
+    return list(enumerate(value))
 
 
 def _place(row: dict[str, Any], index: int, key: str, where: Where) -> Where:
@@ -146,61 +146,61 @@ def _place(row: dict[str, Any], index: int, key: str, where: Where) -> Where:
     return where.inside(key, index, str(label))
 
 
-def _refuse_key(key: str, found: Any, known: list[str], where: Where) -> NoReturn:
-    if hint := other_unit(key, found, known):
-        raise UsageError(f"{where.say(key)}: echelon does not know the unit of {key} = {_shown(found)}", hint=hint)
+def _refuse_key(key: str, value: Any, known: list[str], where: Where) -> NoReturn:
+    if hint := other_unit(key, value, known):
+        raise UsageError(f"{where.say(key)}: echelon does not know the unit of {key} = {_shown(value)}", hint=hint)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     raise UsageError(
-        f"{where.say(key)}: unknown key {key} (= {_shown(found)}); the keys are {', '.join(known)}",
-        hint=f"{near[0]} = {_shown(found)}" if near else 'remove the line, or say it in note = "…"',
+        f"{where.say(key)}: unknown key {key} (= {_shown(value)}); the keys are {', '.join(known)}",
+        hint=f"{near[0]} = {_shown(value)}" if near else 'remove the line, or say it in note = "…"',
     )
 
 
-def _value(cls: type[Row], field: str, kind: Any, found: Any, where: Where) -> Any:
+def _value(cls: type[Row], field: str, kind: Any, raw: Any, where: Where) -> Any:
     key = toml_key(field)
-    wanted, value = _as(kind, found)
+    wanted, value = _as(kind, raw)
     if wanted:
-        text = f"{where.say(key)}: {key} = {_shown(found)}, but must be {wanted}"
-        raise UsageError(text, hint=_example(key, kind, found))
+        text = f"{where.say(key)}: {key} = {_shown(raw)}, but must be {wanted}"
+        raise UsageError(text, hint=_example(key, kind, raw))
     if isinstance(value, (int, float)) and value < 0 and (cls, field) not in _MAY_BE_NEGATIVE:
         raise UsageError(
-            f"{where.say(key)}: {key} = {_shown(found)} is less than zero",
-            hint=f"{key} = {_shown(-found)}, or remove the line if the value is not known",
+            f"{where.say(key)}: {key} = {_shown(raw)} is less than zero",
+            hint=f"{key} = {_shown(-raw)}, or remove the line if the value is not known",
         )
     choices = CHOICES.get((cls, field))
     if choices and value not in choices:
         near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.0)
         raise UsageError(
-            f"{where.say(key)}: {key} = {_shown(found)}; the choices are {', '.join(choices)}",
+            f"{where.say(key)}: {key} = {_shown(raw)}; the choices are {', '.join(choices)}",
             hint=f'{key} = "{(near or choices)[0]}"',
         )
     return value
 
 
-def _as(kind: Any, found: Any) -> tuple[str, Any]:
-    """Return what is wanted instead, empty if all is well, and the value."""
+def _as(kind: Any, value: Any) -> tuple[str, Any]:
+    """Convert a value; return the expected type if that fails, else an empty text, and the value."""
     plain = next((part for part in get_args(kind) if part is not type(None)), kind) if _is_optional(kind) else kind
     if plain == tuple[int, ...]:
-        return _as_cores(found)
+        return _as_cores(value)
     if plain == tuple[str, ...]:
-        is_list = isinstance(found, list) and all(isinstance(word, str) for word in found)
-        return ("", tuple(found)) if is_list else ("a list of texts", None)
+        is_list = isinstance(value, list) and all(isinstance(word, str) for word in value)
+        return ("", tuple(value)) if is_list else ("a list of texts", None)
     if plain is date:
-        is_day = isinstance(found, date) and not isinstance(found, datetime)
-        return ("" if is_day else "a date without quotes", found)
+        is_day = isinstance(value, date) and not isinstance(value, datetime)
+        return ("" if is_day else "a date without quotes", value)
     if plain is float:
-        return ("" if isinstance(found, (int, float)) and not isinstance(found, bool) else "a number", found)
+        return ("" if isinstance(value, (int, float)) and not isinstance(value, bool) else "a number", value)
     if plain is int:
-        return ("" if isinstance(found, int) and not isinstance(found, bool) else "a whole number", found)
+        return ("" if isinstance(value, int) and not isinstance(value, bool) else "a whole number", value)
     if plain is bool:
-        return ("" if isinstance(found, bool) else "true or false", found)
-    return ("" if isinstance(found, str) else "a text", found)
+        return ("" if isinstance(value, bool) else "true or false", value)
+    return ("" if isinstance(value, str) else "a text", value)
 
 
-def _as_cores(found: Any) -> tuple[str, Any]:
-    if isinstance(found, list) and all(isinstance(core, int) and core >= 0 for core in found):
-        return "", tuple(found)
-    numbers = cores.read(found) if isinstance(found, str) else None
+def _as_cores(value: Any) -> tuple[str, Any]:
+    if isinstance(value, list) and all(isinstance(core, int) and core >= 0 for core in value):
+        return "", tuple(value)
+    numbers = cores.read(value) if isinstance(value, str) else None
     return ("", numbers) if numbers is not None else ('a list of cores such as "1-7,9-15"', None)
 
 
@@ -208,8 +208,8 @@ def _is_optional(kind: Any) -> bool:
     return type(None) in get_args(kind)
 
 
-def _example(key: str, kind: Any, found: Any) -> str:
-    text = str(found).strip()
+def _example(key: str, kind: Any, value: Any) -> str:
+    text = str(value).strip()
     if date in (kind, *get_args(kind)):
         return f"{key} = {text[:10] if text[:4].isdigit() else '2026-11-21'}"
     if kind == tuple[int, ...]:
@@ -223,21 +223,21 @@ def _example(key: str, kind: Any, found: Any) -> str:
     return f"{key} = {text if text.isdigit() else 8}"
 
 
-def _shown(found: Any) -> str:
-    if isinstance(found, bool):
-        return "true" if found else "false"
-    if isinstance(found, dict):
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
         return "{…}"
-    if isinstance(found, list):
-        return "[" + ", ".join(_shown(item) for item in found[:3]) + (", …]" if len(found) > 3 else "]")
-    return f'"{found}"' if isinstance(found, str) else str(found)
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown(item) for item in value[:3]) + (", …]" if len(value) > 3 else "]")
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _check_billing(given: dict[str, Any], where: Where) -> None:
-    has_flat, has_factor = (given.get(name) is not None for name in ("per_node_hour", "factor"))
+def _check_billing(arguments: dict[str, Any], where: Where) -> None:
+    has_flat, has_factor = (arguments.get(name) is not None for name in ("per_node_hour", "factor"))
     if has_flat == has_factor:
-        found = "both are there" if has_flat else "neither is there"
+        state = "both are there" if has_flat else "neither is there"
         raise UsageError(
-            f"{where.say()}: a rule is per_node_hour, or factor with cores_per_unit and memory_bytes_per_unit; {found}",
+            f"{where.say()}: a rule is per_node_hour, or factor with cores_per_unit and memory_bytes_per_unit; {state}",
             hint="per_node_hour = 4.0",
         )

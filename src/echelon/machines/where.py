@@ -1,4 +1,4 @@
-"""Where in a machine file something stands, for messages."""
+"""The place of a value in a machine file, for messages."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-]+)\s*\]")  # [[node_type.nearest]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """One table of one file."""
+    """A table of a file."""
 
     path: str
     text: str
     tables: tuple[tuple[str, int], ...] = ()
-    """The table's name and its number among its like, from the outermost in."""
+    """The names of the nested tables, outermost first, each with its index among equal names."""
     label: str = ""
-    """What the row calls itself."""
+    """The row's own name."""
 
     def inside(self, table: str, index: int, label: str) -> Where:
-        """Return the place of a row of this table."""
+        """Return the place of a row in a nested table."""
         return Where(path=self.path, text=self.text, tables=(*self.tables, (table, index)), label=label)
 
     def say(self, key: str = "") -> str:
-        """Name file, line and table, and the key where one is meant."""
+        """Describe file, line and table, and the key if one is given."""
         line = self._line(key)
         parts = [f"{self.path}, line {line}" if line else self.path]
         if self.tables:
@@ -36,12 +36,12 @@ class Where:
         return ".".join(table for table, _ in self.tables)
 
     def _line(self, key: str) -> int:
-        """Return the line of a key, or else of its table's header; 0 where it cannot be told."""
+        """Return the line of a key, or else of its table's header; 0 if unknown."""
         at: tuple[tuple[str, int], ...] = ()
         header_line = 0 if self.tables else 1
         for number, line in enumerate(self.text.splitlines(), 1):
-            if found := _HEADER.match(line):
-                at = _enter(at, found.group(2))
+            if match := _HEADER.match(line):
+                at = _enter(at, match.group(2))
                 header_line = number if at == self.tables else header_line
             elif at == self.tables and key and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
                 return number
@@ -49,7 +49,7 @@ class Where:
 
 
 def _enter(at: tuple[tuple[str, int], ...], header: str) -> tuple[tuple[str, int], ...]:
-    """Return the place that a header leads to, which counts on from where the one before it stood."""
+    """Return the place of a header, counted from the place of the header before."""
     names = header.split(".")
     shared = 0
     while shared < min(len(names) - 1, len(at)) and at[shared][0] == names[shared]:

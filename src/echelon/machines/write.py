@@ -1,4 +1,4 @@
-"""Write a machine as the TOML file that it could have been read from."""
+"""Write a machine as a TOML file that reads back equal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from echelon.topology.cpu_lists import cpu_list
 
 
 def as_toml(machine: Machine, *, comments: Sequence[str] = ()) -> str:
-    """Return the text of a file that stands for itself."""
+    """Return the text of a file that is complete by itself."""
     head = "".join(f"# {line}\n" for line in comments)
     return head + "\n".join(_tables(machine, ""))
 
 
 def as_overlay(machine: Machine, *, comments: Sequence[str] = ()) -> str:
-    """Return the text of a file that is laid over the machine of the same name below it."""
+    """Return the text of a file that overlays the machine of the same name."""
     head = "".join(f"# {line}\n" for line in comments)
     whole = _tables(machine, "")
     kept = [line for line in whole[0].splitlines() if not line.startswith(("title =", "source =", "date =", "note ="))]
@@ -29,7 +29,7 @@ def as_overlay(machine: Machine, *, comments: Sequence[str] = ()) -> str:
 
 
 def as_plain(row: Row) -> dict[str, Any]:
-    """Return a row for JSON, under the keys of the file; what is not known is null."""
+    """Return a row for JSON, with the keys of the file; unknown values are null."""
     plain: dict[str, Any] = {}
     for name, (key, kind) in schema.fields(type(row)).items():
         value = getattr(row, name)
@@ -43,15 +43,15 @@ def as_plain(row: Row) -> dict[str, Any]:
 
 
 def _tables(row: Row, header: str) -> list[str]:
-    """Return a row's own lines, and then those of the rows in it."""
+    """Return a row's own lines, then those of its nested rows."""
     lines = [f"[[{header}]]"] if header else []
     inner: list[str] = []
     defaults = {field.name: field.default for field in dataclasses.fields(row)}
     for name, (key, kind) in schema.fields(type(row)).items():
         value = getattr(row, name)
         if schema.row_class(kind):
-            for each in value:
-                inner += _tables(each, f"{header}.{key}" if header else key)
+            for inner_row in value:
+                inner += _tables(inner_row, f"{header}.{key}" if header else key)
         elif value is not None and value != defaults[name]:
             lines.append(f"{key} = {_value(kind, value)}{_gloss(key, value)}")
     return ["\n".join(lines) + "\n", *inner]
@@ -70,7 +70,7 @@ def _value(kind: Any, value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a TOML string; JSON's escapes are TOML's, but for DEL."""
+    """Format a TOML string: JSON's escapes are valid in TOML, which also escapes DEL."""
     sound = value.encode("utf-8", "replace").decode()
     return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
 

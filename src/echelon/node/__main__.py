@@ -7,7 +7,7 @@ from typing import List
 
 
 def main(argv: List[str]) -> int:
-    """Become an agent, or a program with every framework's environment."""
+    """Run the agent, or one of the other commands of node.pyz."""
     if argv[:1] == ["exec"]:
         from ..environment import become
 
@@ -17,7 +17,7 @@ def main(argv: List[str]) -> int:
 
         try:
             return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
-        except WrongEnvironmentError as error:  # what Slurm or mpirun say of this task cannot be read
+        except WrongEnvironmentError as error:  # Slurm's or mpirun's variables for this task cannot be read
             sys.stderr.write(
                 "echelon: agent on %s: %s\n  hint: %s\n" % (os.uname().nodename, error.message, error.hint)
             )

@@ -1,14 +1,14 @@
-"""Bind a process to cores, and ask the kernel where one is bound."""
+"""Bind a process to cores, and ask the kernel for a process's binding."""
 
 import os
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-# what decides which device a process uses
+# the variables that decide which device a process uses
 SEEN = ("LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def apply(cpus: Sequence[int], pid: int = 0) -> None:
-    """Bind a process; where the kernel refuses, what it really has is reported and compared."""
+    """Bind a process; if the kernel refuses, the real binding is reported and compared later."""
     if cpus:
         try:
             os.sched_setaffinity(pid, cpus)
@@ -17,7 +17,7 @@ def apply(cpus: Sequence[int], pid: int = 0) -> None:
 
 
 def look_at(pid: int) -> Optional[Tuple[List[int], Dict[str, str]]]:
-    """Return the cores and the telling variables of a running process, in the kernel's words; None: it is gone."""
+    """Return the cores and the device variables of a process, as the kernel shows them; None if it has ended."""
     try:
         threads = [int(name) for name in os.listdir("/proc/%d/task" % pid)]
         cpus = sorted({cpu for thread in threads for cpu in _of_thread(thread)})
@@ -33,4 +33,4 @@ def _of_thread(thread: int) -> Set[int]:
     try:
         return os.sched_getaffinity(thread)
     except OSError:
-        return set()  # it has just ended
+        return set()  # the process has just ended

@@ -1,4 +1,4 @@
-"""The agent: one per node. It starts the ranks, listens to them, ends them, and tells the supervisor."""
+"""The agent, one per node: it starts the ranks, reads their output, ends them, and reports to the supervisor."""
 
 import os
 import selectors
@@ -43,7 +43,7 @@ class Agent:
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
         self.channel: Optional[Channel] = None
         self.attempt: Optional[Attempt] = None
-        self.world: Message = {}  # what all ranks of the attempt have in common
+        self.world: Message = {}  # the facts that all ranks of the attempt share
         self.postponed: Optional[Message] = None
         self.exit_code: Optional[int] = None
         self.next_flush = 0.0
@@ -67,11 +67,11 @@ class Agent:
         self.lookout.prepare(order, seat, environ, archive, run_directory)
 
     def facts(self) -> Dict[str, Any]:
-        """Return what the supervisor is told in the agent's hello."""
+        """Return the facts of the agent's hello to the supervisor."""
         return {**self.seat.facts(), "why_exec": self.starter.why_exec}
 
     def run(self, channel: Channel) -> int:
-        """Serve the supervisor until it says that the run is over; return the run's exit code."""
+        """Serve the supervisor until it ends the run; return the run's exit code."""
         self._catch_signals()
         self.channel = channel
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
@@ -92,7 +92,7 @@ class Agent:
         self._flush_logs()
 
     def _advance(self) -> float:
-        """Carry a stop forward; return how long the loop may wait for the next event."""
+        """Advance a stop; return how long the loop may wait for the next event."""
         attempt = self.attempt
         wanted = attempt.advance() if attempt is not None else None
         if attempt is not None and attempt.is_over:
@@ -106,7 +106,7 @@ class Agent:
         waits = (wanted, due, self.lookout.advance())
         return min(FLUSH_SECONDS if seconds is None else seconds for seconds in waits)
 
-    # What the supervisor says
+    # Messages of the supervisor
 
     def _hear_supervisor(self) -> None:
         if self.channel is None:
@@ -140,13 +140,13 @@ class Agent:
         if self.attempt is not None:
             self.attempt.signal(number)
         elif self.postponed is not None and number in (signal.SIGINT, signal.SIGTERM):
-            self._stop(0.0, self.postponed["attempt"])  # nothing has begun that could answer it
+            self._stop(0.0, self.postponed["attempt"])  # no rank was started that could answer the signal
 
     def _lose_supervisor(self) -> None:
         if self.channel is not None:
             self.selector.unregister(self.channel)
             self.channel = None
-            private.remove(self._secret)  # the supervisor was killed, and cannot
+            private.remove(self._secret)  # the supervisor was killed, so it cannot remove the secret
         if self.attempt is None:
             self.exit_code = 1
         else:
@@ -210,7 +210,7 @@ class Agent:
         self._tell("exit", **report.of_exit(self.attempt, rank))
 
     def _spared(self) -> sweep.Spared:
-        """Return what is ours: what descends from these processes and is not among them is the ranks'."""
+        """Return the processes to spare: their other descendants belong to the ranks."""
         warm = (self.starter.warm.pid,) if self.starter.warm is not None else ()
         return sweep.Spared(frozenset((os.getpid(), self.guard.pid, *warm)), frozenset(self.lookout.pids))
 
@@ -255,7 +255,7 @@ class Agent:
             for rank in self.attempt.ranks:
                 rank.status = (
                     rank.status if rank.status is not None else -signal.SIGKILL
-                )  # nobody can wait for these any more; the sweep ends them
+                )  # the warm process was their parent, so no one can wait for them; the sweep ends them
             self.attempt.stop(grace_seconds=0.0)
 
     def _end_warm(self, why: str) -> None:
@@ -263,7 +263,7 @@ class Agent:
             self.selector.unregister(self.starter.warm.socket)
             self.starter.give_up_fork(why)
 
-    # The loop's own needs
+    # Duties of the loop itself
 
     def _flush_logs(self) -> None:
         if time.monotonic() >= self.next_flush:
@@ -272,7 +272,7 @@ class Agent:
                 rank.output.flush()
 
     def _adjust_interest(self) -> None:
-        """Wait for the supervisor to take what is unsent; hear the ranks again once it has."""
+        """Watch for the supervisor's socket to become writable; resume the ranks' pipes once it has."""
         if self.channel is None:
             return
         self.ears.resume()
@@ -314,29 +314,29 @@ class Agent:
             self._was_ended(pid, status)
 
     def _reap_warm(self, pid: int) -> None:
-        """Wait for the warm process, so that `time echelon run` counts the ranks' seconds too."""
+        """Wait for the warm process, so that `time echelon run` counts the ranks' seconds."""
         try:
             os.waitpid(pid, 0)
         except ChildProcessError:
-            pass  # it had ended before, and was waited for then
+            pass  # it had ended before and was already waited for
 
     def leave(self) -> None:
-        """End what this agent started for itself."""
+        """End all processes that this agent started for itself."""
         self.lookout.close()
         self.starter.close()
         if self.starter.warm is not None:
             sweep.send(self.starter.warm.pid, signal.SIGKILL)
             self._reap_warm(self.starter.warm.pid)
-        if self.attempt is not None:  # the supervisor gave the run up while ranks lived
+        if self.attempt is not None:  # the supervisor gave up the run while ranks were alive
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
         self.imports.close()
         try:
             if os.path.getsize(self.imports.path) == 0:
                 os.unlink(self.imports.path)
         except FileNotFoundError:
-            pass  # another agent of this node was first
+            pass  # another agent of this node has removed it
         self.guard.dismiss()
         if self.order.is_private_directory:
-            import shutil  # with the compressors that it imports, more than the rest of the agent
+            import shutil  # with its compressors, it needs more memory than the rest of the agent
 
             shutil.rmtree(self.run_directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Put each rank on the cores that are nearest to its device, and say what it really got."""
+"""Choose for each rank the cores nearest to its device, and report the cores that it really has."""
 
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -14,7 +14,7 @@ NO_OWN_CORES = "no devices, and cores that others may use too"
 
 
 class Binding:
-    """The cores and the device that each rank of this agent is to have."""
+    """The cores and the device planned for each rank of this agent."""
 
     def __init__(self, order: Order, seat: Seat, environ: Mapping[str, str], root: str = "/") -> None:
         self.why_not = _why_not(order, seat, environ)
@@ -23,7 +23,7 @@ class Binding:
         self._devices: "List[Optional[Device]]" = []
         if self.why_not:
             return
-        from ..topology import discover  # a run that binds nobody does not pay for it
+        from ..topology import discover  # a run without binding does not pay for this import
 
         self._node: "Node" = discover.read(root, environ)
         self._devices = _devices(self._node, seat, environ)
@@ -38,16 +38,16 @@ class Binding:
         return self._cpus[local_rank] if not self.why_not else ()
 
     def num_cores(self, local_rank: int) -> int:
-        """Return how many physical cores those are; 0: it is not bound."""
+        """Return the number of physical cores of a rank; 0: it is not bound."""
         if self.why_not:
             return 0
         core_of = {cpu.number: cpu.core for cpu in self._node.cpus}
         return len({core_of.get(number, number) for number in self.cpus(local_rank)})
 
     def held(self, local_rank: int, cpus: Sequence[int], environ: Mapping[str, str]) -> Dict[str, Any]:
-        """Return what a rank was to have and what it has, as the supervisor compares it.
+        """Return the planned and the actual binding of a rank, for the supervisor to compare.
 
-        `cpus` and `environ` are the rank's own, read from inside of it or from the kernel.
+        `cpus` and `environ` are the rank's own, read inside of it or from the kernel.
         """
         from ..topology import binding
 
@@ -62,7 +62,7 @@ class Binding:
         }
 
     def cores_held(self, local_rank: int, cpus: Sequence[int], device_number: int) -> Dict[str, Any]:
-        """Return a rank's cores, and how far they are from its device and the device from the network."""
+        """Return a rank's cores, their distance from its device, and the device's distance from the network."""
         from ..topology import binding
 
         device = next((device for device in self._node.devices if device.number == device_number), None)
@@ -86,7 +86,7 @@ def _why_not(order: Order, seat: Seat, environ: Mapping[str, str]) -> str:
 
 
 def _devices(node: "Node", seat: Seat, environ: Mapping[str, str]) -> "List[Optional[Device]]":
-    """Return the device of each local rank of the node; another agent may start some of them."""
+    """Return the device of each local rank of the node; another agent may start some of the ranks."""
     from ..topology import visible
 
     seen = visible.visible(node, environ)
@@ -98,20 +98,20 @@ def _devices(node: "Node", seat: Seat, environ: Mapping[str, str]) -> "List[Opti
 def _assign(
     node: "Node", devices: "List[Optional[Device]]", reserved: Sequence[int], *, is_job: bool
 ) -> List[Tuple[int, ...]]:
-    """Return the cores of each rank: of a job all that it has, elsewhere those that belong to the rank's device."""
+    """Return the cores of each rank: in a job it shares all cores, elsewhere it gets those of its device."""
     from ..topology import binding
 
     numbers = [device.number for device in devices if device is not None]
     if is_job or len(set(numbers)) < len(devices):
         return binding.assign(node, devices, reserved=reserved)
-    # The devices that we leave alone may be another person's, who has the same right to the cores beside them.
+    # Unused devices may be another person's, who has the same right to the cores beside them.
     cpus = binding.assign(node, node.devices, reserved=reserved)
     by_number = {device.number: cpus[place] for place, device in enumerate(node.devices)}
     return [by_number[number] for number in numbers]
 
 
 def _used(node: "Node", environ: Mapping[str, str], local_rank: int) -> "Optional[Device]":
-    """Return the device that a script with this environment takes: the one that LOCAL_RANK counts to."""
+    """Return the device that a script with this environment takes: the one with number LOCAL_RANK."""
     from ..topology import visible
 
     seen = visible.visible(node, environ)

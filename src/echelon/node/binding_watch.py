@@ -1,4 +1,4 @@
-"""Prove where the ranks sit: what each of them says, and whether it stays so."""
+"""Check where the ranks run: each reports its binding, and the agent looks again later."""
 
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
@@ -7,7 +7,7 @@ from .affinity import look_at
 from .binding import Binding
 from .ranks import Attempt, Rank
 
-# Wrappers and libraries move a process soon after its start; people do it at any time.
+# Wrappers and libraries move a process soon after its start; people may do so at any time.
 LOOK_SECONDS = (1.0, 5.0, 30.0)
 LOOK_AGAIN_SECONDS = 60.0
 
@@ -15,7 +15,7 @@ Held = Dict[str, Any]
 
 
 class Holdings:
-    """The cores and devices of the ranks of one attempt, told once and again for each that changes."""
+    """The cores and devices of the ranks of one attempt; reported once for all, then for each rank that changes."""
 
     def __init__(self, binding: Binding, attempt: Attempt, num_ranks: int, tell: Callable[..., None]) -> None:
         self._binding = binding
@@ -29,22 +29,22 @@ class Holdings:
         self._next = self._began + LOOK_SECONDS[0]
 
     def note(self, rank: Rank, cpus: Sequence[int], environ: Mapping[str, str]) -> None:
-        """Take in what a rank has at its start; when all have been heard the supervisor is told."""
+        """Record the binding of a rank at its start; once all ranks are recorded, report to the supervisor."""
         if self._binding.why_not:
             return
         self._held[rank.rank] = {"rank": rank.rank, **self._binding.held(rank.local_rank, cpus, environ)}
         self._conclude()
 
     def note_started(self, rank: Rank) -> None:
-        """Take in a rank that was started by exec, from the kernel."""
-        found = look_at(rank.pid) if not self._binding.why_not else None
-        if found is not None:
-            self.note(rank, *found)
+        """Record a rank that was started by exec, from the kernel's files."""
+        holding = look_at(rank.pid) if not self._binding.why_not else None
+        if holding is not None:
+            self.note(rank, *holding)
         else:
             self.note_gone()
 
     def note_gone(self) -> None:
-        """Take note that one more rank ended before it could be seen, or was never started."""
+        """Count a rank that ended before it was seen, or never started."""
         self._num_unseen += 1
         self._conclude()
 
@@ -53,7 +53,7 @@ class Holdings:
             self._say(list(self._held.values()), is_change=False)
 
     def look(self) -> Optional[float]:
-        """Look again if it is time; return in how many seconds the next look is due, None for never."""
+        """Look again if it is time; return the seconds until the next look, None for never."""
         if self._binding.why_not:
             return None
         now = time.monotonic()
@@ -68,11 +68,11 @@ class Holdings:
 
     def _changed(self, rank: Rank) -> Optional[Held]:
         before = self._held.get(rank.rank)
-        found = look_at(rank.pid) if before is not None else None
-        if before is None or found is None:
+        holding = look_at(rank.pid) if before is not None else None
+        if before is None or holding is None:
             return None
-        cpus, environ = found
-        if not rank.was_forked:  # of a forked process the kernel shows the environment of its parent
+        cpus, environ = holding
+        if not rank.was_forked:  # for a forked process the kernel shows its parent's environment
             before = {**before, "device": self._binding.held(rank.local_rank, cpus, environ)["device"]}
         now = {**before, **self._binding.cores_held(rank.local_rank, cpus, before["device"])}
         if now == self._held[rank.rank]:

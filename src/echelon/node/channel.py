@@ -1,4 +1,4 @@
-"""One end of a connection that carries one JSON object a line."""
+"""One end of a connection that carries one JSON object per line."""
 
 import json
 import socket
@@ -8,11 +8,11 @@ Message = Dict[str, Any]
 
 MAX_LINE_BYTES = 64 << 20
 READS_AT_ONCE = 4
-STALL_BYTES = 1 << 20  # above this much unsent text, the sender stops taking in more
+STALL_BYTES = 1 << 20  # with more unsent text, the sender stops reading its own input
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other end has closed the connection."""
 
 
 class Channel:
@@ -29,23 +29,23 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Queue one message and send as much as the socket takes now."""
+        """Queue one message, and send as much as the socket takes."""
         self.send_line(encode(kind, **fields))
 
     def send_line(self, line: bytes) -> None:
-        """Queue a message that is in words already, for many may get the same."""
+        """Queue a message that is already encoded, because several members get the same one."""
         self._unsent += line
         self.flush()
 
     def flush(self) -> None:
-        """Send what is queued, as far as the socket takes it."""
+        """Send queued data until the socket takes no more."""
         while self._unsent:
             try:
                 sent = self.socket.send(self._unsent[: 1 << 20])
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                self._unsent.clear()  # the reading side will find the connection closed
+                self._unsent.clear()  # the reading side will notice the closed connection
                 return
             del self._unsent[:sent]
 
@@ -55,11 +55,11 @@ class Channel:
 
     @property
     def is_stalled(self) -> bool:
-        """Say whether so much is unsent that the sender should wait."""
+        """Say whether so much is unsent that the sender should stop reading."""
         return len(self._unsent) > STALL_BYTES
 
     def receive(self) -> List[Message]:
-        """Return the messages that have arrived; raise Closed when the other end is gone."""
+        """Return the messages that have arrived; raise Closed when the other end has closed."""
         is_open = self._read()
         *lines, rest = bytes(self._unread).split(b"\n") if b"\n" in self._unread else [bytes(self._unread)]
         self._unread = bytearray(rest)
@@ -70,7 +70,7 @@ class Channel:
         return [parse(line) for line in lines]
 
     def _read(self) -> bool:
-        for _ in range(READS_AT_ONCE):  # a flood waits in the socket, and so in the rank that makes it
+        for _ in range(READS_AT_ONCE):  # more data waits in the socket, which slows down the rank that writes it
             if len(self._unread) > self.max_line_bytes:
                 break
             try:
@@ -89,12 +89,12 @@ class Channel:
 
 
 def encode(kind: str, **fields: Any) -> bytes:
-    """Return a message as the line that is sent."""
+    """Return a message as an encoded line."""
     return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
 def parse(line: bytes) -> Message:
-    """Return the message of one line; raise Closed when it is none, for then the other end is not ours."""
+    """Parse the message of one line; raise Closed for an invalid line: the other end is not ours."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

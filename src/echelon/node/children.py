@@ -1,11 +1,11 @@
-"""Children that have ended."""
+"""Reap children that have ended."""
 
 import os
 from typing import Iterator, Tuple
 
 
 def ended() -> Iterator[Tuple[int, int]]:
-    """Wait for every child that has ended; yield its process id and exit code, minus the signal if one ended it."""
+    """Wait for every ended child; yield its process id and exit code, or minus the signal that ended it."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Find the supervisor and prove to each other that both hold the run's secret."""
+"""Connect to the supervisor; both ends prove that they hold the run's secret."""
 
 import socket
 import time
@@ -10,15 +10,15 @@ from .secret import nonce, proof, proves
 
 HANDSHAKE_SECONDS = 20.0
 GONE_SECONDS = 1.0  # a supervisor listens before it starts its agents
-MAX_STRANGE_ROUNDS = 3  # one is a backlog that overflowed, or a name that the resolver did not know for a moment
+MAX_STRANGE_ROUNDS = 3  # a single one may be an overflowed backlog, or a resolver that did not know a name for a moment
 
 
 class ConnectError(Exception):
-    """The supervisor cannot be reached, or is not ours."""
+    """The supervisor cannot be reached, or another program answers there."""
 
 
 class Refused(ConnectError):
-    """The supervisor was reached and does not want this agent."""
+    """The supervisor answered and refused this agent."""
 
 
 def connect(
@@ -31,7 +31,7 @@ def connect(
 ) -> Channel:
     """Return an authenticated channel; try every address again until the time is over.
 
-    After `refused_seconds` in which all of them have refused nobody listens there any more.
+    If all addresses have refused for `refused_seconds`, the supervisor is gone.
     """
     all_refuse_since = time.monotonic()
     deadline = all_refuse_since + seconds
@@ -96,12 +96,12 @@ def _shake_hands(channel: Channel, secret: bytes, facts: Dict[str, Any]) -> Chan
 
 
 def _next(channel: Channel, kind: str) -> Message:
-    """Wait for one message of a kind; nothing else may come during the handshake."""
+    """Wait for one message of this kind; any other message is an error during the handshake."""
     channel.socket.settimeout(HANDSHAKE_SECONDS)
     line = bytearray()
     try:
         while not line.endswith(b"\n"):
-            data = channel.socket.recv(1)  # one byte at a time: what follows the line belongs to the next reader
+            data = channel.socket.recv(1)  # one byte at a time: the data after the line belongs to the next reader
             if not data:
                 raise ConnectError("the supervisor closed the connection: the secret or the version differs")
             line += data

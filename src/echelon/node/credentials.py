@@ -1,7 +1,7 @@
-"""How a rank gets the key of its attempt: in a file without a name, by an inherited descriptor.
+"""Give a rank the key of its attempt: in an unnamed file, by an inherited descriptor.
 
-The environment has the descriptor's number alone. It and the file's own number tell whether the descriptor is still
-that file: a program that the script starts inherits the variable, and not the descriptor.
+The environment holds only the numbers of the descriptor and of the file. They tell whether the descriptor is still
+that file: a program that the script starts inherits the variable, but not the descriptor.
 """
 
 import json
@@ -16,7 +16,7 @@ _LARGEST_BYTES = 4096
 
 
 class Entrance(NamedTuple):
-    """Where the ranks of an attempt meet, and what they prove there."""
+    """The address at which the ranks of an attempt meet, and the key that they prove there."""
 
     key: bytes
     host: str
@@ -24,7 +24,7 @@ class Entrance(NamedTuple):
 
 
 def write(entrance: Entrance) -> int:
-    """Return a descriptor of a new file without a name; it is inherited only where that is asked for."""
+    """Return a descriptor of a new unnamed file; children inherit it only if that is requested."""
     content = json.dumps({**entrance._asdict(), "key": entrance.key.hex()}).encode()
     descriptor = _new_file()
     os.write(descriptor, content)
@@ -32,22 +32,22 @@ def write(entrance: Entrance) -> int:
 
 
 def _new_file() -> int:
-    if hasattr(os, "memfd_create"):  # a Python that was built for an old C library has it not
+    if hasattr(os, "memfd_create"):  # missing in a Python that was built for an old C library
         return os.memfd_create("echelon-key")
-    import tempfile  # half a megabyte that few need
+    import tempfile  # half a megabyte that most agents do not need
 
-    descriptor, path = tempfile.mkstemp()  # mode 0600, and the user's own
+    descriptor, path = tempfile.mkstemp()  # created with mode 0600, owned by the user
     os.unlink(path)
     return descriptor
 
 
 def variable(descriptor: int) -> Dict[str, str]:
-    """Return what tells a rank which descriptor it has inherited."""
+    """Return the variable that tells a rank its inherited descriptor."""
     return {VARIABLE: "%d:%d" % (descriptor, os.fstat(descriptor).st_ino)}
 
 
 def take(environ: MutableMapping[str, str]) -> Optional[Entrance]:
-    """Read what was inherited and close it; None where there is nothing."""
+    """Read the inherited file and close it; None if there is none."""
     descriptor = _find(environ.pop(VARIABLE, ""))
     if descriptor is None:
         return None
@@ -60,7 +60,7 @@ def _find(text: str) -> Optional[int]:
     number, _, file = text.partition(":")
     if not (digits.is_number(number) and digits.is_number(file)):
         return None
-    with suppress(OSError, ValueError, OverflowError):  # it is closed by now
+    with suppress(OSError, ValueError, OverflowError):  # the descriptor is already closed
         status = os.fstat(int(number))
         if (status.st_ino, status.st_nlink, status.st_uid) == (int(file), 0, os.geteuid()):
             return int(number)

@@ -1,4 +1,4 @@
-"""Hear what the ranks write, keep it in their logs, and pass on what is shown live."""
+"""Read the ranks' output, write it to their logs, and forward the ranks that are shown live."""
 
 import selectors
 from functools import partial
@@ -17,12 +17,12 @@ class Ears:
         self._selector = selector
         self._tell = tell
         self._is_stalled = is_stalled
-        self._shown: Optional[FrozenSet[int]] = frozenset()  # None: all
-        self._early: Optional[List[Tuple[str, bytes]]] = []  # what imports wrote before it was known who is shown
+        self._shown: Optional[FrozenSet[int]] = frozenset()  # None: all ranks
+        self._early: Optional[List[Tuple[str, bytes]]] = []  # output of imports from before the shown ranks are known
         self._paused: List[Tuple[RankOutput, int]] = []
 
     def show(self, ranks: Union[str, Sequence[int]], imports: RankOutput) -> None:
-        """From now on pass on what these ranks write, or "all"; what imports wrote before comes first."""
+        """Forward the output of these ranks, or of "all"; earlier output of imports comes first."""
         self._shown = None if ranks == "all" else frozenset(int(rank) for rank in ranks)
         self.hear_all(imports)
         early, self._early = self._early or [], None
@@ -30,7 +30,7 @@ class Ears:
             self.forward_imports(stream, data)
 
     def forward(self, rank: int) -> Callable[[str, bytes], None]:
-        """Return what passes on the output of a rank."""
+        """Return the function that forwards a rank's output."""
 
         def forward(stream: str, data: bytes) -> None:
             if self._shown is None or rank in self._shown:
@@ -39,7 +39,7 @@ class Ears:
         return forward
 
     def forward_imports(self, stream: str, data: bytes) -> None:
-        """Show what an import writes as rank 0's, which under plain python it would be."""
+        """Forward the output of an import as rank 0's, as under plain python."""
         if self._early is None:
             self.forward(0)(stream, data)
         else:
@@ -50,7 +50,7 @@ class Ears:
             self._register(output, pipe)
 
     def hear_all(self, output: RankOutput) -> None:
-        """Read what is there now."""
+        """Read all that the pipes hold now."""
         for pipe in list(output.pipes):
             while output.read(pipe):
                 pass
@@ -58,7 +58,7 @@ class Ears:
                 self._forget(pipe)
 
     def resume(self) -> None:
-        """Hear again the ranks that had to wait, once the supervisor takes words again."""
+        """Resume the ranks that had to wait, once the supervisor reads again."""
         if self._is_stalled():
             return
         paused, self._paused = self._paused, []
@@ -67,7 +67,7 @@ class Ears:
                 self._register(output, pipe)
 
     def silence(self, attempt: Attempt) -> None:
-        """Read the last words of an attempt and close its pipes."""
+        """Read the last output of an attempt and close its pipes."""
         for rank in attempt.ranks:
             self.hear_all(rank.output)
             for pipe in rank.output.pipes:
@@ -79,7 +79,7 @@ class Ears:
 
     def _hear(self, output: RankOutput, pipe: int) -> None:
         if self._is_stalled():
-            self._selector.unregister(pipe)  # the rank waits in write(), as it would before a full pipe of its own
+            self._selector.unregister(pipe)  # the rank blocks in write(), as with a full pipe of its own
             self._paused.append((output, pipe))
             return
         output.read(pipe)

@@ -1,4 +1,4 @@
-"""The guard: a fork of the agent that ends the ranks when the agent itself is killed."""
+"""The guard: a fork of the agent that ends the ranks if the agent itself is killed."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from . import private, sweep
 
 
 class Guard:
-    """The agent's side: tells the guard which sessions to end, and that all is well when the agent leaves."""
+    """The agent's side: tell the guard which sessions to end, and dismiss it when the agent leaves."""
 
     def __init__(self, pid: int, link: socket.socket) -> None:
         self.pid = pid
-        self.link = link  # at its end of file the guard is gone
+        self.link = link  # end of file means that the guard is gone
 
     def name(self, mark: str, secret: str) -> None:
-        """Say which mark the processes bear that are to be ended, and where the secret lies that is to be removed."""
+        """Send the mark of the processes to end, and the path of the secret to remove."""
         self._write("mark:%s\nsecret:%s\n" % (mark, os.fsencode(secret).hex()))
 
     def watch(self, sessions: Iterable[int]) -> None:
@@ -31,13 +31,13 @@ class Guard:
         try:
             self.link.sendall(text.encode())
         except OSError:
-            pass  # the guard itself was killed; the agent will see it and start another
+            pass  # the guard was killed; the agent notices that and starts another
 
 
 def start() -> Guard:
-    """Fork a guard that is no descendant of the agent: Slurm kills those together with it.
+    """Fork a guard that is no descendant of the agent: Slurm kills descendants together with it.
 
-    The earlier, the less memory it keeps: call it before the agent imports what it needs itself.
+    Call this before the agent imports its own modules, so that the guard keeps little memory.
     """
     ours, theirs = socket.socketpair()
     between = os.fork()

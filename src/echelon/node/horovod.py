@@ -1,4 +1,4 @@
-"""Where Horovod's ranks meet: keys and values by HTTP, which horovodrun would serve, in the first agent's own loop.
+"""The HTTP store by which Horovod's ranks meet, instead of horovodrun's; it runs in the first agent's own loop.
 
 Horovod's client sends no secret, but it takes an address with a path: `127.0.0.1:20000/TOKEN`. It appends `:PORT`, the
 scope and the key to that (http_store.cc), so that each request begins with the token, which only our ranks know.
@@ -18,7 +18,7 @@ from .server import Caller, Server
 
 LEAST_VALUE_BYTES = 1 << 12
 VALUE_BYTES_OF_RANK = 256  # a rank puts 136 bytes for each of the others (gloo/transport/tcp/address.h)
-KEYS_OF_RANK = 24  # an address and a host name in each of three scopes, also of further process sets
+KEYS_OF_RANK = 24  # an address and a host name in each of three scopes, with room for further process sets
 LARGEST_HEAD_BYTES = 1 << 13
 GET_ADDRESS = 0x8915  # SIOCGIFADDR of linux/sockios.h
 WORDS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -29,7 +29,7 @@ _LENGTH = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 class Request(NamedTuple):
-    """What a caller wants."""
+    """A request, parsed."""
 
     method: str
     key: str  # "/scope/key"
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Wrong(Exception):
-    """A request that is answered with a number only."""
+    """A request that is answered with a status code only."""
 
     def __init__(self, status: int) -> None:
         super().__init__(WORDS[status])
@@ -45,19 +45,19 @@ class Wrong(Exception):
 
 
 class Limits(NamedTuple):
-    """The numbers of a world of ranks."""
+    """The size limits for a number of ranks."""
 
     value_bytes: int
     num_keys: int
 
     @classmethod
     def of(cls, num_ranks: int) -> "Limits":
-        """Return the limits of a number of ranks."""
+        """Return the limits for a number of ranks."""
         return cls(LEAST_VALUE_BYTES + VALUE_BYTES_OF_RANK * num_ranks, KEYS_OF_RANK * num_ranks)
 
 
 class Store(Server):
-    """Answers `PUT`, `GET` and `DELETE` of /scope/key as horovodrun's server does, to those who know the token."""
+    """Answer `PUT`, `GET` and `DELETE` of /scope/key like horovodrun's server, for callers that know the token."""
 
     def __init__(self, selector: selectors.BaseSelector, address: str, token: str, num_ranks: int) -> None:
         super().__init__(selector, address)
@@ -66,7 +66,7 @@ class Store(Server):
         self._kept: Dict[str, bytes] = {}
 
     def hear(self, caller: Caller) -> None:
-        """Answer one request; then the connection ends."""
+        """Answer one request; the connection then ends."""
         if caller.ends_when_sent:
             raise ValueError("a second request")
         try:
@@ -81,14 +81,14 @@ class Store(Server):
         self.say(caller, answer)
 
     def _carry_out(self, request: Request) -> bytes:
-        """Keep, return or forget a value; raise Wrong where there is none, or no room."""
+        """Store, return or delete a value; raise Wrong if it is missing or does not fit."""
         if request.method == "GET":
             if request.key not in self._kept:
-                raise Wrong(404)  # Horovod asks again until it is there
+                raise Wrong(404)  # Horovod asks again until the value is there
             return self._kept[request.key]
         if request.method == "DELETE":
             self._kept.pop(request.key, None)
-            return b""  # once all have met, so that a second hvd.init() waits for the new addresses
+            return b""  # Horovod deletes after the meeting, so that a second hvd.init() waits for new addresses
         if request.key not in self._kept and len(self._kept) >= self._limits.num_keys:
             raise Wrong(507)
         self._kept[request.key] = request.value
@@ -96,7 +96,7 @@ class Store(Server):
 
 
 def parse(heard: bytearray, token: str, largest_value_bytes: int) -> Optional[Request]:
-    """Return the request, None while it is not whole; raise Wrong for what Horovod would not say."""
+    """Return the request, None while it is incomplete; raise Wrong for a request that Horovod never sends."""
     end = heard.find(b"\r\n\r\n", 0, LARGEST_HEAD_BYTES)
     if end < 0:
         if len(heard) >= LARGEST_HEAD_BYTES:
@@ -132,7 +132,7 @@ def _size(fields: List[str]) -> int:
 
 
 def response(status: int, value: bytes = b"") -> bytes:
-    """Return an answer, after which the connection is closed."""
+    """Return an answer; the connection is closed after it."""
     head = "HTTP/1.1 %d %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, WORDS[status], len(value))
     return head.encode() + value
 
@@ -140,7 +140,7 @@ def response(status: int, value: bytes = b"") -> bytes:
 def variables(
     environ: Mapping[str, str], place: Place, node: str, message: Mapping[str, Any], token: str
 ) -> Dict[str, str]:
-    """Return what tells a rank of this node where Horovod's ranks meet, and which way it reaches the other nodes."""
+    """Return the variables that give a rank the store's address and its network interface."""
     return frameworks.horovod_variables(
         environ,
         place,
@@ -152,15 +152,15 @@ def variables(
 
 
 def another_host(place: Place, workers: List[str]) -> str:
-    """Return a node that is not this one, or this one where there is no other; `workers` are in order of the ranks."""
+    """Return another node's host, or this node's if it is alone; `workers` are in the order of the ranks."""
     return workers[-1 if place.node_rank == 0 else 0].rpartition(":")[0]
 
 
 def interface_towards(host: str) -> str:
-    """Return the name of the interface by which this node reaches a host in IPv4; empty where that is not known."""
+    """Return the interface by which this node reaches a host in IPv4; empty if unknown."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # sends nothing: asks the kernel for the way
+            probe.connect((host, 9))  # sends nothing: asks the kernel for the route
         except OSError:
             return ""
         address = probe.getsockname()[0]
@@ -168,17 +168,17 @@ def interface_towards(host: str) -> str:
 
 
 def _addresses(sock: socket.socket) -> List[Tuple[str, str]]:
-    """Return the interfaces that have an IPv4 address, each with its first."""
-    found = []
+    """Return the interfaces with an IPv4 address, each with its first address."""
+    addresses = []
     for _number, name in socket.if_nameindex():
         try:
             row = fcntl.ioctl(sock, GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
         except OSError:
-            continue  # it has none
-        found.append((name, socket.inet_ntoa(row[20:24])))
-    return found
+            continue  # the interface has no address
+        addresses.append((name, socket.inet_ntoa(row[20:24])))
+    return addresses
 
 
 def _same(own: str, address: str) -> bool:
-    """All of 127.0.0.0/8 is the loopback interface's, which says 127.0.0.1 of itself."""
+    """Say whether two addresses belong to one interface: all of 127.0.0.0/8 is the loopback's."""
     return own == address or (own.startswith("127.") and address.startswith("127."))

@@ -1,9 +1,9 @@
-"""Let a rank end without taking apart what was imported before the fork: the kernel does that at once.
+"""End a rank without tearing down what was imported before the fork: the kernel frees that at once.
 
 Python's own end runs as always: threads are joined, atexit handlers and the `__del__` of the script's objects run,
-streams are flushed. Only modules that the warm process imported are not emptied, which would copy every page that
-the ranks share, and exit handlers of libraries loaded before the fork are skipped: libtorch takes 0.1 s to
-unregister its operators. Together that is nine tenths of the CPU time of a rank that does nothing else.
+streams are flushed. Only the modules that the warm process imported are not cleared: clearing would copy every page
+that the ranks share. Exit handlers of libraries that were loaded before the fork are skipped: libtorch takes 0.1 s to
+unregister its operators. Both together are nine tenths of the CPU time of a rank that does nothing else.
 """
 
 import atexit
@@ -11,31 +11,31 @@ import os
 import sys
 from typing import Any, Dict, List
 
-# with these, profilers are in the process from its start, and write what they found when it exits
+# these load a profiler into the process at its start, which writes its results at exit
 TOOLS = ("LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "HSA_TOOLS_LIB", "ROCP_TOOL_LIB")
 
 _kept: List[Dict[str, Any]] = []
 
 
 class _StandIn:
-    """Answers for a module in sys.modules, with the module's own names, and is not emptied at the end."""
+    """Replace a module in sys.modules: it has the module's names, and Python does not clear it at the end."""
 
 
 def prepare() -> None:
-    """Register to come last: call it before anything is imported that registers too."""
+    """Register a handler that runs last: call this before importing modules that register handlers."""
     atexit.register(_stand_aside)
 
 
 def keep_modules() -> None:
-    """Keep what has been imported until now, in all ranks that will be forked from here."""
+    """Keep all modules imported so far, in all ranks that are forked from here."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None or any(name in os.environ for name in TOOLS):
-        return  # what is imported without ctypes is small: torch and numpy both import it
+        return  # imports without ctypes are small: torch and numpy both import it
     kept = {name: module for name, module in sys.modules.items() if name not in ("__main__", "sys", "builtins")}
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # never freed, and so none of the modules either
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # never released, so the modules are never freed
     _kept.append(kept)
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc; what is registered here runs before all that was registered earlier
+    if hasattr(libc, "on_exit"):  # glibc; handlers registered here run before all earlier ones
         libc.on_exit(libc._exit, None)
         libc.__cxa_atexit(libc.fflush, None, None)
 

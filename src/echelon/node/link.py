@@ -16,7 +16,7 @@ def pair() -> Tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, message: Dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send one packet; a closed other end is found when reading."""
+    """Send one packet; a closed other end is noticed when reading."""
     data = json.dumps(message).encode()
     try:
         if descriptors:
@@ -28,7 +28,7 @@ def send(sock: socket.socket, message: Dict[str, Any], descriptors: Sequence[int
 
 
 def receive(sock: socket.socket) -> Optional[Packet]:
-    """Return the next packet, or None when the other end is gone."""
+    """Return the next packet; None if the other end has closed."""
     try:
         data, descriptors, _flags, _address = socket.recv_fds(sock, MAX_PACKET_BYTES, 8)
     except ConnectionResetError:

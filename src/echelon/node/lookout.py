@@ -1,4 +1,4 @@
-"""The lookout: a child of the agent that looks at its node beside the ranks; a driver that hangs hangs that alone."""
+"""The lookout: a child of the agent that surveys the node beside the ranks; a hanging driver blocks only this child."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from .order import Order
 from .seat import Seat
 from .spawn import CannotStart, spawn
 
-PATIENCE_SECONDS = 2.0  # the start has the cores to itself, and a run that is over by then needs no look
+PATIENCE_SECONDS = 2.0  # leave the cores to the start; a run that ends earlier needs no survey
 _CHUNK = 1 << 16
 
 
@@ -23,7 +23,7 @@ class _Program(NamedTuple):
 
 
 class Lookout:
-    """What the child says is passed on; where nothing is to be looked at, or it cannot start, it says nothing."""
+    """Start the child and forward its messages; without a request, or if it cannot start, send nothing."""
 
     def __init__(self, selector: selectors.BaseSelector, tell: Callable[..., None]) -> None:
         self._selector = selector
@@ -31,16 +31,16 @@ class Lookout:
         self._waiting: Optional[_Program] = None
         self._pipe = -1
         self._unread = b""
-        self.pids: Tuple[int, ...] = ()  # of the child, where there is one; its session has the same number
+        self.pids: Tuple[int, ...] = ()  # the child's process id, which is also its session's
 
     def prepare(self, order: Order, seat: Seat, environ: Dict[str, str], archive: str, run_directory: str) -> None:
-        """Begin in a while, with the environment that the ranks will have."""
+        """Schedule the start, with the environment that the ranks will have."""
         if order.looks is not None and not seat.first_local_rank:
             argv = [sys.executable, "-I", "-S", archive, "lookout", run_directory, seat.node]
             self._waiting = _Program(argv, environ, time.monotonic() + PATIENCE_SECONDS)
 
     def advance(self) -> Optional[float]:
-        """Begin if it is time; return in how many seconds it will be, if ever."""
+        """Start the child if it is time; return the seconds until then, None if nothing is scheduled."""
         if self._waiting is None:
             return None
         rest = self._waiting.due - time.monotonic()
@@ -56,7 +56,7 @@ class Lookout:
         try:
             self.pids = (spawn(program.argv, program.environ, nothing, writing, nothing),)
         except CannotStart:
-            pass  # then the ranks cannot start either, and that is said
+            pass  # then the ranks cannot start either, and that is reported
         finally:
             os.close(writing)
             os.close(nothing)
@@ -70,7 +70,7 @@ class Lookout:
             return
         if not data:
             self._silence()
-            self.pids = ()  # it has seen enough; its number may be another's by and by
+            self.pids = ()  # the child has ended; another process may get its number
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
@@ -84,11 +84,11 @@ class Lookout:
             self._pipe = -1
 
     def close(self) -> None:
-        """End the child and what it has started: the session is its own."""
+        """End the child and its own children: the session is its own."""
         self._waiting = None
         self._silence()
         for pid in self.pids:
             try:
                 os.killpg(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
-                pass  # it has ended this moment
+                pass  # the child has just ended

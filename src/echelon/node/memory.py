@@ -1,4 +1,4 @@
-"""Whether the kernel has killed processes of this job for want of memory."""
+"""Find out whether the kernel has killed processes of this job for lack of memory."""
 
 import os
 from typing import List
@@ -9,12 +9,12 @@ MOUNT = "/sys/fs/cgroup"
 
 
 def oom_kills(mount: str = MOUNT, membership: str = "/proc/self/cgroup") -> int:
-    """Return how many processes of this cgroup and those above it were killed so far; 0 where nobody counts."""
+    """Return how many processes of this cgroup and its ancestors were killed; 0 if there are no counters."""
     return max([_count(path) for path in _counters(mount, membership)], default=0)
 
 
 def _counters(mount: str, membership: str) -> List[str]:
-    """Return the files that count, of all cgroups around this process.
+    """Return the counter files of all cgroups around this process.
 
     0::/system.slice/slurmstepd.scope/job_7/step_0   (v2)   or   9:memory:/slurm/uid_1/job_7/step_0   (v1)
     """
@@ -31,7 +31,7 @@ def _counters(mount: str, membership: str) -> List[str]:
 
 
 def _count(path: str) -> int:
-    # memory.events: "oom_kill 1", a line of several; memory.oom_control has the same line
+    # memory.events has the line "oom_kill 1" among others; memory.oom_control has the same line
     for line in _read(path).splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill" and digits.is_number(value):

@@ -1,4 +1,4 @@
-"""What an agent is told before it starts: read from the run directory, so that imports begin at once."""
+"""The agent's order: it is read from the run directory before the agent connects, so that imports begin at once."""
 
 import json
 import os
@@ -8,37 +8,37 @@ from . import private
 
 
 class Order(NamedTuple):
-    """What order.json holds, and the secret."""
+    """The content of order.json, and the secret."""
 
     run_id: str
-    addresses: List[Tuple[str, int]]  # where the supervisor listens
-    argv: List[str]  # what each rank runs: [python, script, args…] or [program, args…]
+    addresses: List[Tuple[str, int]]  # addresses of the supervisor
+    argv: List[str]  # the command of each rank: [python, script, args…] or [program, args…]
     is_python: bool
     preload: List[str]
     own: List[str]  # top-level modules that are the script's own
-    folder: str  # what Python will put first on sys.path
+    folder: str  # the first entry of the script's sys.path
     launch: str  # "warm", "exec" or "tasks"
     visible: str  # "all" or "own"
-    scale: str  # how the script is scaled, as JSON; "": it runs as it is
+    scale: str  # the options of scaling as JSON; "": the script runs unchanged
     bind: str  # "auto", "strict" or "off"
-    reserved: List[int]  # cores that the machine keeps for itself
-    settings: List[Tuple[str, str, bool]]  # name, value with {places}, whether it names a folder to be made
-    ranks_per_node: int  # 0: one per visible device
+    reserved: List[int]  # cores that the machine reserves
+    settings: List[Tuple[str, str, bool]]  # name, value with {places}, whether the value names a folder to create
+    ranks_per_node: int  # 0: one rank for each visible device
     environ: Dict[str, str]
     max_restarts: int
     connect_seconds: float
-    refused_seconds: float  # how long all addresses may refuse, before the supervisor counts as gone
+    refused_seconds: float  # how long all addresses may refuse before the supervisor counts as gone
     is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
-    forwards_signals: bool  # whether a signal to the agent is to be passed on to the ranks
+    forwards_signals: bool  # whether the agent must pass its own signals on to the ranks
     secret: bytes
-    stdin: str = ""  # what one rank reads on its standard input; "": nothing
-    stdin_rank: int = -1  # and which
-    cpus_per_rank: int = 0  # hardware threads; 0: the share of the node's
-    rank_argument: str = ""  # each rank gets this and its local rank as its first argument; "": none
-    mpi: str = ""  # what starts the ranks of an MPI program: "mpirun", "horovodrun", Slurm's "pmix" …; "": we do
-    looks: Optional[Dict[str, Any]] = None  # what is looked at beside the ranks, as a survey is asked; None: nothing
-    store_address: str = ""  # where the first agent serves what ranks meet by; "": on all interfaces
-    serves_horovod: bool = False  # whether it serves the store by which Horovod's ranks meet, too
+    stdin: str = ""  # the standard input of one rank; "": none
+    stdin_rank: int = -1  # the rank that reads it
+    cpus_per_rank: int = 0  # hardware threads; 0: the rank's share of the node's
+    rank_argument: str = ""  # prefix of the local rank in an extra first argument of each rank; "": no argument
+    mpi: str = ""  # the program that starts the ranks of MPI: "mpirun", "horovodrun", Slurm's "pmix" …; "": the agent
+    looks: Optional[Dict[str, Any]] = None  # the request of the survey beside the ranks; None: no survey
+    store_address: str = ""  # the address at which the first agent serves the ranks' stores; "": all interfaces
+    serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
 
 
 def read(run_directory: str) -> Order:
@@ -47,7 +47,7 @@ def read(run_directory: str) -> Order:
 
 
 def read_fields(run_directory: str) -> Dict[str, Any]:
-    """Read the order alone: the secret is gone once all agents have come."""
+    """Read the order alone: the secret is removed once all agents have connected."""
     with open(os.path.join(run_directory, "order.json"), encoding="utf-8") as file:
         fields: Dict[str, Any] = json.load(file)
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
@@ -55,7 +55,7 @@ def read_fields(run_directory: str) -> Dict[str, Any]:
 
 
 def write(order: Order, run_directory: str) -> None:
-    """Write the order and the secret, readable by the user alone."""
+    """Write the order and the secret, readable only by the user."""
     fields = order._asdict()
     secret: bytes = fields.pop("secret")
     private.write(os.path.join(run_directory, "order.json"), json.dumps(fields, indent=1).encode())

@@ -1,4 +1,4 @@
-"""What a rank writes: into its log file, and to whoever is shown it, without ever losing a byte."""
+"""The output of a rank: into its log file and to the live console, without losing a byte."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ Forward = Callable[[str, bytes], None]
 
 
 class RankOutput:
-    """The two pipes of one rank and its log file, which gets both streams in the order they arrive."""
+    """The two pipes of one rank, and its log file, which gets both streams in the order of arrival."""
 
     def __init__(self, log_path: str, forward: "Forward | None") -> None:
         self.path = log_path
@@ -25,7 +25,7 @@ class RankOutput:
         self.log_problem = ""
 
     def open_pipes(self) -> "tuple[int, int]":
-        """Create both pipes; return their writing ends, for stdout and stderr."""
+        """Create both pipes; return the write ends of stdout and stderr."""
         writing = []
         for stream in ("stdout", "stderr"):
             reading, end = os.pipe()
@@ -35,7 +35,7 @@ class RankOutput:
         return writing[0], writing[1]
 
     def read(self, pipe: int) -> bool:
-        """Take in what a pipe holds, one portion; return whether there may be more."""
+        """Read one portion of a pipe; return whether there may be more."""
         try:
             data = os.read(pipe, 1 << 16)
         except BlockingIOError:
@@ -58,11 +58,11 @@ class RankOutput:
         self.tail += data
         del self.tail[:-TAIL_BYTES]
         if stream == "stderr" and b"Traceback (most recent call last)" in data:
-            # the exception comes long before the exit when torch takes a second to shut down
+            # the exit may come a second later, because torch shuts down slowly
             self.error_time = time.time()
 
     def flush(self) -> None:
-        """Write the buffered part of the log."""
+        """Write the buffer to the log."""
         while self._buffer:
             try:
                 written = os.write(self._log, self._buffer)
@@ -77,7 +77,7 @@ class RankOutput:
         os.close(pipe)
 
     def close(self) -> None:
-        """Take in the rest, write the log out and close everything."""
+        """Read the rest, write the log, and close everything."""
         for pipe in list(self.pipes):
             while pipe in self.pipes and self.read(pipe):
                 pass

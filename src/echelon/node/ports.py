@@ -12,7 +12,7 @@ def _ephemeral_range() -> "tuple[int, int]":
             low, high = file.read().split()
         return int(low), int(high)
     except (OSError, ValueError):
-        return 32768, 60999  # Linux' default
+        return 32768, 60999  # the default of Linux
 
 
 def _is_free(port: int) -> bool:
@@ -23,7 +23,7 @@ def _is_free(port: int) -> bool:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(("", port))
         except OSError as error:
-            if error.errno in (97, 99):  # no IPv6 on this node
+            if error.errno in (97, 99):  # this node has no IPv6
                 continue
             return False
     return True
@@ -32,16 +32,16 @@ def _is_free(port: int) -> bool:
 def free_ports(count: int) -> List[int]:
     """Return free ports outside the range from which the kernel serves connect() and bind(0).
 
-    A port from inside that range can be taken by any outgoing connection between this look and the rank's bind.
+    An outgoing connection could take a port of that range between this check and the rank's bind.
     """
     import random  # only one agent of a run needs it in its first second
 
     low, high = _ephemeral_range()
     candidates = [*range(LOWEST_PORT, low), *range(high + 1, 65536)] or list(range(LOWEST_PORT, 65536))
-    found: List[int] = []
+    ports: List[int] = []
     for port in random.sample(candidates, min(len(candidates), count + 2000)):
-        if len(found) == count:
+        if len(ports) == count:
             break
         if _is_free(port):
-            found.append(port)
-    return found
+            ports.append(port)
+    return ports

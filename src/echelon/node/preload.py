@@ -1,4 +1,4 @@
-"""Import what the script will import, and find out whether a fork is still safe afterwards."""
+"""Import the modules that the script will import, and check whether a fork is still safe afterwards."""
 
 import gc
 import importlib
@@ -10,23 +10,23 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set
 
 from ..environment.rank_names import RANK_NAMES
 
-NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and leaves the driver alone
-DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")  # NVML, which only looks, keeps /dev/nvidiactl open
-HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # pyarrow's allocator, which locks itself around every fork
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and does not initialise the driver
+DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")  # NVML keeps /dev/nvidiactl open, but only reads
+HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # of pyarrow's allocator, which locks itself around every fork
 
 
 def prepare(order: Dict[str, Any], prepare_ranks: Optional[Callable[[], None]] = None) -> Dict[str, Any]:
-    """Import the modules of the order, and what all ranks need besides.
+    """Import the modules of the order, and run the preparations that all ranks need.
 
-    Report how long it took, and why a fork would not be safe, if so.
+    Return the duration, and the reasons against a fork, if there are any.
     """
     start = time.monotonic()
     num_modules = len(sys.modules)
     adds_nvml_check = NVML_CHECK not in os.environ
     os.environ.setdefault(NVML_CHECK, "1")
-    # out of sight, so that only a module that asks for one of them by name is noticed, not one that copies them all
+    # hidden, so that the watch notices a module that asks for one by name, but not one that copies them all
     hidden = {name: os.environ.pop(name) for name in RANK_NAMES if name in os.environ}
-    gc.disable()  # an import only adds objects: collecting between them is a tenth of the time of `import torch`
+    gc.disable()  # an import only adds objects: collections take a tenth of the time of `import torch`
     watch = _EnvironmentWatch()
     try:
         failed = import_all(order["preload"], order["folder"])
@@ -48,11 +48,11 @@ def prepare(order: Dict[str, Any], prepare_ranks: Optional[Callable[[], None]] =
 
 
 def forget_shadowed(folder: str, own: Sequence[str], at_start: FrozenSet[str]) -> None:
-    """Forget modules that we brought in where the script's folder, or the script, has its own of the same name."""
+    """Forget imported modules if the script, or its folder, has a module of the same name."""
     shadowed = set(own) - at_start
     for name in {name.partition(".")[0] for name in sys.modules} - at_start:
         spec = importlib.machinery.PathFinder.find_spec(name, [folder])
-        if spec is None or spec.loader is None:  # a bare folder hides nothing
+        if spec is None or spec.loader is None:  # a folder without __init__ hides nothing
             continue
         if getattr(sys.modules.get(name), "__file__", None) != spec.origin:
             shadowed.add(name)
@@ -64,7 +64,7 @@ def forget_shadowed(folder: str, own: Sequence[str], at_start: FrozenSet[str]) -
 def import_all(names: Sequence[str], folder: str) -> List[str]:
     """Import each name ("a.b", or "a.b:c" for `from a.b import c`); return those that cannot be imported.
 
-    The script's folder is searched first, as it will be later, so that what it shadows is shadowed here too.
+    The script's folder is searched first, as in the script, so that its modules shadow others here too.
     """
     failed = []
     sys.path.insert(0, folder)
@@ -72,8 +72,8 @@ def import_all(names: Sequence[str], folder: str) -> List[str]:
         for name in names:
             module, _, attribute = name.partition(":")
             try:
-                found = importlib.import_module(module)
-                if attribute and not hasattr(found, attribute):
+                imported = importlib.import_module(module)
+                if attribute and not hasattr(imported, attribute):
                     importlib.import_module(module + "." + attribute)
             except BaseException:  # noqa: BLE001  # whatever it is, the rank will meet it itself and show it
                 failed.append(name)
@@ -91,7 +91,7 @@ def _try(act: Callable[[], None]) -> None:
 
 
 class _EnvironmentWatch:
-    """Notice modules that read their rank while they are imported: before the fork they read the wrong one."""
+    """Notice modules that read their rank during import: before the fork they would read a wrong rank."""
 
     def __init__(self) -> None:
         self.readers: List[str] = []
@@ -122,7 +122,7 @@ def _reader() -> str:
 
 
 def reasons_against_fork(readers: Sequence[str]) -> List[str]:
-    """Return why this process must not be forked; an empty list means that it may."""
+    """Return the reasons against forking this process; an empty list allows it."""
     reasons = list(dict.fromkeys(readers))
     if _threads():
         _fork_once()  # OpenBLAS and others end their threads in a fork handler and start them again when needed
@@ -138,7 +138,7 @@ def reasons_against_fork(readers: Sequence[str]) -> List[str]:
 
 
 def _threads() -> Set[str]:
-    """Return the names of the threads beside the main one that a fork would cut off."""
+    """Return the names of threads, except the main thread, that a fork would drop."""
     names = set()
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
@@ -146,7 +146,7 @@ def _threads() -> Set[str]:
                 with open("/proc/self/task/%s/comm" % task) as file:
                     names.add(file.read().strip())
             except OSError:
-                continue  # it has just ended
+                continue  # the thread has just ended
     return names - HARMLESS_THREADS
 
 
@@ -158,12 +158,12 @@ def _fork_once() -> None:
 
 
 def _open_device_files() -> List[str]:
-    found = []
+    paths = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink("/proc/self/fd/" + descriptor)
         except OSError:
             continue
         if path.startswith(DEVICE_FILES):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths

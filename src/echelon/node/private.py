@@ -1,4 +1,4 @@
-"""Files that are the user's alone: made anew, mode 0600, and never through a link that another user has left."""
+"""Files that belong to the user alone: new files with mode 0600, never written through another user's link."""
 
 import os
 import stat
@@ -7,13 +7,13 @@ SECRET = "secret"
 
 
 def is_own(folder: str) -> bool:
-    """Say whether a folder is the user's, and nobody else may put files into it."""
+    """Say whether a folder belongs to the user, and nobody else may write into it."""
     status = os.stat(folder)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a file in place of what has its name; what was there is not followed, and not written to."""
+    """Write a file in place of an older one; the old file is replaced, not followed or overwritten."""
     remove(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -21,7 +21,7 @@ def write(path: str, content: bytes) -> None:
 
 
 def write_secret(folder: str, secret: bytes) -> None:
-    """Write a run's secret into a folder of the user's own; raise PermissionError where another may write there too."""
+    """Write a run's secret into the user's own folder; raise PermissionError if others may write there."""
     if not is_own(folder):
         raise PermissionError(13, "others may write there, and the run's secret is to lie there")
     write(os.path.join(folder, SECRET), secret.hex().encode())
@@ -35,7 +35,7 @@ def read_secret(folder: str) -> bytes:
 
 
 def remove(path: str) -> None:
-    """Remove a file that may be gone."""
+    """Remove a file, if it exists."""
     try:
         os.unlink(path)
     except OSError:

@@ -1,8 +1,8 @@
-"""The store by which ranks form groups of our own, in the first agent's loop; it serves holders of the attempt's key.
+"""The store by which ranks form echelon's own groups, in the first agent's loop; callers must hold the attempt's key.
 
-A caller hears a challenge of NONCE_BYTES, answers with its own challenge and its proof, and hears the store's proof.
-Then it sends requests and gets an answer to each: four bytes with the length, one letter, and parts, each with four
-bytes with its length. The words are those of torch.distributed.Store; a request waits here until its keys are there.
+The store sends a challenge of NONCE_BYTES; a caller answers with its own challenge and its proof, and gets the store's
+proof. Then each request gets an answer: four bytes with the length, one letter, and parts, each preceded by four bytes
+with its length. Requests are those of torch.distributed.Store; a request waits here until its keys exist.
 """
 
 import os
@@ -15,12 +15,12 @@ from .server import Caller, Server
 
 LENGTH = struct.Struct("<I")
 LARGEST_REQUEST_BYTES = 1 << 26
-READ_AHEAD_BYTES = 1 << 16  # of neighbours, which a rank asks for next: gloo asks for 0, 1, 2 …
+READ_AHEAD_BYTES = 1 << 16  # neighbouring keys, which a rank asks for next: gloo asks for 0, 1, 2 …
 FINE = b"+"
 
 
 class _Wait(NamedTuple):
-    """A request whose keys are not all there yet."""
+    """A request that waits for missing keys."""
 
     caller: Caller
     keys: List[bytes]
@@ -28,28 +28,28 @@ class _Wait(NamedTuple):
 
 
 class RankStore(Server):
-    """Keys and values, for ranks that have shown that they hold the key."""
+    """Keys and values for ranks that have proved that they hold the key."""
 
     def __init__(self, selector: selectors.BaseSelector, address: str, key: bytes) -> None:
         super().__init__(selector, address)
         self._key = key
         self._kept: Dict[bytes, bytes] = {}
         self._challenges: Dict[Caller, bytes] = {}
-        self._waits: Dict[bytes, List[_Wait]] = {}  # each under one key that is missing
+        self._waits: Dict[bytes, List[_Wait]] = {}  # each under one of its missing keys
 
     def greet(self, caller: Caller) -> None:
-        """Ask for the proof."""
+        """Send the challenge."""
         challenge = os.urandom(NONCE_BYTES)
         self._challenges[caller] = challenge
         self.say(caller, challenge)
 
     def drop(self, caller: Caller) -> None:
-        """Forget the challenge too."""
+        """Drop the caller and its challenge."""
         self._challenges.pop(caller, None)
         super().drop(caller)
 
     def hear(self, caller: Caller) -> None:
-        """Take the proof, then requests."""
+        """Read the proof, then requests."""
         if caller in self._challenges and not self._is_proven(caller):
             return
         heard, start = caller.heard, 0
@@ -80,7 +80,7 @@ class RankStore(Server):
 
     def _obey(self, caller: Caller, request: bytes) -> None:
         word, parts = request[:1], unpacked(request[1:])
-        if word == b"W":  # wait for one key and its value, or for many keys
+        if word == b"W":  # wait for one key and return its value, or wait for many keys
             answer = self._with_neighbours if len(parts) == 1 else lambda _: []
             self._answer_when_there(_Wait(caller, parts, answer))
         elif word == b"M":
@@ -99,7 +99,7 @@ class RankStore(Server):
             self._waits.setdefault(missing, []).append(wait)
 
     def _with_neighbours(self, keys: List[bytes]) -> List[bytes]:
-        """Return the value, and keys and values of those that follow by number."""
+        """Return the value, then the keys and values of keys with the next numbers."""
         parts = [self._kept[keys[0]]]
         stem = keys[0].rstrip(b"0123456789")
         digits = keys[0][len(stem) :]
@@ -136,7 +136,7 @@ class RankStore(Server):
         return total
 
     def _compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
-        """Set a value in place of the expected one; an absent key equals an empty one, as in torch's TCPStore."""
+        """Set a value if the old value is as expected; a missing key counts as empty, as in torch's TCPStore."""
         if key not in self._kept and expected:
             return expected
         if self._kept.get(key, b"") == expected or key not in self._kept:
@@ -160,23 +160,23 @@ _ACTS: Dict[bytes, Callable[..., bytes]] = {
 
 
 def rank_proof(key: bytes, challenge: bytes, own: bytes) -> bytes:
-    """Return what a rank answers to the store's challenge, with a challenge of its own."""
+    """Return a rank's answer to the store's challenge: its own challenge and its proof."""
     return digest(key, b"rank of a store:" + challenge + own)
 
 
 def store_proof(key: bytes, challenge: bytes, own: bytes) -> bytes:
-    """Return what the store answers to a rank's challenge."""
+    """Return the store's answer to a rank's challenge."""
     return digest(key, b"store of ranks:" + challenge + own)
 
 
 def packed(word: bytes, parts: "List[bytes]") -> bytes:
-    """Return a request or an answer as it is sent."""
+    """Encode a request or an answer."""
     content = b"".join([word, *[LENGTH.pack(len(part)) + part for part in parts]])
     return LENGTH.pack(len(content)) + content
 
 
 def unpacked(content: bytes) -> List[bytes]:
-    """Return the parts of a request or an answer; raise ValueError where they are not whole."""
+    """Decode the parts of a request or an answer; raise ValueError if they are incomplete."""
     parts, start = [], 0
     while start < len(content):
         try:

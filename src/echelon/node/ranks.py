@@ -1,4 +1,4 @@
-"""The ranks of one attempt on this node: started, listened to, signalled, ended."""
+"""The ranks of one attempt on this node: start, signals, end."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from .output import RankOutput
 
 
 class Rank:
-    """One process of the user's program."""
+    """A process of the user's program."""
 
     def __init__(self, *, rank: int, local_rank: int, output: RankOutput) -> None:
         self.rank = rank
@@ -18,12 +18,12 @@ class Rank:
         self.output = output
         self.pid = 0
         self.was_forked = False
-        self.owed: List[int] = []  # signals that came between the order to fork it and the report of its birth
+        self.owed: List[int] = []  # signals that came after the fork was ordered and before it was reported
         self.status: Optional[int] = None  # exit code, or minus the signal that ended it
 
     @property
     def is_unborn(self) -> bool:
-        """Say whether its fork has been ordered but not reported yet."""
+        """Say whether its fork is ordered but not yet reported."""
         return self.pid == 0 and self.status is None
 
     @property
@@ -32,7 +32,7 @@ class Rank:
 
 
 class Attempt:
-    """All ranks of this node in one attempt, until nothing of them is left."""
+    """All ranks of this node in one attempt, until none of their processes is left."""
 
     def __init__(self, number: int, mark: str, spared: Callable[[], sweep.Spared]) -> None:
         self.number = number
@@ -57,7 +57,7 @@ class Attempt:
         return {rank.pid: rank for rank in self.ranks if rank.is_alive}
 
     def signal(self, number: int) -> None:
-        """Send a signal to the ranks themselves: their workers are theirs to tell."""
+        """Send a signal to the ranks; they pass it on to their own workers."""
         for rank in self.ranks:
             if rank.is_unborn:
                 rank.owed.append(number)
@@ -65,14 +65,14 @@ class Attempt:
                 sweep.send(rank.pid, number)
 
     def stop(self, *, grace_seconds: float) -> None:
-        """Ask the ranks to end; whoever is still there after the grace is killed."""
+        """Ask the ranks to end; those that still run after the grace period are killed."""
         self.is_stopping = True
         deadline = time.monotonic() + grace_seconds
         self._kill_time = deadline if self._kill_time is None else min(self._kill_time, deadline)
         self.signal(signal.SIGTERM)
 
     def advance(self) -> Optional[float]:
-        """Carry a stop forward; return in how many seconds it wants to be called again, if at all."""
+        """Advance a stop; return the seconds until the next call, None if no call is needed."""
         if not self.is_stopping or self.is_over:
             return None
         now = time.monotonic()

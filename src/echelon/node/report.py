@@ -1,4 +1,4 @@
-"""What the supervisor is told about a rank that has ended."""
+"""The agent's report about a rank that has ended."""
 
 import time
 from typing import Any, Dict
@@ -6,11 +6,11 @@ from typing import Any, Dict
 from . import memory
 from .ranks import Attempt, Rank
 
-ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback was not the end
+ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback is unrelated to the exit
 
 
 def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
-    """Report a rank that has ended, well or not."""
+    """Report the end of a rank, whatever its exit code."""
     failed = rank.status != 0
     now, error_time = time.time(), rank.output.error_time
     return {
@@ -27,6 +27,6 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
 
 
 def of_no_start(attempt: Attempt, rank: int, why: str) -> Dict[str, Any]:
-    """Report a rank that could not be started, as a shell does: with exit code 127."""
+    """Report a rank that could not be started; the exit code is 127, as in a shell."""
     nothing = {"error_time": 0.0, "oom_kills": 0, "tail": "", "log_problem": ""}
     return {"attempt": attempt.number, "rank": rank, "status": 127, "why": why, "time": time.time(), **nothing}

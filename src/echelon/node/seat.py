@@ -1,4 +1,4 @@
-"""Where this agent stands in the run, before the supervisor has said anything."""
+"""The place of this agent in the run, as known before it connects."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from .order import Order
 
 
 class Seat(NamedTuple):
-    """One agent's place: which node, which local ranks, what the node offers."""
+    """An agent's place: its node, its local ranks, and the node's resources."""
 
     agent_index: int  # among all agents; -1: the supervisor chooses
     node_rank: int
@@ -24,12 +24,12 @@ class Seat(NamedTuple):
     num_devices: int
 
     def facts(self) -> Dict[str, Any]:
-        """Return what the supervisor is told in the agent's hello."""
+        """Return the facts of the agent's hello to the supervisor."""
         return {**self._asdict(), "agent_pid": os.getpid(), "python": sys.version.split()[0]}
 
 
 def find(order: Order, index: int, environ: Mapping[str, str]) -> Seat:
-    """Find this agent's seat: from the index on its command line, else from Slurm's variables of its task."""
+    """Find the seat: from the index on the command line, else from Slurm's variables of this task."""
     task = agent_task(environ) if index < 0 else None
     if order.mpi in ("mpirun", "horovodrun"):
         task = mpi_task(environ)

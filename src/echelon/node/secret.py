@@ -1,10 +1,10 @@
-"""Prove to the other end of a connection that one holds the run's secret, without ever sending it."""
+"""Prove to the other end of a connection that this process holds the run's secret, without sending it."""
 
 import os
 
 try:
     from _blake2 import blake2b  # hashlib and hmac would load OpenSSL: 4 MB in every agent
-except ImportError:  # a Python that was built without it
+except ImportError:  # this Python was built without blake2
     from hashlib import blake2b
 
 NONCE_BYTES = 16
@@ -17,23 +17,23 @@ def nonce() -> str:
 
 
 def proof(secret: bytes, role: str, challenge: str) -> str:
-    """Return what only a holder of the run's secret (at most 64 bytes) can answer to a challenge."""
+    """Return the answer to a challenge; only a holder of the run's secret (at most 64 bytes) can compute it."""
     return digest(secret, (role + ":" + challenge).encode("utf-8", "surrogatepass")).hex()
 
 
 def proves(secret: bytes, role: str, challenge: str, answer: object) -> bool:
-    """Say whether the answer to a challenge shows knowledge of the secret."""
+    """Say whether an answer proves the secret."""
     if not isinstance(answer, str):
         return False
     return is_digest(proof(secret, role, challenge).encode(), answer.encode("utf-8", "surrogatepass"))
 
 
 def is_digest(wanted: bytes, answer: bytes) -> bool:
-    """Say whether both are equal; how long that takes tells nothing: two digests under a key of the moment differ."""
+    """Compare two digests in constant time: compare their digests under a random key."""
     blind = os.urandom(NONCE_BYTES)
     return digest(blind, wanted) == digest(blind, answer)
 
 
 def digest(key: bytes, text: bytes) -> bytes:
-    """Return the PROOF_BYTES that only a holder of a key (at most 64 bytes) can make of a text."""
+    """Return a keyed digest of PROOF_BYTES; the key has at most 64 bytes."""
     return bytes(blake2b(text, key=key, digest_size=PROOF_BYTES).digest())

@@ -1,4 +1,4 @@
-"""A port of the agent: takes callers in, hears them, answers them, and drops who says something wrong or nothing."""
+"""A listening port of the agent: accept callers, read and answer requests, drop silent and invalid callers."""
 
 import errno
 import resource
@@ -9,13 +9,13 @@ from functools import partial
 from typing import Dict
 
 PATIENCE_SECONDS = 30.0
-ACCEPTED_AT_ONCE = 64  # the agent's other duties come in between
+ACCEPTED_AT_ONCE = 64  # leaves time for the agent's other duties
 HEARD_AT_ONCE = 1 << 16
 LEAST_STRANGERS, MOST_STRANGERS = 64, 4096
 
 
 class Caller:
-    """One connection."""
+    """A connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -26,12 +26,12 @@ class Caller:
 
 
 class Server:
-    """Strangers are callers who have not shown yet that they are ours: few, and not for long."""
+    """A server whose strangers, callers without a proof, are limited in number and time."""
 
     def __init__(self, selector: selectors.BaseSelector, address: str) -> None:
         self._selector = selector
         self._callers: Dict[Caller, None] = {}
-        self._strangers: Dict[Caller, float] = {}  # until when each may take
+        self._strangers: Dict[Caller, float] = {}  # stranger → its deadline
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # the ranks' pipes need descriptors too
         self._most_strangers = MOST_STRANGERS if soft < 0 else min(MOST_STRANGERS, max(LEAST_STRANGERS, soft // 4))
@@ -44,25 +44,25 @@ class Server:
         return port
 
     def close(self) -> None:
-        """Drop all; the next attempt has a port of its own."""
+        """Drop all callers and close the port; the next attempt has its own."""
         for caller in list(self._callers):
             self.drop(caller)
         self._selector.unregister(self._listener)
         self._listener.close()
 
     def greet(self, caller: Caller) -> None:
-        """Begin with a caller that has just come."""
+        """Greet a new caller."""
 
     def hear(self, caller: Caller) -> None:
-        """Take what has been heard off `caller.heard`, as far as it is whole."""
+        """Consume complete requests from `caller.heard`."""
         raise NotImplementedError
 
     def trust(self, caller: Caller) -> None:
-        """Take note that a caller is ours."""
+        """Record that a caller has proved itself."""
         self._strangers.pop(caller, None)
 
     def say(self, caller: Caller, content: bytes) -> None:
-        """Send something, now or as soon as the caller takes it."""
+        """Send data now, or as soon as the socket takes it."""
         is_waiting = bool(caller.unsent)
         caller.unsent += content
         if not is_waiting:
@@ -72,7 +72,7 @@ class Server:
                 self._selector.modify(caller.socket, both, partial(self._serve, caller))
 
     def drop(self, caller: Caller) -> None:
-        """End a connection."""
+        """Close a connection."""
         if caller.is_open:
             caller.is_open = False
             del self._callers[caller]
@@ -89,8 +89,8 @@ class Server:
                 sock, _address = self._listener.accept()
             except OSError as error:
                 if error.errno == errno.EMFILE and self._strangers:
-                    self.drop(next(iter(self._strangers)))  # the one that has kept us waiting longest
-                return  # nobody is left, or no descriptor is: our own callers call again
+                    self.drop(next(iter(self._strangers)))  # the stranger that has been silent for the longest time
+                return  # no caller or no descriptor is left; our own callers connect again
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._strangers) >= self._most_strangers:
@@ -102,7 +102,7 @@ class Server:
             self.greet(caller)
 
     def _serve(self, caller: Caller) -> None:
-        """Do what can be done for a caller now; its mistakes are its own."""
+        """Read and write as far as a caller allows now; its errors affect only itself."""
         if caller.unsent:
             self._send(caller)
             if not caller.unsent and caller.is_open:
@@ -138,7 +138,7 @@ class Server:
 
 
 def _listener(address: str) -> socket.socket:
-    """Listen on one address, or where it is empty on all, of both families."""
+    """Listen on one address; without an address, on all addresses of both families."""
     try:
         is_dual = not address and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if is_dual else socket.AF_INET

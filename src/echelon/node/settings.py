@@ -11,13 +11,13 @@ from .seat import Seat
 
 
 def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]:
-    """Return the agent's own environment with what the run and the machine add; the user's own values stay."""
+    """Return the agent's environment with the run's and the machine's variables; the user's own values stay."""
     environ = dict(os.environ)
     environ.update(order.environ)
     environ[sweep.MARK] = mark
     if order.scale:
         environ["ECHELON_SCALE"] = order.scale
-        environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's advice would be about our use of it
+        environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's warnings would be about echelon's use of it
     for name, value, is_folder in order.settings:
         if name not in environ:
             filled = _filled(value, seat, environ)
@@ -27,7 +27,7 @@ def surroundings_of_ranks(order: Order, seat: Seat, mark: str) -> Dict[str, str]
 
 
 def num_threads(seat: Seat, num_cores: int, cpus_per_rank: int) -> int:
-    """Return OMP_NUM_THREADS: the cores that a rank is bound to, or its share of those that all may use."""
+    """Return OMP_NUM_THREADS: the cores that a rank is bound to, or its share of the allowed cores."""
     share = cpus_per_rank or threads.omp_num_threads(seat.num_cores, seat.local_world_size)
     return min(share, num_cores) if num_cores else share
 
@@ -40,12 +40,12 @@ def _filled(value: str, seat: Seat, environ: Mapping[str, str]) -> str:
 
 
 def _user(environ: Mapping[str, str]) -> str:
-    """A container may know no name for the user's number."""
+    """Return the user's name, or the number: a container may lack the name."""
     return environ.get("USER") or str(os.getuid())
 
 
 def _make(folder: str) -> bool:
-    """Make a folder of the user's own; return whether it is one: code is run from some of them, and /tmp is shared."""
+    """Create a folder and return whether it is the user's own: code is run from some folders, and /tmp is shared."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         return not os.path.islink(folder) and private.is_own(folder)

@@ -1,4 +1,4 @@
-"""Start a rank as a process of its own: where a fork is not safe, or the program is not Python."""
+"""Start a rank as a new process: when a fork is unsafe, or the program is not Python."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ class CannotStart(Exception):
 
 
 def open_input(path: str) -> int:
-    """Open what a rank reads: the person's terminal, pipe or file; nothing, where that cannot be opened here."""
+    """Open a rank's standard input: a terminal, pipe or file; an empty input if it cannot be opened here."""
     try:
         return os.open(path or os.devnull, os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -18,7 +18,7 @@ def open_input(path: str) -> int:
 
 
 def spawn(argv: List[str], environ: Dict[str, str], stdin: int, stdout: int, stderr: int) -> int:
-    """Start a program in a session of its own; return its process id."""
+    """Start a program in its own session; return its process id."""
     all_signals = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
     try:
         return os.posix_spawnp(
@@ -39,7 +39,7 @@ def spawn(argv: List[str], environ: Dict[str, str], stdin: int, stdout: int, std
 
 
 def merged(environ: Dict[str, str], changes: Dict[str, Optional[str]]) -> Dict[str, str]:
-    """Return the environment with the changes made; None removes a name."""
+    """Return the environment with the changes; None removes a variable."""
     result = dict(environ)
     for name, value in changes.items():
         if value is None:

@@ -12,7 +12,7 @@ _at_start = frozenset(sys.modules)
 
 
 def _leave_the_path() -> None:
-    """Take the zip out of the interpreter again."""
+    """Remove the zip from sys.path and from PYTHONPATH."""
     archive = os.path.dirname(__file__)
     sys.path[:] = [entry for entry in sys.path if entry != archive]
     del sys.modules[__name__]
@@ -24,7 +24,7 @@ def _leave_the_path() -> None:
 
 
 def _forget(name: str) -> None:
-    """Forget a module and those inside it; a look at all names would copy the pages they are on, in each rank."""
+    """Forget a module and its submodules; looping over all of sys.modules would copy shared pages in each rank."""
     module = sys.modules.pop(name, None)
     for inner in list(getattr(module, "__dict__", ())):
         if name + "." + inner in sys.modules:
@@ -49,27 +49,27 @@ _link = os.environ.pop("ECHELON_WARM_FD", "")
 _is_live = os.environ.pop("ECHELON_LIVE", "")
 _scale = os.environ.get("ECHELON_SCALE", "")
 if _scale:
-    __import__("_echelon.train")  # found by its package from here on, also when the path is left
+    __import__("_echelon.train")  # later imports find it by its package, also without the path
 if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
-elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py), and not to be by what the script starts
+elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py); the script's own children must not inherit it
     try:
         os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
     except OSError:
-        pass  # what a script starts has the variable, and not the descriptor
+        pass  # a child of the script has the variable, but not the descriptor
 _leave_the_path()
 try:
-    # the site's own has its turn; where there is none, or it fails, site.py gets the error that it would have got
+    # run the site's own sitecustomize; if it is missing or fails, site.py gets the usual error
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 finally:
     if _is_live and not sys.stdout.write_through:  # type: ignore[union-attr]
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     if _link:
         try:
-            warm.serve(int(_link), _at_start, _prepare_scaling if _scale else None)  # returns in the ranks only
+            warm.serve(int(_link), _at_start, _prepare_scaling if _scale else None)  # returns only in the ranks
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
-            os._exit(70)  # whatever failed here, the script must not run outside of its rank
+            os._exit(70)  # after any failure, the script must not run outside of its rank
         _leave_the_modules()
     if _scale:
         try:
@@ -78,4 +78,4 @@ finally:
             automatic.begin(_scale, was_forked=bool(_link))
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
-            os._exit(70)  # Python itself would go on with the script, on all ranks alike
+            os._exit(70)  # Python would continue with the script, unscaled on every rank

@@ -1,4 +1,4 @@
-"""Give every rank of this node its environment and start it, by fork from the warm process or by exec."""
+"""Start every rank of this node with its environment, by fork from the warm process or by exec."""
 
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -20,7 +20,7 @@ OPENMP_BINDERS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFIN
 
 
 class Starter:
-    """Knows how ranks are started on this node, and why not by fork if so."""
+    """Start ranks on this node; `why_exec` says why not by fork."""
 
     def __init__(self, order: Order, seat: Seat, binding: Binding, environ: Dict[str, str], archive: str) -> None:
         self.order = order
@@ -31,10 +31,10 @@ class Starter:
         self._adopts = False
         self.warm: Optional[WarmProcess] = None
         self.why_exec = "" if order.launch == "warm" else "asked for"
-        self._entrance = -1  # the descriptor by which ranks get the key of the attempt
+        self._entrance = -1  # the descriptor that gives ranks the key of the attempt
 
     def warm_up(self, stdout: int, stderr: int) -> None:
-        """Start importing at once, while the other agents are still on their way."""
+        """Start importing at once, while other agents are still connecting."""
         if self.order.launch != "warm":
             return
         self.why_exec = warm_process.reason_against(self.order.argv, self.archive) or self._why_threads_would_stray()
@@ -43,27 +43,27 @@ class Starter:
         try:
             self.warm = WarmProcess(self.order.argv, self.environ, self.archive, stdout, stderr)
         except CannotStart as error:
-            self.why_exec = str(error)  # starting the ranks will fail alike, and is reported then
+            self.why_exec = str(error)  # starting the ranks will fail for the same reason, and that is reported
             return
         self.warm.prepare(self.order.preload, self.order.folder, self.order.own, self.seat.num_ranks)
 
     def _why_threads_would_stray(self) -> str:
-        """OpenMP notes where its threads may go when torch is imported: before a fork that is before the binding."""
+        """Return why OpenMP threads would leave their cores: their mask is read in `import torch`, before binding."""
         name = next((name for name in OPENMP_BINDERS if self.environ.get(name)), "")
         return "%s is set, and threads must be bound after their rank" % name if name and self.binds else ""
 
     @property
     def binds(self) -> bool:
-        """Say whether ranks get cores of their own."""
+        """Say whether ranks are bound to cores."""
         return not self.binding.why_not
 
     @property
     def is_waiting(self) -> bool:
-        """Say whether the imports are still going on, so that ranks cannot be started yet."""
+        """Say whether imports are still running, so that ranks cannot be started yet."""
         return self.warm is not None and self.warm.state == STARTING
 
     def begin(self, message: Dict[str, Any]) -> None:
-        """Have ready what all ranks of the attempt inherit."""
+        """Prepare the key that all ranks of the attempt inherit."""
         self._forget_entrance()
         if "ranks" in message["stores"]:
             key, port = attempt_key(self.order.secret, message), message["stores"]["ranks"]
@@ -75,7 +75,7 @@ class Starter:
             self._entrance = -1
 
     def start(self, rank: Rank, variables: Variables) -> None:
-        """Start one rank; raise CannotStart. By fork its process id comes later, in a message."""
+        """Start one rank; raise CannotStart. After a fork, its process id comes later, in a message."""
         stdout, stderr = rank.output.open_pipes()
         stdin = open_input(self.order.stdin if rank.rank == self.order.stdin_rank else "")
         cpus = self.binding.cpus(rank.local_rank)
@@ -87,7 +87,7 @@ class Starter:
                 self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables))
             else:
                 self._adopt_orphans()
-                affinity.apply(cpus)  # a program inherits it
+                affinity.apply(cpus)  # the program inherits the binding
                 argv = with_argument(self.order, self._argument(variables))
                 rank.pid = self._spawn(argv, self._exec_environment(variables), (stdin, stdout, stderr))
         finally:
@@ -97,7 +97,7 @@ class Starter:
                 os.close(descriptor)
 
     def _spawn(self, argv: List[str], environ: Dict[str, str], standard: Tuple[int, int, int]) -> int:
-        """Start a program, which inherits the key of the attempt."""
+        """Start a program that inherits the key of the attempt."""
         if self._entrance < 0:
             return spawn(argv, environ, *standard)
         os.set_inheritable(self._entrance, True)
@@ -107,7 +107,7 @@ class Starter:
             os.set_inheritable(self._entrance, False)
 
     def _argument(self, variables: Variables) -> str:
-        """Return what DeepSpeed's launcher, for one, puts before the script's own arguments."""
+        """Return the extra first argument of a rank, as DeepSpeed's launcher passes it."""
         return self.order.rank_argument + str(variables["LOCAL_RANK"]) if self.order.rank_argument else ""
 
     def _adopt_orphans(self) -> None:
@@ -117,12 +117,15 @@ class Starter:
 
     def _exec_environment(self, variables: Variables) -> Dict[str, str]:
         environ = merged(self.environ, variables)
-        if self.order.is_python and not warm_process.reason_against(self.order.argv, self.archive):
-            return warm_process.with_hook(environ, self.archive)
-        return environ
+        if not self.order.is_python:
+            return environ
+        reason = warm_process.reason_against(self.order.argv, self.archive)
+        if reason and self.order.scale:
+            raise CannotStart("each rank would train by itself: " + reason)
+        return environ if reason else warm_process.with_hook(environ, self.archive)
 
     def give_up_fork(self, why: str) -> None:
-        """From now on ranks are started by exec."""
+        """Start all further ranks by exec."""
         if self.warm is not None:
             self.warm.close()
             self.warm.state = UNUSABLE
@@ -130,7 +133,7 @@ class Starter:
         self.why_exec = why
 
     def variables(self, place: Place, message: Dict[str, Any]) -> Variables:
-        """Return what makes this rank's environment differ from the node's."""
+        """Return the variables in which this rank's environment differs from the node's."""
         error_file = os.path.join(message["log_directory"], "rank-%d.error.json" % place.rank)
         result: Variables = dict(
             frameworks.rank_variables(
@@ -143,7 +146,7 @@ class Starter:
             )
         )
         if self.order.serves_horovod and "horovod" in message["stores"]:
-            from . import horovod  # few scripts need it
+            from . import horovod  # most scripts do not need it
 
             token = horovod_token(self.order.secret, message)
             result.update(horovod.variables(self.environ, place, self.seat.node, message, token))
@@ -155,7 +158,7 @@ class Starter:
         if not self.order.mpi:
             result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
         if self.order.visible == "own":
-            may_share = self.seat.num_devices < self.seat.local_world_size  # else the plan was refused
+            may_share = self.seat.num_devices < self.seat.local_world_size  # with more devices the plan was refused
             result.update(devices.only(self.environ, place.local_rank, may_share=may_share))
         elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
             result.update(devices.first_device(place.local_rank))
@@ -169,7 +172,7 @@ class Starter:
 
 
 def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
-    """Return the place of this node's rank number `offset` in the attempt that the message describes."""
+    """Return the place of this node's rank number `offset`, in the attempt that the message describes."""
     return Place(
         rank=message["first_rank"] + offset,
         world_size=message["world_size"],
@@ -183,7 +186,7 @@ def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
 
 
 def with_argument(order: Order, argument: str) -> List[str]:
-    """Return what a rank executes, with one more argument before the program's own."""
+    """Return the command of a rank, with one more argument before the program's own."""
     if not argument:
         return order.argv
     first = 1 if not order.is_python else 3 if order.argv[1] == "-m" else 2
@@ -191,7 +194,7 @@ def with_argument(order: Order, argument: str) -> List[str]:
 
 
 def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
-    """Return a rank with its log file, not yet started; raise OSError where the log cannot be written."""
+    """Return an unstarted rank with its log file; raise OSError if the log cannot be written."""
     os.makedirs(log_directory, mode=0o700, exist_ok=True)
     output = RankOutput(os.path.join(log_directory, "rank-%d.log" % place.rank), forward)
     return Rank(rank=place.rank, local_rank=place.local_rank, output=output)

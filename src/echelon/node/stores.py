@@ -1,4 +1,4 @@
-"""The stores that the first agent serves to the ranks of an attempt: our groups' store, and Horovod's."""
+"""The stores that the first agent serves to the ranks of an attempt: echelon's own, and Horovod's."""
 
 import resource
 import selectors
@@ -12,12 +12,12 @@ OTHER_FILES = 512  # the ranks' pipes, their logs, and strangers
 
 
 def attempt_key(secret: bytes, message: Dict[str, Any]) -> bytes:
-    """Return the key of an attempt's ranks, which every agent makes of the run's secret."""
+    """Return the key of an attempt's ranks, which every agent derives from the run's secret."""
     return digest(secret, ("ranks of %s, attempt %d" % (message["run_id"], message["attempt"])).encode())
 
 
 def horovod_token(secret: bytes, message: Dict[str, Any]) -> str:
-    """Return what Horovod's ranks say in the address of each request."""
+    """Return the token that Horovod's ranks include in the address of each request."""
     return digest(attempt_key(secret, message), b"token of horovod").hex()
 
 
@@ -40,20 +40,20 @@ class Stores:
         self._servers: List[Server] = []
 
     def serve(self, message: Dict[str, Any]) -> Dict[str, int]:
-        """Open what the attempt needs where rank 0 is here; return the ports by name."""
+        """Start the servers that the attempt needs, on the agent with rank 0; return the ports by name."""
         for server in self._servers:
             server.close()
         self._servers = []
         ports = {}
         if message["has_first_rank"] and message["num_ranks"] > 1:
-            from .rank_store import RankStore  # one agent of many needs it
+            from .rank_store import RankStore  # only one agent needs it
 
             _allow_connections(message["num_ranks"])
             secret, address = self._order.secret, self._order.store_address
             self._servers.append(RankStore(self._selector, address, attempt_key(secret, message)))
             ports["ranks"] = self._servers[-1].port
             if self._order.serves_horovod:
-                from .horovod import Store  # few scripts need it
+                from .horovod import Store  # most scripts do not need it
 
                 token = horovod_token(secret, message)
                 self._servers.append(Store(self._selector, address, token, message["num_ranks"]))

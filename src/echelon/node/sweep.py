@@ -1,4 +1,4 @@
-"""Find and end every process that a run has left on this node."""
+"""Find and end all processes that a run has left on this node."""
 
 import os
 import signal
@@ -8,18 +8,18 @@ from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Set
 from ..environment import digits
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-MARK = "ECHELON_AGENT"  # in the environment of everything an agent starts, and of all that those start
+MARK = "ECHELON_AGENT"  # an environment variable of everything that an agent starts, and of its descendants
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that none of them gets out of sight."""
+    """Become the parent of descendants whose parent ends, so that all of them stay visible."""
     import ctypes  # 2 MB that an agent with a warm process does not need: the warm process adopts
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Spared(NamedTuple):
-    """What is left alone: processes, whose descendants are not, and whole sessions."""
+    """Processes that stay alive, but not their descendants; and whole sessions that stay alive."""
 
     pids: FrozenSet[int]
     sessions: FrozenSet[int] = frozenset()
@@ -56,7 +56,7 @@ def _has_mark(pid: int, mark: bytes) -> bool:
 
 
 def leftovers(mark: str, sessions: Collection[int], spared: Spared) -> List[int]:
-    """Return the living processes that bear the mark, belong to one of the sessions, or descend from a spared one."""
+    """Return living processes that have the mark, belong to one of the sessions, or descend from a spared process."""
     wanted = ("%s=%s" % (MARK, mark)).encode()
     processes = _processes()
     family = _descendants(processes, spared.pids)
@@ -72,19 +72,19 @@ def leftovers(mark: str, sessions: Collection[int], spared: Spared) -> List[int]
 
 def _descendants(processes: Iterable[_Process], roots: Collection[int]) -> Set[int]:
     children: Dict[int, List[int]] = {}
-    for each in processes:
-        children.setdefault(each.parent, []).append(each.pid)
-    found: Set[int] = set()
+    for process in processes:
+        children.setdefault(process.parent, []).append(process.pid)
+    pids: Set[int] = set()
     waiting = list(roots)
     while waiting:
-        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
-        found.update(new)
+        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in pids]
+        pids.update(new)
         waiting += new
-    return found
+    return pids
 
 
 def kill_all(mark: str, sessions: Collection[int], spared: Spared, *, seconds: float = 3.0) -> None:
-    """Kill leftovers again and again until there are none: a dying process may still be forking."""
+    """Kill the leftovers repeatedly until none is left: a dying process may still be forking."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         pids = leftovers(mark, sessions, spared)
@@ -96,7 +96,7 @@ def kill_all(mark: str, sessions: Collection[int], spared: Spared, *, seconds: f
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone by now."""
+    """Send a signal to a process that may have ended."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

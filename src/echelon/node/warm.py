@@ -1,6 +1,6 @@
 """The warm process: imports once, checks that a fork is safe, and forks every rank of this node.
 
-It lives in the user's interpreter, inside the start of the user's script (see start_hook.py).
+It runs in the user's interpreter, at the start of the user's script (see start_hook.py).
 """
 
 import gc
@@ -13,15 +13,15 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from . import affinity, children, credentials, leave, link, preload, sweep
 
-# Slurm signals every process of a step; only the ranks are to act on it, and the agent passes it on to them
+# Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
 def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Callable[[], None]] = None) -> None:
     """Import, then fork ranks whenever the agent asks; return in the ranks, never in the warm process.
 
-    `at_start` names the modules that every Python has before it starts a script; `prepare_ranks` does once what each
-    of several ranks would have to do by itself.
+    `at_start` names the modules that every Python has before it starts a script; `prepare_ranks` does work once that
+    several ranks would otherwise repeat.
     """
     agent = socket.socket(fileno=descriptor)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
@@ -36,7 +36,7 @@ def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Cal
     preload.forget_shadowed(folder, own, at_start)
     link.send(agent, {"kind": "ready", **report})
     leave.keep_modules()
-    gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page shared with the others
+    gc.freeze()  # otherwise a collection in a rank would touch, and so copy, every shared page
     on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it
     wakeup = _watch_children()
     while True:
@@ -122,7 +122,7 @@ def _become_rank(
 
 
 def _bind(agent: socket.socket, message: Dict[str, Any]) -> None:
-    """Go to the cores of this rank, and say from inside what was got."""
+    """Bind this rank to its cores, and report the resulting binding from inside."""
     affinity.apply(message["cpus"])
     environ = {**os.environ, **message["environ"]}
     seen = {name: environ[name] for name in affinity.SEEN if environ.get(name) is not None}
@@ -131,7 +131,7 @@ def _bind(agent: socket.socket, message: Dict[str, Any]) -> None:
 
 
 def _reseed() -> None:
-    """Give this rank entropy of its own, as every process has under plain python.
+    """Give this rank its own entropy, as every process has under plain python.
 
     The standard library's `random` does so by itself after a fork; numpy and torch do not.
     """
@@ -144,7 +144,7 @@ def _reseed() -> None:
 
 
 def _renew_thread_id() -> None:
-    """Let the main thread know its own id: threading keeps that of the process it was imported in."""
+    """Update the main thread's id: threading keeps the id of the process that imported it."""
     threading = sys.modules.get("threading")
     if threading is not None:
         threading.main_thread()._set_native_id()

@@ -42,12 +42,12 @@ class WarmProcess:
         files: Sequence[int],
         argument: str = "",
     ) -> None:
-        """Ask for a rank; `files` are its stdin, stdout and stderr and, where there is one, the file with its key."""
+        """Request a rank; `files` are its stdin, stdout and stderr and, if there is one, the file with its key."""
         order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
         link.send(self.socket, order, files)
 
     def receive(self) -> Optional[Dict[str, Any]]:
-        """Return its next message, or None when it is gone."""
+        """Return the next message; None if the process is gone."""
         packet = link.receive(self.socket)
         if packet is None:
             return None
@@ -59,7 +59,7 @@ class WarmProcess:
         return message
 
     def close(self) -> None:
-        """Let it end: it leaves when nobody can ask it for ranks any more."""
+        """Let the process end: it exits when its socket is closed."""
         self.state = UNUSABLE
         self.socket.close()
 
@@ -76,7 +76,7 @@ def with_hook(environ: Dict[str, str], archive: str) -> Dict[str, str]:
 
 
 def reason_against(argv: List[str], archive: str) -> str:
-    """Return why this interpreter cannot be trusted to run the start hook, if it cannot."""
+    """Return why this interpreter may not run the start hook; empty if it will."""
     if os.pathsep in archive:
         return "PYTHONPATH cannot hold %s, whose name has a %r" % (archive, os.pathsep)
     path = os.path.realpath(argv[0])
@@ -84,7 +84,7 @@ def reason_against(argv: List[str], archive: str) -> str:
         with open(path, "rb") as file:
             is_binary = file.read(4) == b"\x7fELF"
     except OSError:
-        return ""  # it cannot be started either, and that error is the better one
+        return ""  # starting it will fail too, with a better error
     return "" if is_binary else "%s is a wrapper, which may drop PYTHONPATH" % argv[0]
 
 

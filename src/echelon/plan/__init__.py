@@ -1,4 +1,4 @@
-"""From what is asked for to what will be done, with the reason for each decision; nothing here acts."""
+"""Turn a request into decisions, each with its reason; nothing here acts."""
 
 from echelon.plan.resolve import Surroundings, resolve
 from echelon.plan.site import Site

@@ -6,12 +6,12 @@ from echelon.plan.misfit import Misfit, way
 
 
 def batch_variables(batch: int, share: int) -> tuple[tuple[str, str], ...]:
-    """Return what tells ranks of a global batch and of their share; nothing where none was named."""
+    """Return variables with the global batch and a rank's share; none without a global batch."""
     return (("ECHELON_GLOBAL_BATCH", str(batch)), ("ECHELON_BATCH_PER_RANK", str(share))) if batch else ()
 
 
 def share_of_batch(batch: int, num_ranks: int) -> int:
-    """Return the samples of one rank; raise Misfit, with the nearest that fit, where it cannot be equal."""
+    """Return the samples of one rank; raise Misfit with the nearest valid batches if they cannot be equal."""
     if batch % num_ranks:
         below, above = batch - batch % num_ranks, batch + num_ranks - batch % num_ranks
         ways = tuple(way(global_batch=number) for number in (below, above) if number)

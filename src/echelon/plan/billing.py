@@ -1,4 +1,4 @@
-"""What a booking costs by the machine's published rule."""
+"""Compute the cost of a booking by the machine's published rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from echelon.units import amount, size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charged:
-    """The parts of a job on which its bill depends."""
+    """The parts of a job that determine its bill."""
 
     num_nodes: int
     devices_per_node: int
@@ -21,12 +21,12 @@ class Charged:
 
 
 def rule(machine: Machine, partition: str) -> Billing | None:
-    """Return the rule of a partition, or None where none is published."""
+    """Return the rule of a partition; None if none is published."""
     return next((row for row in machine.billing if partition in row.partitions), None)
 
 
 def units(row: Billing, job: Charged) -> float:
-    """Return what a job costs that runs to its time limit."""
+    """Return the cost of a job that runs to its time limit."""
     hours = job.minutes / 60
     if row.per_node_hour is not None:
         return row.per_node_hour * job.num_nodes * hours
@@ -34,7 +34,7 @@ def units(row: Billing, job: Charged) -> float:
 
 
 def _shares(row: Billing, job: Charged) -> dict[str, int]:
-    """Return how many devices a node is billed for: its devices, or more where cores or memory are more than theirs."""
+    """Return the devices that a node is billed for: its own, or more for cores or memory above their share."""
     shares = {f"{job.devices_per_node} GPU{'s' if job.devices_per_node != 1 else ''}": job.devices_per_node}
     if row.cores_per_unit:
         count = math.ceil(job.cores_per_node / row.cores_per_unit)
@@ -47,7 +47,7 @@ def _shares(row: Billing, job: Charged) -> dict[str, int]:
 
 
 def product(machine: Machine, partition: Partition, job: Charged) -> str:
-    """Return the multiplication behind a bill: 2 nodes × 8 GPUs × 2 h × 0.5; empty where no rule is published."""
+    """Return the multiplication behind a bill: 2 nodes × 8 GPUs × 2 h × 0.5; empty without a published rule."""
     row = rule(machine, partition.name)
     if row is None:
         return ""

@@ -1,4 +1,4 @@
-"""Resolve a request on a machine: a pure function of both and of the day."""
+"""Resolve a request on a machine: a pure function of the request, the machine and the day."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def book(
     even_if_retired: bool = False,
     successor: Machine | None = None,
 ) -> Booking:
-    """Decide what is asked of Slurm; raise UsageError for what the machine would refuse, with a hint that it takes.
+    """Decide the options for Slurm; raise UsageError if the machine would refuse them, with an accepted alternative.
 
-    `rocm` is the version that the ranks' PyTorch was built for; empty: not known, or none. `successor` is the machine
-    that came in the place of a retired one.
+    `rocm` is the ROCm version of the ranks' PyTorch; empty: unknown, or none. `successor` is the machine that replaced
+    a retired one.
     """
     if not even_if_retired:
         _refuse_retired(request, machine, successor, today)
@@ -85,9 +85,9 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
 
 
 def refuse_missing_account(booking: Booking, machine: Machine, groups: tuple[str, ...] = ()) -> None:
-    """Raise UsageError where the site wants an account or a QOS, and none was named."""
-    for option, rule, given in (("--account", machine.account, booking.account), ("--qos", machine.qos, booking.qos)):
-        if rule == "required" and not given:
+    """Raise UsageError if the site requires an account or a QOS, and none was given."""
+    for option, rule, value in (("--account", machine.account, booking.account), ("--qos", machine.qos, booking.qos)):
+        if rule == "required" and not value:
             known = f"; you belong to {', '.join(groups)}" if groups and option == "--account" else ""
             name = (groups or ("NAME",))[0] if option == "--account" else "NAME"
             raise UsageError(
@@ -112,7 +112,7 @@ def _refuse_retired(request: Request, machine: Machine, successor: Machine | Non
 
 
 def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ...]:
-    """Return each local rank's cores, where Slurm can be told them: on whole nodes, all of them used."""
+    """Return each local rank's cores, if Slurm can bind to them: on whole nodes whose devices are all used."""
     nearest = sorted(chosen.kind.nearest, key=lambda row: row.device)
     if not is_whole or not nearest or len(nearest) != chosen.laid.ranks_per_node:
         return ()
@@ -159,8 +159,8 @@ def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
             "and are billed"
         )
     if kind.num_chips and kind.num_devices and kind.num_devices > kind.num_chips:
-        each = kind.num_devices // kind.num_chips
-        return f"one {kind.chip} is {each} devices"
+        devices_per_chip = kind.num_devices // kind.num_chips
+        return f"one {kind.chip} is {devices_per_chip} devices"
     return f"{kind.chip}"
 
 

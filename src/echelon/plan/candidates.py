@@ -1,4 +1,4 @@
-"""Which partitions a request could go to, which one is taken, and what speaks against the others."""
+"""Judge the partitions for a request, choose one, and explain the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from echelon.units import amount, cost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One partition as it would be for a request."""
+    """A partition, laid out and judged for a request."""
 
     partition: Partition
     kind: NodeType
@@ -31,15 +31,15 @@ class Candidate:
 
     @property
     def weight(self) -> tuple[float, int]:
-        """What is compared: the bill, or where nobody publishes one the devices that are taken; then the preference."""
+        """The criterion of the choice: the bill, or the devices used if no rule is published; then the preference."""
         taken = float(self.laid.devices_per_node * self.laid.num_nodes)
         return self.cost if self.cost is not None else taken, self.partition.preference
 
 
 def candidates(request: Request, machine: Machine, today: date) -> list[Candidate]:
-    """Return every partition of the machine, judged."""
+    """Return every partition of the machine, judged for the request."""
     request = counted(request)
-    found = []
+    judged = []
     impossible: UsageError | None = None
     for partition in machine.partitions:
         kind = machine.node_type(partition)
@@ -53,10 +53,10 @@ def candidates(request: Request, machine: Machine, today: date) -> list[Candidat
             impossible = error
             continue
         case = Case(request=request, partition=partition, kind=kind, laid=laid, today=today)
-        found.append(_candidate(case, machine))
-    if impossible is not None and not found:
+        judged.append(_candidate(case, machine))
+    if impossible is not None and not judged:
         raise impossible
-    return found
+    return judged
 
 
 def _candidate(case: Case, machine: Machine) -> Candidate:
@@ -81,7 +81,7 @@ def _candidate(case: Case, machine: Machine) -> Candidate:
 
 
 def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
-    """Return the cheapest that fits; raise UsageError that names the limits where none does."""
+    """Return the cheapest partition that fits; raise UsageError with the limits if none does."""
     if request.partition:
         return _named(request, machine, judged)
     _refuse_unknown_chip(request, judged)
@@ -93,16 +93,16 @@ def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candi
 
 
 def _named(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
-    found = [candidate for candidate in judged if candidate.partition.name == request.partition]
-    if not found:
+    matches = [candidate for candidate in judged if candidate.partition.name == request.partition]
+    if not matches:
         raise unknown_partition(request.partition, machine)
-    if found[0].objections:
-        raise _refusal(machine, found[0], judged)
-    return found[0]
+    if matches[0].objections:
+        raise _refusal(machine, matches[0], judged)
+    return matches[0]
 
 
 def unknown_partition(name: str, machine: Machine) -> Misfit:
-    """Return the error for a name that the machine does not have."""
+    """Return the error for a partition that the machine does not have."""
     import difflib
 
     names = [partition.name for partition in machine.partitions]
@@ -133,7 +133,7 @@ def _refuse_unknown_chip(request: Request, judged: list[Candidate]) -> None:
 
 
 def _refusal(machine: Machine, candidate: Candidate, judged: list[Candidate]) -> Misfit:
-    """Explain what the partition that was named does not take; another may take it as it is."""
+    """Explain why the named partition refuses the request; other partitions may accept it unchanged."""
     first = candidate.objections[0]
     texts = "; ".join(str(objection) for objection in candidate.objections)
     others = [each for each in _by_promise(judged) if each is not candidate and _is_open(each)]
@@ -145,7 +145,7 @@ def _refusal(machine: Machine, candidate: Candidate, judged: list[Candidate]) ->
 
 
 def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
-    """Explain with the partitions that a job can go to unasked, and with those that would take it if named."""
+    """Explain which limits the open partitions have, and which partitions would accept the request if named."""
     ranked = sorted(judged, key=lambda candidate: len(candidate.objections))
     shown = [each for each in ranked if _is_open(each)]
     shown += [each for each in ranked if each not in shown and len(each.objections) == 1]
@@ -156,7 +156,7 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     lines = [f"    {', '.join(partitions)}: {text}" for text, partitions in names.items()]
     promising = _by_promise(judged)
     ways = [way(partition=each.partition.name) for each in promising if _is_open(each)]
-    # one way to ask for less, and the partitions that take all of it if they are named
+    # a smaller request, and the partitions that accept the whole request if they are named
     unasked = [each for each in promising if not _is_open(each)]
     named = [way(_for_whom(each), partition=each.partition.name) for each in unasked if len(each.objections) == 1]
     others = [each for each in unasked if len(each.objections) > 1]
@@ -174,7 +174,7 @@ def _for_whom(candidate: Candidate) -> str:
 
 
 def _mending(candidate: Candidate) -> tuple[Way, ...]:
-    """Return the changes for the first limit that is broken; the others are judged anew after it."""
+    """Return the changes for the first broken limit; the others are judged again after the change."""
     is_hopeless = any(not objection.changes for objection in candidate.objections)
     return () if is_hopeless else (Way(changes=candidate.objections[0].changes),)
 
@@ -188,7 +188,7 @@ def _by_promise(judged: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _promise(candidate: Candidate) -> tuple[bool, int, int, int]:
-    """How near a partition comes: open to all, few limits broken, wide or, where time alone is too much, long."""
+    """Rank how close a partition is: open to all, few broken limits, its size, or its time if only time is short."""
     first = candidate.objections[0].changes[:1] if candidate.objections else ()
     is_time = [name for name, _ in first] == ["minutes"]
     longest = (candidate.partition.max_minutes or 0) if is_time else 0
@@ -200,15 +200,15 @@ def _reach(candidate: Candidate) -> int:
 
 
 def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Machine) -> str:
-    """Say what speaks against a partition."""
-    found = [candidate for candidate in judged if candidate.partition.name == name]
-    if not found:
+    """Say why a partition does not fit."""
+    matches = [candidate for candidate in judged if candidate.partition.name == name]
+    if not matches:
         import difflib
 
         names = [candidate.partition.name for candidate in judged]
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise UsageError(unknown_partition(name, machine).message, hint=f"--why-not {near[0]}" if near else "")
-    other = found[0]
+    other = matches[0]
     if other.objections:
         return "; ".join(f"{objection} ({objection.source})" for objection in other.objections)
     if other is chosen:

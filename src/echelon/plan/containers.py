@@ -1,4 +1,4 @@
-"""Put a command into a Singularity or Apptainer image, by the machine's convention for that image."""
+"""Wrap a command to run in a Singularity or Apptainer image, by the machine's convention."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def contain(
     vendor: str,
     runtimes: Sequence[str],
 ) -> Container:
-    """Return how a command enters an image; `folders` must be seen inside, `runtimes` are installed here.
+    """Return the command prefix of an image; `folders` must be visible inside, `runtimes` are installed here.
 
-    `binds` are the user's own. Raises UsageError where the image, or a folder of these, is missing.
+    `binds` are the user's own. Raise UsageError if the image or a folder is missing.
     """
     for bind in binds:
         if not os.path.exists(bind.partition(":")[0]):
@@ -66,7 +66,7 @@ def contain(
 
 
 def script_folders(job: Job) -> tuple[str, ...]:
-    """Return the folder of a job's script, as it is named and where it really lies."""
+    """Return the folder of a job's script, as written and resolved."""
     if job.command.kind != "script":
         return ()
     named = os.path.dirname(os.path.abspath(job.command.target))
@@ -74,7 +74,7 @@ def script_folders(job: Job) -> tuple[str, ...]:
 
 
 def convention(image: str, machine: Machine | None) -> Convention | None:
-    """Return the machine's convention for an image: one whose glob matches, else one for any image."""
+    """Return the machine's convention for an image: the first whose glob matches, else the one for any image."""
     rows = machine.containers if machine is not None else ()
     path = os.path.abspath(image)
     for row in rows:
@@ -86,7 +86,7 @@ def convention(image: str, machine: Machine | None) -> Convention | None:
 def _runtime(row: Convention | None, runtimes: Sequence[str]) -> str:
     wanted = row.runtime if row is not None else "singularity"
     if wanted in runtimes or not runtimes:
-        return wanted  # with none here, the compute nodes may still have it: Slurm's error will name it
+        return wanted  # without a runtime here, the compute nodes may have it: else Slurm's error names it
     return runtimes[0]
 
 

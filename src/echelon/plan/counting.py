@@ -1,4 +1,4 @@
-"""A request in devices and nodes, whichever of its options it was made with."""
+"""Convert a request to devices and nodes, whichever options it was made with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echelon.spec import Request
 
 
 def counted(request: Request) -> Request:
-    """Return the request with its devices and nodes counted; raise Misfit where its numbers contradict each other."""
+    """Return the request in devices and nodes; raise Misfit if its numbers contradict each other."""
     per_node = request.devices_per_node
     if not per_node:
         return request
@@ -22,22 +22,22 @@ def counted(request: Request) -> Request:
     return replace(request, num_nodes=devices // per_node)
 
 
-def _contradiction(devices: int, nodes: int, each: int) -> Misfit:
+def _contradiction(devices: int, nodes: int, share: int) -> Misfit:
     ways: list[Way] = []
     if nodes:
-        ways.append(way(num_devices=each * nodes))
+        ways.append(way(num_devices=share * nodes))
         if devices % nodes == 0:
             ways.append(way(devices_per_node=devices // nodes))
-        product = f"--nodes {nodes} × --gpus-per-node {each} make {nodes * each} GPUs"
+        product = f"--nodes {nodes} × --gpus-per-node {share} make {nodes * share} GPUs"
         return Misfit(f"{product}, but --gpus asks for {devices}", ways=tuple(ways), num_shown=2)
-    below, above = devices - devices % each, devices + each - devices % each
+    below, above = devices - devices % share, devices + share - devices % share
     ways += [way(num_devices=number) for number in (below, above) if number]
-    ways += [way(devices_per_node=number) for number in range(min(each, devices), 0, -1) if devices % number == 0][:1]
-    return Misfit(f"--gpus {devices} is not a multiple of --gpus-per-node {each}", ways=tuple(ways), num_shown=2)
+    ways += [way(devices_per_node=number) for number in range(min(share, devices), 0, -1) if devices % number == 0][:1]
+    return Misfit(f"--gpus {devices} is not a multiple of --gpus-per-node {share}", ways=tuple(ways), num_shown=2)
 
 
 def changed(request: Request, changes: Sequence[Change]) -> Request:
-    """Return the request with the changes; devices that were named per node stay named per node."""
+    """Return the request with the changes; devices that were requested per node stay so."""
     fields = dict(changes)
     if (
         request.devices_per_node

@@ -1,4 +1,4 @@
-"""The limits of a partition, a row each, with the number that disagrees and a number that fits."""
+"""The limits of a partition, one row each, with the number that exceeds it and a number that fits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from echelon.units import GIB, size, slurm_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """One limit that a request breaks."""
+    """A limit that a request breaks."""
 
     limit: str
     asked: str
     changes: tuple[Change, ...]
-    """What of the request would have to be another; empty where nothing helps."""
+    """Changes of the request that satisfy the limit; empty if none does."""
     source: str
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Objection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is judged."""
+    """A request on a partition, with its layout."""
 
     request: Request
     partition: Partition
@@ -50,11 +50,11 @@ Check = Callable[[Case], "Broken | None"]
 
 
 def objections(case: Case) -> tuple[Objection, ...]:
-    """Return everything that speaks against this partition."""
-    found = [check(case) for check in CHECKS]
+    """Return all limits of the partition that the request breaks."""
+    broken = [check(case) for check in CHECKS]
     return tuple(
         Objection(limit=limit, asked=asked, changes=changes, source=case.partition.source)
-        for limit, asked, changes in filter(None, found)
+        for limit, asked, changes in filter(None, broken)
     )
 
 
@@ -92,8 +92,8 @@ def _most_nodes(case: Case) -> Broken | None:
     if most is None or case.laid.num_nodes <= most:
         return None
     devices = case.kind.num_devices
-    each = f" of {devices} devices" if devices else ""
-    return f"at most {_nodes(most)}{each}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, most)
+    of_devices = f" of {devices} devices" if devices else ""
+    return f"at most {_nodes(most)}{of_devices}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, most)
 
 
 def _least_nodes(case: Case) -> Broken | None:
@@ -104,7 +104,7 @@ def _least_nodes(case: Case) -> Broken | None:
 
 
 def _with_nodes(case: Case, num_nodes: int) -> tuple[Change, ...]:
-    """Return the changes that give so many nodes: full ones, or with as many devices on each as were asked for."""
+    """Return the changes to this number of nodes: full nodes, or with the requested devices on each."""
     if not case.request.num_devices:
         return (("num_nodes", num_nodes),)
     if case.request.num_nodes:
@@ -129,7 +129,7 @@ def _least_devices(case: Case) -> Broken | None:
 
 
 def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]:
-    """Return the changes that give so many devices, or as near to it as the nodes that were asked for allow."""
+    """Return the changes to this number of devices, or the nearest number that the requested nodes allow."""
     nodes, per_node = case.request.num_nodes, case.laid.devices_per_node
     if not case.request.num_devices:
         return (("num_nodes", -(-number // per_node) if above else max(1, number // per_node)),)
@@ -150,7 +150,7 @@ def _devices_of_node(case: Case) -> Broken | None:
 
 
 def _unknown_node(case: Case) -> Broken | None:
-    """One device fits on any node; more would be a guess, unless a person says how many nodes it takes."""
+    """Refuse several devices on a node of unknown size, unless the request has a number of nodes."""
     if case.kind.num_devices or case.laid.ranks_per_node == 1 or case.request.num_nodes:
         return None
     add = "add --nodes" if case.request.partition else "add --nodes and --partition"
@@ -183,7 +183,7 @@ def _cores_of_node(case: Case) -> Broken | None:
 
 
 def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
-    """Return the change that gives a rank so many cores, in the option that was used."""
+    """Return the change to this number of cores per rank, in the option that was used."""
     if cores_per_rank < 1:
         return ()
     threads = case.kind.threads_per_core or 1
@@ -208,7 +208,7 @@ def _memory_of_node(case: Case) -> Broken | None:
 
 
 def _brought_memory(case: Case) -> Broken | None:
-    """Where memory comes with devices, more than their share is not to be had."""
+    """Refuse more memory than the share of the devices, where memory comes with devices."""
     share, ranks, memory = fair_memory(case.kind), case.laid.ranks_per_node, case.laid.memory_bytes_per_node
     if not case.kind.memory_follows_devices or not share or memory <= share * ranks:
         return None
@@ -217,7 +217,7 @@ def _brought_memory(case: Case) -> Broken | None:
 
 
 def _with_memory(case: Case, bytes_per_node: int) -> tuple[Change, ...]:
-    """Return the change that gives a node so much memory, in whole GiB, in the option that was used."""
+    """Return the change to this memory per node, in whole GiB, in the option that was used."""
     is_per_node = case.request.memory_bytes_per_node > 0
     most = bytes_per_node if is_per_node else bytes_per_node // case.laid.ranks_per_node
     unit = GIB if most >= GIB else 1 << 20

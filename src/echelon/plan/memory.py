@@ -1,4 +1,4 @@
-"""What of a training lies in a device's memory under each strategy, and which of them fits."""
+"""Compute a training's memory on a device under each strategy, and which strategies fit."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of an element as weights are stored; gradients and states of PyTorch's optimizers are like their weight."""
+"""Bytes of a weight's element; gradients and states of PyTorch's optimizers have the weight's type."""
 OPTIMIZERS = {"adamw": 2, "adam": 2, "lion": 1, "momentum": 1, "sgd": 0}
-"""Numbers that an optimizer keeps for each weight."""
-USABLE = 0.9  # of a memory: a training whose activations have less than a tenth of a device does not get far
+"""The number of values that an optimizer keeps for each weight."""
+USABLE = 0.9  # share of a device's memory: activations need at least the remaining tenth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is trained."""
+    """The model that is trained."""
 
     num_parameters: int
     dtype: str
@@ -31,35 +31,35 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What there is for it."""
+    """The devices of the training."""
 
     num_ranks: int
-    """Each with a device."""
+    """Each rank has a device."""
     ranks_per_node: int
     device_bytes: int
     node_bytes: int
-    """Memory of a node that the job gets; 0: not known."""
+    """The memory of a node that the job gets; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A strategy, by what it does with the three things that lie on a device."""
+    """A strategy, by its treatment of weights, gradients and states."""
 
     name: str
     scale: str = ""
-    """As `echelon run --scale` calls it; empty: it has to be asked for in the script."""
+    """The value of `echelon run --scale`; empty: only the script can ask for it."""
     code: str
-    """As `run.parallelize` takes it."""
+    """The argument of `run.parallelize`."""
     spreads: frozenset[str] = frozenset()
-    """What is spread over the ranks; of the rest each has a whole."""
+    """The parts that are sharded over ranks; each rank has the whole of the others."""
     passing: str = ""
-    """What is there whole besides, while it computes: "buckets" of gradients or "gathered" weights."""
+    """Whole parts that exist during computation: "buckets" of gradients or "gathered" weights."""
     is_offloaded: bool = False
-    """Whether what is spread lies in the node's memory."""
+    """Whether sharded parts are in the node's memory."""
 
 
 _ALL = frozenset({"weights", "gradients", "states"})
-# in the order of what they send: the first that fits is the fastest. docs/strategies has the formulas, counted there
+# in the order of communication: the first that fits is the fastest. docs/strategies derives the formulas
 WAYS = (
     Way(name="data", scale="data", code="Strategy(replicate={n})", passing="buckets"),
     Way(name="ZeRO-1", code='Strategy(shard={n}, reshard="never")', spreads=frozenset({"states"})),
@@ -71,7 +71,7 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How a model lies on the devices under one strategy; bytes of one rank."""
+    """The memory of one rank under a strategy, in bytes."""
 
     strategy: str
     scale: str
@@ -82,14 +82,14 @@ class Fit:
     passing_bytes: int
     """Buckets of gradients, or gathered weights."""
     host_bytes: int
-    """What of the first three lies in the node's memory."""
+    """The part of weights, gradients and states in the node's memory."""
     left_bytes: int
-    """Of the device, for activations and what is not counted; below 0: it is missing."""
+    """The device memory that remains for activations and uncounted parts; below 0: missing."""
     fits: bool
 
 
 def fits(model: Model, devices: Devices) -> tuple[Fit, ...]:
-    """Judge each strategy that there is for so many ranks."""
+    """Judge each strategy that this number of ranks allows."""
     is_one = devices.num_ranks == 1
     ways = [way for way in WAYS if not (is_one and way.spreads) and (devices.node_bytes or not way.is_offloaded)]
     return tuple(_fit(way, model, devices) for way in ways)
@@ -122,5 +122,5 @@ def _fit(way: Way, model: Model, devices: Devices) -> Fit:
 
 
 def least_ranks(model: Model, device_bytes: int) -> int:
-    """Return the fewest ranks on which weights, gradients and states fit where all are spread."""
+    """Return the fewest ranks on which fully sharded weights, gradients and states fit."""
     return max(1, math.ceil((2 * model.weight_bytes + model.state_bytes) / (USABLE * device_bytes)))

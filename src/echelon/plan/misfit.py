@@ -1,4 +1,4 @@
-"""A request that nothing takes as it is, with what of it could be changed."""
+"""A request that a machine refuses, with changes that may make it acceptable."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from echelon.errors import UsageError
 
 Change = tuple[str, int | str]
-"""A field of a Request, and another value for it."""
+"""A field of a Request, and a new value for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Changes that may make a request acceptable, together; nothing is said before they were tried."""
+    """Changes that together may make a request acceptable; a hint shows them only after a successful trial."""
 
     changes: tuple[Change, ...]
     label: str = ""
-    """For whom, or when, it is a way: "if that is meant"."""
+    """The condition for the change: "if that is meant"."""
     is_last_resort: bool = False
-    """Whether it is told only where no other is accepted."""
+    """Whether to show it only if no other change is accepted."""
 
 
 def way(label: str = "", /, **changes: int | str) -> Way:
-    """Return a way of the fields that are named."""
+    """Return a way that sets the named fields."""
     return Way(changes=tuple(changes.items()), label=label)
 
 
 class Misfit(UsageError):
-    """A machine would refuse a request. `ways` are tried in their order; a hint names the first that are accepted."""
+    """A refused request. `ways` are tried in order; the hint shows the first ones that are accepted."""
 
     def __init__(
         self, message: str, *, ways: tuple[Way, ...] = (), num_shown: int = 1, hint: str = "", details: str = ""

@@ -1,4 +1,4 @@
-"""Notes on an accepted booking: a cheaper number, cores that are billed as devices, memory that is left out."""
+"""Notes on an accepted booking: cheaper numbers, cores that are billed as devices, memory that is left out."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from echelon.plan.shape import fair_memory
 from echelon.spec import Request
 from echelon.units import amount, cost, size
 
-ROUNDING = 1.1  # more memory than 1.1 times the share is more, as `echelon lint` counts
+ROUNDING = 1.1  # memory up to 1.1 times the share counts as the share, as in `echelon lint`
 
 
 def of(request: Request, machine: Machine, chosen: Candidate, today: date) -> tuple[str, ...]:
-    """Return the notes, the dearest first."""
+    """Return the notes; the most expensive comes first."""
     request = counted(request)
     notes = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
     return tuple(note for note in notes if note)
 
 
 def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date) -> str:
-    """More devices may cost less: 70 take 10 nodes of 8, and 72 take 9."""
+    """Note a larger number of devices that costs less: 70 take 10 nodes of 8, and 72 take 9."""
     per_node, wanted = chosen.kind.num_devices or 0, request.num_devices
     if not per_node or not wanted or wanted % per_node == 0 or chosen.laid.num_nodes == 1:
         return ""
@@ -42,7 +42,7 @@ def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date)
 
 
 def _cores(request: Request, chosen: Candidate) -> str:
-    """More cores than the share of the devices are billed as more devices, or taken from others'."""
+    """Note cores above the share of the devices: they are billed as devices, or taken from others'."""
     kind, laid = chosen.kind, chosen.laid
     share = (kind.cores_per_device or 0) * laid.devices_per_node
     if (

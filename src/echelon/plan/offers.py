@@ -1,4 +1,4 @@
-"""The hints of a refusal: each was tried before it is given, and accepted."""
+"""The hints of a refusal: each was tried and accepted before it is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from echelon.plan.misfit import Misfit, Way
 from echelon.spec import Request
 from echelon.units import slurm_size, slurm_time
 
-MOST_TRIALS = 300  # of one hint; every machine that is known needs fewer than 50
+MOST_TRIALS = 300  # for one hint; no known machine needs 50
 OPTIONS = {
     "num_devices": "--gpus",
     "devices_per_node": "--gpus-per-node",
@@ -25,14 +25,14 @@ OPTIONS = {
     "chip": "--chip",
     "partition": "--partition",
 }
-"""The option of each field that a hint may change, in the order in which they are written."""
+"""The option of each field that a hint may change, in the order of output."""
 
 Judge = Callable[[Request], object]
-"""Returns for a request that is accepted, and raises UsageError for another."""
+"""Return for an accepted request; raise UsageError for any other."""
 
 
 def hint(misfit: Misfit, asked: Request, judge: Judge) -> str:
-    """Return the options to type instead of, or beside, those that were asked; empty where nothing is accepted."""
+    """Return options to type instead of, or beside, the requested ones; empty if none is accepted."""
     texts: dict[str, str] = {}
     for way in misfit.ways:
         if way.is_last_resort and texts:
@@ -48,7 +48,7 @@ def hint(misfit: Misfit, asked: Request, judge: Judge) -> str:
 
 
 def settle(asked: Request, way: Way, judge: Judge) -> Request | None:
-    """Return the request that comes of a way and is accepted, mended as often as it takes; None where none is."""
+    """Apply a way, repair the result until it is accepted, and return it; None if that fails."""
     offer = _settled(asked, way, judge, {asked} if way.changes else set())
     if offer is None or asked.partition or not offer.partition:
         return offer
@@ -80,12 +80,12 @@ def _is_accepted(request: Request, judge: Judge) -> bool:
 
 
 def _can_be_typed(before: Request, after: Request) -> bool:
-    """An option can be added or given another value; a hint cannot take it away."""
+    """Say whether options can express the change: they can add or replace a value, but not remove one."""
     return not any(getattr(before, name) and not getattr(after, name) for name in OPTIONS)
 
 
 def written(asked: Request, offer: Request) -> str:
-    """Return the options by which an offer differs from what was asked."""
+    """Return the options in which an offer differs from the request."""
     names = [row.name for row in fields(Request) if getattr(asked, row.name) != getattr(offer, row.name)]
     return " ".join(f"{OPTIONS[name]} {_value(name, getattr(offer, name))}" for name in OPTIONS if name in names)
 

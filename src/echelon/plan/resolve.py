@@ -1,7 +1,8 @@
-"""Resolve a job where it stands: a pure function of the job and its surroundings."""
+"""Resolve a job on this machine: a pure function of the job and its surroundings."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
@@ -12,29 +13,29 @@ from echelon.slurm.allocation import Allocation
 from echelon.slurm.step import step_command
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Container, Job, Plan, Reason
 
-# What echelon itself sets in each rank; a value for all ranks would be wrong in all but one.
+# Variables that echelon sets in each rank; a common value would be wrong in all ranks but one.
 RANK_VARIABLES = frozenset(
     {"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 )
 
 
-CONTAINER_PYTHON = "python3"  # of the image, whatever it is called outside
+CONTAINER_PYTHON = "python3"  # the image's own, whatever its name is outside
 BATCH_PLACE = "{batch_per_rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Everything that a plan depends on besides the job itself."""
+    """All facts that a plan depends on besides the job itself."""
 
     python: str
     node: str
     num_devices: int
-    """Devices that this process sees here."""
+    """The devices that this process sees."""
     allocation: Allocation | None
     slurm_signals_ranks: bool
     preload: tuple[str, ...]
     left_to_ranks: tuple[tuple[str, str], ...]
-    """Imports that each rank makes for itself, with the reason."""
+    """Imports that each rank performs itself, each with the reason."""
     own: tuple[str, ...]
     packages: tuple[str, ...]
     folder: str
@@ -43,13 +44,13 @@ class Surroundings:
     site: Site
     cwd: str
     vendor: str
-    """Whose devices are visible here: "amd", "nvidia" or empty."""
+    """The vendor of the visible devices: "amd", "nvidia" or empty."""
     scale_why: str
-    """Why the script is trained on all ranks by us, or is not."""
+    """The reason why echelon scales the script, or does not."""
 
 
 def resolve(job: Job, around: Surroundings) -> Plan:
-    """Decide where and how a job runs; raise UsageError when it cannot run as asked."""
+    """Decide where and how a job runs; raise UsageError if it cannot run as asked."""
     _refuse_rank_variables(job.environ)
     where, nodes, why_nodes = _place(job, around)
     ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
@@ -78,7 +79,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         devices_per_node=devices,
         cpus_per_rank=job.cpus_per_rank,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
-        visible="own" if is_scaled else job.visible,  # then the script's own "cuda" is the rank's device
+        visible="own" if is_scaled else job.visible,  # the script's own "cuda" is then the rank's device
         bind=job.bind,
         reserved_cores=around.site.kind.reserved_cores if around.site.kind is not None else (),
         documented_cores=around.site.documented_cores,
@@ -88,7 +89,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         scale_why=around.scale_why,
         share_devices=job.share_devices,
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
-        run_directory=job.run_directory or around.run_directory,
+        run_directory=_run_directory(job, around),
         show=job.show,
         stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),
         timeout_seconds=job.timeout_seconds,
@@ -110,8 +111,20 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     )
 
 
+def _run_directory(job: Job, around: Surroundings) -> str:
+    """Return where the run writes; ranks that are scaled get echelon from there by PYTHONPATH."""
+    folder = job.run_directory or around.run_directory
+    if job.scale != "off" and os.pathsep in folder:
+        raise UsageError(
+            f"echelon cannot scale a script from the run directory {folder}: PYTHONPATH cannot hold a folder with a "
+            f"{os.pathsep!r} in its name, so each rank would train by itself",
+            hint="echelon run --run-dir /tmp/run …   or a working directory without a colon",
+        )
+    return folder
+
+
 def _why_so(job: Job, around: Surroundings) -> list[Reason]:
-    """Return why a launcher's line was read, and why the script is scaled or not."""
+    """Return the reasons about the launcher's line and about scaling."""
     read = [Reason(what="read", value=job.launcher.name, why="the launcher's command line")] if job.launcher else []
     return read + ([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else [])
 
@@ -141,7 +154,7 @@ def _is_mpi(job: Job) -> bool:
 
 
 def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: int) -> tuple[str, ...]:
-    """Return what starts the agents: srun in an allocation, or the launcher of MPI that the user named."""
+    """Return the command that starts the agents: srun in an allocation, or the user's MPI launcher."""
     if job.launcher is not None and job.launcher.is_step:
         launcher, *options = job.launcher.words
         number = () if job.launcher.num_ranks else ("-n", str(num_nodes * ranks_per_node))
@@ -187,7 +200,7 @@ def _container(job: Job, around: Surroundings) -> Container | None:
 
 
 def _batch_per_rank(job: Job, world_size: int) -> int:
-    """Divide the global batch; where each node decides how many ranks it has, nobody can yet."""
+    """Divide the global batch; refuse it if nodes decide their numbers of ranks themselves."""
     if not job.global_batch:
         return 0
     if not world_size:
@@ -266,7 +279,7 @@ def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ..
 
 
 def _in_own_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
-    """Stay on the node, with the devices and cores, of the step whose one task this is: others have the rest."""
+    """Stay on the node of this step's only task, with its devices and cores: other steps have the rest."""
     if job.num_nodes > 1 and job.min_nodes > 1:
         raise UsageError(
             f"you asked for {job.num_nodes} nodes, but this Slurm step has one task, on {allocation.step_nodes[0]}",
@@ -278,7 +291,7 @@ def _in_own_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...]
 
 
 def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
-    """Join the other tasks of the step that started this very process: `srun torchrun …` is written so."""
+    """Meet the other tasks of this process's step, as `srun torchrun …` does."""
     there = len(allocation.step_nodes)
     if allocation.num_tasks != there:
         raise UsageError(
@@ -300,7 +313,7 @@ def _rendezvous(job: Job, around: Surroundings) -> str:
     allocation = around.allocation
     if allocation is None:
         raise UsageError("the command names no rendezvous", hint="--rdzv-endpoint=HOST:PORT")
-    port = 20000 + (int(allocation.job_id) * 131) % 10000  # the same in all tasks, outside the kernel's own range
+    port = 20000 + (int(allocation.job_id) * 131) % 10000  # equal in all tasks, outside the kernel's own range
     return f"{allocation.step_nodes[0]}:{port}"
 
 
@@ -311,7 +324,7 @@ def _node_rank(job: Job, around: Surroundings) -> int:
 
 
 def _devices_of_job(allocation: Allocation, num_nodes: int) -> int:
-    """Return the devices on each node used; 0 where there are none or Slurm does not say."""
+    """Return the job's devices on each node in use; 0 if there are none or Slurm does not tell."""
     counts = allocation.devices[:num_nodes]
     if len(set(counts)) > 1:
         listed = ", ".join(f"{node}: {n}" for node, n in zip(allocation.nodes, counts, strict=False))

@@ -1,4 +1,4 @@
-"""Which of a machine's environment settings a job needs."""
+"""Select a machine's environment settings for a job."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def variables(machine: Machine, kind: NodeType | None, *, num_nodes: int, rocm: str) -> tuple[Variable, ...]:
-    """Return the settings for a job of this size; one that a newer ROCm makes needless is left out.
+    """Return the settings for a job of this size; skip a setting that a newer ROCm does not need.
 
-    `rocm` is the version that PyTorch was built for; empty: not known, and then the setting stays.
+    `rocm` is the version that PyTorch was built for; empty: unknown, which keeps the setting.
     """
     scratch = (kind.scratch if kind is not None else "") or "/tmp"
     return tuple(

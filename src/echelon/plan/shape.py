@@ -1,4 +1,4 @@
-"""How the devices of a request lie on the nodes of one kind."""
+"""Lay out the devices of a request on the nodes of one kind."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from echelon.plan.misfit import Misfit, Way, way
 from echelon.spec import Request
 from echelon.units import size
 
-MOST_TIMES_THE_NODES = 2  # equal shares may take up to twice the nodes that the devices would fill
+MOST_TIMES_THE_NODES = 2  # equal shares may take up to twice as many nodes as full nodes would
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Nodes, ranks and their shares; 0 stands for what is not published."""
+    """Nodes, ranks and their shares; 0 means unpublished."""
 
     num_nodes: int
     ranks_per_node: int
     devices_per_node: int
-    """Booked; in a partition of whole nodes, all of them."""
+    """Booked cores; in a partition of whole nodes, all cores."""
     cores_per_rank: int
     memory_bytes_per_node: int
     why: str
@@ -35,7 +35,7 @@ class Shape:
 
 
 def shape(request: Request, kind: NodeType, partition: Partition) -> Shape:
-    """Lay a request out; whether the partition allows it is judged elsewhere."""
+    """Lay out a request; other functions judge whether the partition allows it."""
     num_nodes, ranks, why = _nodes_and_ranks(request, kind, partition)
     is_whole = has_whole_nodes(request, kind, partition, ranks)
     devices = kind.num_devices if is_whole and kind.num_devices else ranks
@@ -50,15 +50,15 @@ def shape(request: Request, kind: NodeType, partition: Partition) -> Shape:
 
 
 def has_whole_nodes(request: Request, kind: NodeType, partition: Partition, ranks: int) -> bool:
-    """Say whether nodes are this job's alone: by the partition, as asked, or because it takes all their devices.
+    """Say whether the job has its nodes alone: by the partition, by request, or because it uses all their devices.
 
-    The last only where the map of cores is published: then the whole node is worth having, for ranks can be bound.
+    The last case needs a published core map: whole nodes then pay, because ranks can be bound.
     """
     return partition.whole_nodes or request.whole_nodes or (bool(kind.nearest) and ranks == kind.num_devices)
 
 
 def usable_cores(kind: NodeType) -> int:
-    """Return the cores of a node that jobs can get; 0 where that is not published."""
+    """Return the cores of a node that jobs can get; 0 if unpublished."""
     return kind.num_cores - len(kind.reserved_cores) if kind.num_cores else 0
 
 
@@ -91,12 +91,12 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
 
 
 def _nodes_for(wanted: int, there: int) -> int:
-    """Return the fewest nodes on which so many devices lie equally."""
+    """Return the fewest nodes on which this number of devices can be placed equally."""
     return next(n for n in range(math.ceil(wanted / there), wanted + 1) if wanted % n == 0)
 
 
 def _wasteful(wanted: int, there: int) -> Misfit:
-    """A prime number of devices would lie one on each node, and a whole node may be billed for it."""
+    """Return the error for a number of devices, such as a prime, that would leave most of each node unused."""
     below = next((number for number in range(wanted - 1, 0, -1) if _is_compact(number, there)), 0)
     above = next(number for number in range(wanted + 1, 2 * wanted + there) if _is_compact(number, there))
     num_nodes = _nodes_for(wanted, there)
@@ -146,7 +146,7 @@ def _memory(request: Request, kind: NodeType, ranks: int, *, is_whole: bool) -> 
 
 
 def fair_memory(kind: NodeType) -> int:
-    """Return a device's share: as published, or of what jobs can get of a node; 0 where neither is known."""
+    """Return a device's share of memory, published or computed from the node's; 0 if unknown."""
     if kind.memory_bytes_per_device or not (kind.memory_bytes and kind.num_devices):
         return kind.memory_bytes_per_device or 0
     return kind.memory_bytes // kind.num_devices >> 30 << 30  # whole gibibytes
@@ -171,8 +171,8 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
 def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
     """Say where the memory of a node comes from."""
     if kind.memory_follows_devices:
-        each = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
-        return f"left out: Slurm gives {each}with each device here"
+        amount = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
+        return f"left out: Slurm gives {amount}with each device here"
     if request.memory_bytes_per_node:
         return "as asked"
     if request.memory_bytes_per_device:

@@ -1,4 +1,4 @@
-"""What the machine adds to a run: settings for every rank, cores to stay off, the way into a container."""
+"""The machine's contribution to a run: settings for ranks, reserved cores, the container's convention."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The machine that one stands on, if it is known, and what was seen of the software."""
+    """The current machine, if it is known, and the software that was found."""
 
     machine: Machine | None = None
     how: str = ""
-    """How it was recognised."""
+    """How the machine was recognised."""
     partition: str = ""
     rocm: str = ""
-    """The version that PyTorch here was built for; empty: none, or not known."""
+    """The ROCm version of the PyTorch here; empty: none, or unknown."""
     environ: Mapping[str, str] | None = None
-    """What the user has set already."""
+    """Variables that the user has already set."""
     runtimes: tuple[str, ...] = ()
     """Container runtimes that are installed here."""
 
     @property
     def kind(self) -> NodeType | None:
-        """The kind of node of the partition, where the machine and the partition are known."""
+        """The node type of the partition, if machine and partition are known."""
         rows = self.machine.partitions if self.machine is not None else ()
         row = next((row for row in rows if row.name == self.partition), None)
         return self.machine.node_type(row) if row is not None and self.machine is not None else None
 
     @property
     def documented_cores(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The devices with the cores nearest to each; empty where they are not published."""
+        """The devices with their nearest cores; empty if unpublished."""
         return tuple((row.device, row.cores) for row in self.kind.nearest) if self.kind is not None else ()
 
 
 def variables(
     site: Site, job_environ: tuple[tuple[str, str], ...], num_nodes: int
 ) -> tuple[tuple[Variable, ...], tuple[Reason, ...]]:
-    """Return the machine's settings without those that the user has made, and a reason for each of both."""
+    """Return the machine's settings that the user has not set, and a reason for every setting."""
     if site.machine is None:
         return (), ()
     theirs = {**(site.environ or {}), **dict(job_environ)}

@@ -1,1 +1,1 @@
-"""What a script says of itself: found and read on the submitting side, never run."""
+"""Find and read a script on the submitting side; it is never run."""

@@ -1,4 +1,4 @@
-"""Which names of a script reading may trust to hold what was assigned to them."""
+"""Decide which names of a script keep the value that was assigned to them."""
 
 import ast
 from collections import Counter
@@ -6,31 +6,31 @@ from collections.abc import Iterable, Sequence
 
 from echelon.script.branches import FUNCTIONS
 
-SCOPES = (*FUNCTIONS, ast.Lambda)  # not classes: their names are counted too, to be on the safe side
+SCOPES = (*FUNCTIONS, ast.Lambda)  # classes are missing: their names are counted too, to be safe
 
 
 def aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Return what each imported name stands for, among all the nodes of a module."""
-    found: dict[str, str] = {}
+    """Return the meaning of each imported name, over all nodes of a module."""
+    names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
-                found[alias.asname or top] = alias.name if alias.asname else top
+                names[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
 
 
 def reassigned_elsewhere(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    """Return the names that a function may assign for the scope around it."""
-    found = (node.names for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)))
-    return frozenset(name for names in found for name in names)
+    """Return the names that a function may assign in an outer scope."""
+    declarations = (node.names for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for names in declarations for name in names)
 
 
 def bound(body: Sequence[ast.stmt]) -> Counter[str]:
-    """Count how often each name is bound in this scope, not in those inside it."""
+    """Count the bindings of each name in this scope, without inner scopes."""
     counts: Counter[str] = Counter()
     todo: list[ast.AST] = list(body)
     while todo:
@@ -47,12 +47,12 @@ def bound(body: Sequence[ast.stmt]) -> Counter[str]:
 
 
 def once(counts: Counter[str]) -> frozenset[str]:
-    """Return the names that are bound in one place only."""
+    """Return the names with a single binding."""
     return frozenset(name for name, count in counts.items() if count == 1)
 
 
 def in_order(body: Sequence[ast.stmt], counts: Counter[str]) -> frozenset[str]:
-    """Return the names that only statements bind which surely run, one after the other."""
+    """Return the names that are bound only by statements at the top level of the body, which run in order."""
     direct: Counter[str] = Counter()
     for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else []

@@ -1,4 +1,4 @@
-"""Which statements of a body run, as far as reading can tell."""
+"""Decide which statements of a body run, as far as reading can tell."""
 
 import ast
 import enum
@@ -24,10 +24,10 @@ COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 class Certainty(enum.IntEnum):
-    """Whether a statement runs."""
+    """How certain it is that a statement runs."""
 
     SELDOM = 0
-    """An `except` branch, the `else` of a test that cannot be read."""
+    """An `except` branch, or the `else` of a test that cannot be evaluated."""
     LIKELY = 1
     CERTAIN = 2
 
@@ -36,9 +36,9 @@ Step = tuple[ast.stmt, Certainty]
 
 
 def running(body: Sequence[ast.stmt], *, as_main: bool, is_function: bool = False) -> Iterator[Step]:
-    """Yield the statements in their order, those in blocks after the statement that holds them.
+    """Yield the statements in order; those of a block follow the statement that holds it.
 
-    The walk has a stack of its own: a chain of elif may be longer than Python's is deep.
+    The walk has its own stack: a chain of elif may be deeper than Python's recursion limit.
     """
     todo: list[Step] = [(node, Certainty.CERTAIN) for node in reversed(body)]
     while todo:
@@ -80,7 +80,7 @@ def _each(body: Sequence[ast.stmt], certainty: Certainty) -> Iterator[Step]:
 
 
 def headers(node: ast.stmt) -> list[ast.AST]:
-    """Return the parts of the statement that run where it stands; what a block holds is yielded by itself."""
+    """Return the parts of a statement that run in its place; statements in its blocks are yielded separately."""
     if isinstance(node, (ast.If, ast.While)):
         return [node.test]
     if isinstance(node, (ast.For, ast.AsyncFor)):
@@ -95,7 +95,7 @@ def headers(node: ast.stmt) -> list[ast.AST]:
 
 
 def decide(test: ast.expr, *, as_main: bool) -> bool | None:
-    """Return what the test of an `if` gives here, or None where reading cannot tell."""
+    """Evaluate the test of an `if`; None if reading cannot tell."""
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if tail(test) == "TYPE_CHECKING":

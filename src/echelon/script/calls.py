@@ -1,4 +1,4 @@
-"""What a script says to its frameworks: packages that it surely imports, and arguments that can be read."""
+"""Find a script's imports of packages, and its calls with arguments that can be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from echelon.script.values import dotted
 
 
 class Unknown:
-    """An argument that reading cannot tell."""
+    """An argument that reading cannot evaluate."""
 
 
 UNKNOWN = Unknown()
@@ -23,20 +23,20 @@ UNKNOWN = Unknown()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of something that was asked for."""
+    """A call of a requested function."""
 
     name: str
-    """The dotted name behind imports."""
+    """The dotted name, resolved through imports."""
     line: int
     arguments: Mapping[str, object]
     """Keyword arguments: a constant, a list of constants, or UNKNOWN."""
     has_more: bool
-    """Whether there are positional arguments or a ** that reading cannot name."""
+    """Whether there are positional arguments, or a ** with unknown names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A script that has been parsed."""
+    """A parsed script."""
 
     path: str
     tree: ast.Module
@@ -47,28 +47,28 @@ class Source:
 
     @cached_property
     def certain_imports(self) -> dict[str, int]:
-        """Top-level packages that are imported whatever happens, not in `try`, `if` or functions; with the line."""
-        found: dict[str, int] = {}
+        """Top-level packages that are always imported, outside of `try`, `if` and functions; each with its line."""
+        lines: dict[str, int] = {}
         for node in self.tree.body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             for name in names:
-                found.setdefault(name.partition(".")[0], node.lineno)
-        return found
+                lines.setdefault(name.partition(".")[0], node.lineno)
+        return lines
 
     @cached_property
     def moves_path(self) -> bool:
-        """Whether the script itself says where Python looks for packages."""
+        """Whether the script uses sys.path."""
         return any(isinstance(node, ast.Attribute) and node.attr == "path" and isinstance(node.value, ast.Name)
                    and node.value.id == "sys" for node in self.nodes)  # fmt: skip
 
     def mentions(self, name: str) -> bool:
-        """Whether a name or an attribute of this name stands anywhere."""
+        """Say whether a name or an attribute of this name occurs anywhere."""
         return any(name in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in self.nodes)
 
     @cached_property
     def _constants(self) -> dict[str, object]:
-        """Names that hold one constant throughout."""
+        """Names that are constant throughout."""
         names = once(bound(self.tree.body))
         pairs = (
             (node.targets[0].id, node.value.value)
@@ -79,16 +79,16 @@ class Source:
         return {name: value for name, value in pairs if name in names}
 
     def calls(self, names: Iterable[str]) -> list[Call]:
-        """Return the calls of these dotted names, in the order of the source."""
+        """Return the calls of these dotted names, in source order."""
         wanted, known = frozenset(names), aliases(self.nodes)
-        found = []
+        calls = []
         for node in self.nodes:
             name = dotted(node.func, known) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and name in wanted:
                 arguments = {each.arg: self._value(each.value) for each in node.keywords if each.arg}
                 has_more = bool(node.args) or any(each.arg is None for each in node.keywords)
-                found.append(Call(name=name, line=node.lineno, arguments=arguments, has_more=has_more))
-        return sorted(found, key=lambda call: call.line)
+                calls.append(Call(name=name, line=node.lineno, arguments=arguments, has_more=has_more))
+        return sorted(calls, key=lambda call: call.line)
 
     def _value(self, node: ast.expr) -> object:
         if isinstance(node, ast.Constant):
@@ -105,7 +105,7 @@ class Source:
 
 
 def read(script: Script) -> Source | None:
-    """Return the script's source, None where there is none to be read."""
+    """Return the parsed source of a script; None if it cannot be read."""
     if not script.path:
         return None
     try:

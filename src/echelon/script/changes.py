@@ -1,4 +1,4 @@
-"""What a script does to sys.path and to its working folder, followed statement by statement."""
+"""Follow a script's changes of sys.path and of its working folder, statement by statement."""
 
 import ast
 import bisect
@@ -25,16 +25,16 @@ from echelon.script.values import (
     place_of,
 )
 
-# a line without these words changes neither sys.path nor the working folder, unless sys.path has another name
+# a line without these words changes neither sys.path nor the working folder, unless sys.path has an alias
 WORDS = re.compile(rb"\bsys\s*\.\s*(?:path|meta_path)|['\"]path['\"]|chdir|addsitedir")
 OTHER_NAMES = re.compile(rb"\bfrom\s+sys\s+import\b|\bsys\s+as\b")
 SEARCH = "sys.path"
-MANY = 100  # changes of sys.path that are followed; a generated file may have any number
-SMALL = 300  # nodes of a loop whose turns are followed
+MANY = 100  # the most changes of sys.path that are followed; a generated file may have any number
+SMALL = 300  # the largest loop, in nodes, whose iterations are followed
 FINDERS = frozenset({"sys.meta_path", "sys.path_hooks"})
 ADDING = frozenset({"append", "extend"})
 ASKING = frozenset({"copy", "index", "count"})
-# who may be given sys.path and does nothing to it
+# functions that do not change a sys.path in their arguments
 READERS = frozenset({
     "print", "pprint", "len", "list", "tuple", "set", "sorted", "str", "repr", "enumerate", "reversed", "iter", "join",
     "debug", "info", "warning",
@@ -44,28 +44,28 @@ FAILURES = (CannotTell, *NOT_TO_BE_HAD)
 
 
 def marked_lines(source: bytes) -> Sequence[int]:
-    """Return the lines of a source that may change sys.path or the working folder; none for most files."""
+    """Return the lines of a source that may change sys.path or the working folder; empty for most files."""
     if b"\r" in source:
         source = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if OTHER_NAMES.search(source):
         return range(1, source.count(b"\n") + 2)
-    found, line, end = [], 1, 0
+    lines, line, end = [], 1, 0
     for match in WORDS.finditer(source):
         line += source.count(b"\n", end, match.start())
         end = match.start()
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def trace(tree: ast.Module, *, lines: Sequence[int], file: str, shown: str, place: Place) -> "Trace":
-    """Return what follows the statements of a module, of which those on the marked lines are looked at closely."""
+    """Return a trace of a module's statements; only those on the marked lines are examined closely."""
     nodes = list(ast.walk(tree))
     scope = Scope(file=file, shown=shown, place=place, aliases=aliases(nodes))
     return Trace(tree.body, scope, lines, reassigned_elsewhere(nodes))
 
 
 class Trace:
-    """Does to the place what the statements of one body do, each when it is followed."""
+    """Apply the effects of one body's statements to the place, in the order in which they are followed."""
 
     def __init__(self, body: Sequence[ast.stmt], scope: Scope, lines: Sequence[int], spoiled: frozenset[str]) -> None:
         self.scope = scope
@@ -78,7 +78,7 @@ class Trace:
         self.steady = self.lasting | (in_order(body, counts) - spoiled)
 
     def follow(self, node: ast.stmt, certainty: Certainty) -> bool:
-        """Do what the statement does, but what stands in the block that it opens; tell whether sys.path changed."""
+        """Apply a statement without the block that it opens; return whether sys.path changed."""
         if self.place.num_changes > MANY:
             return False
         before, is_marked = self.place.path, self._is_marked(node)
@@ -89,7 +89,7 @@ class Trace:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._bind(node)
         elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            self.scope.names.clear()  # it may bring names that hide ours
+            self.scope.names.clear()  # it may import names that hide these
         if self.place.path == before:
             return False
         self.place.num_changes += 1
@@ -114,18 +114,18 @@ class Trace:
     def _bind(self, node: ast.Assign | ast.AnnAssign) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {target.id for target in targets if isinstance(target, ast.Name)}
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if node.value is not None and names & self.steady:
             try:
-                given = dict.fromkeys(names & self.steady, evaluate(node.value, self.scope))
+                values = dict.fromkeys(names & self.steady, evaluate(node.value, self.scope))
             except CannotTell:
-                given = {}
+                values = {}
         for name in names:
             self.scope.names.pop(name, None)
-        self.scope.names.update(given)
+        self.scope.names.update(values)
 
     def _loop(self, node: ast.For, certainty: Certainty) -> None:
-        """Follow all turns of a loop over folders but the last, whose statements come by themselves."""
+        """Apply all iterations of a loop over folders except the last, whose statements are followed separately."""
         if not isinstance(node.target, ast.Name):
             return
         name = node.target.id
@@ -144,19 +144,19 @@ class Trace:
                 self.follow(inner, Certainty.LIKELY)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Take a function as called where it is defined: no call can come earlier."""
+        """Follow a function as if it were called at its definition: no call can come earlier."""
         args = node.args
-        given = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
+        parameters = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
         inner = Trace(node.body, replace(self.scope, names={}, is_function=True), self.lines, self.spoiled)
         used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        used -= {*inner.local, *(each.arg for each in given if each is not None)}
+        used -= {*inner.local, *(each.arg for each in parameters if each is not None)}
         used &= self.scope.names.keys() if self.scope.is_function else self.lasting
         inner.scope.names.update((name, self.scope.names[name]) for name in used if name in self.scope.names)
         for step, _ in running(node.body, as_main=False):
             inner.follow(step, Certainty.SELDOM)
 
     def _direct(self, part: ast.AST, certainty: Certainty) -> ast.AST | None:
-        """Follow a plain change of sys.path; return the node that names it."""
+        """Follow a direct change of sys.path; return the node that names it."""
         for holder, target in _candidates(part):
             if dotted(holder, self.scope.aliases) == SEARCH:
                 try:
@@ -168,7 +168,7 @@ class Trace:
         return None
 
     def _changed(self, part: ast.AST, target: ast.AST) -> list[Any] | None:
-        """Return sys.path after the statement, None where reading cannot tell."""
+        """Return sys.path after the statement; None if reading cannot tell."""
         path, scope = list(self.place.path), self.scope
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
             return self._after_method(tail(part.value.func), part.value.args)
@@ -200,7 +200,7 @@ class Trace:
         return path
 
     def _apply(self, changed: list[Any] | None, node: ast.AST, certainty: Certainty) -> None:
-        """Take the change where it surely happens or only adds; where it may not happen, the worse of both."""
+        """Apply a change that surely happens or only adds entries; for any other, assume the worse case."""
         path, is_sure = self.place.path, self.place.is_sure and certainty is Certainty.CERTAIN
         if changed is not None and (is_sure or _is_within(path, changed)):
             self.place.path = changed
@@ -209,16 +209,16 @@ class Trace:
             self._lose(node)
 
     def _only_takes_back(self, path: list[Any], changed: list[Any]) -> bool:
-        given = self.place.given
-        kept = [each for each in path if each in given]
-        return _is_within(changed, path) and kept == [each for each in changed if each in given]
+        initial = self.place.given
+        kept = [each for each in path if each in initial]
+        return _is_within(changed, path) and kept == [each for each in changed if each in initial]
 
-    def _lose(self, node: ast.AST, what: str = SEARCH) -> None:
-        why = f"the script changes {what} in a way that reading cannot follow ({self.scope.where(node)})"
+    def _lose(self, node: ast.AST, name: str = SEARCH) -> None:
+        why = f"the script changes {name} in a way that reading cannot follow ({self.scope.where(node)})"
         self.place.path = [Unknown(why=why), *self.place.path]
 
     def _indirect(self, part: ast.AST, known: ast.AST | None) -> None:
-        """Notice whatever else may change sys.path: one of its methods in an expression, another name for it."""
+        """Find indirect changes of sys.path: a method in an expression, or an alias."""
         for parent in ast.walk(part):
             for child in ast.iter_child_nodes(parent):
                 name = dotted(child, self.scope.aliases)
@@ -273,7 +273,7 @@ class Trace:
 
 
 def _candidates(part: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Yield what a statement may change, and the target that says which part of it."""
+    """Yield each object that a statement may change, with the target that names the changed part."""
     if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call) and isinstance(part.value.func, ast.Attribute):
         yield part.value.func.value, part.value.func
         return
@@ -295,6 +295,6 @@ def _only_reads(parent: ast.AST, child: ast.AST) -> bool:
 
 
 def _is_within(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Tell whether the entries stand in the others in the same order."""
+    """Say whether the entries occur in the others in the same order."""
     rest = iter(others)
     return all(any(each == other for other in rest) for each in some)

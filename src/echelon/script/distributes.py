@@ -1,4 +1,4 @@
-"""Whether a script distributes itself, as far as reading it can tell."""
+"""Decide whether a script distributes itself, as far as reading can tell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from echelon.environment.rank_names import RANK_NAMES
 from echelon.script.imports import Imports
 from echelon.script.statements import CALLS_BACKWARD
 
-# packages whose use means that somebody else shares the work out, and names that only such scripts mention
+# packages that distribute the work themselves, and names that only distributed scripts mention
 _PACKAGES = (
     "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "deepspeed", "horovod", "tensorflow", "jax",
     "fairscale", "colossalai", "megatron", "torchtitan", "composer", "ray", "mpi4py", "echelon",
@@ -19,7 +19,7 @@ _NAMES = (
 
 
 def how(imports: Imports) -> str:
-    """Return what shows that the script distributes itself; empty where nothing does."""
+    """Return the sign that the script distributes itself; empty if there is none."""
     imported = imports.uses | {name.partition(".")[0] for name in imports.local}
     package = next((name for name in _PACKAGES if name in imported), "")
     if package:

@@ -1,4 +1,4 @@
-"""Find what `echelon run TARGET` means, as `python TARGET` would, and refuse early what cannot run."""
+"""Resolve the target of `echelon run TARGET` like `python TARGET`, and refuse early what cannot run."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from echelon.script.source import judge
 
 MOST_BYTES = 1 << 30
 RUN = "echelon run "
-# the first bytes of what is often started by mistake
+# the first bytes of files that are often started by mistake
 BINARY = {
     b"\x7fELF": "a compiled program (ELF)",
     b"\x1f\x8b": "a gzip archive",
@@ -33,30 +33,30 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What the ranks will run as `__main__`."""
+    """The `__main__` of the ranks."""
 
     kind: Literal["file", "module", "directory", "zip"]
     path: str | None
-    """The source that becomes `__main__`; None where it lies in an archive."""
+    """The source of `__main__`; None if it is inside an archive."""
     folder: str
-    """What Python will put first into sys.path."""
+    """The first entry of sys.path."""
     name: str = "__main__"
     """The dotted name of the module that runs, `pkg.__main__` for a package; `__main__` for a file."""
     search_path: tuple[str, ...] = ()
-    """Where Python looks after `folder`."""
+    """The entries of sys.path after `folder`."""
     cwd: str = ""
-    """The folder in which it starts, "" where that is not known."""
+    """The working folder at the start, "" if unknown."""
 
 
 def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) -> Script:
-    """Return the script that the target names, or raise UsageError with the repair."""
+    """Return the script of a target, or raise UsageError with the repair."""
     if not target.strip():
         raise UsageError("the script has an empty name", hint=RUN + "train.py")
     if "\0" in target:
         raise UsageError(f"the script's name {target!r} contains a null byte, which no file name can")
     find = _resolve_module if module else _resolve_path
-    found = find(target, cwd=cwd, search_path=tuple(search_path))
-    return replace(found, cwd=os.path.abspath(cwd))
+    script = find(target, cwd=cwd, search_path=tuple(search_path))
+    return replace(script, cwd=os.path.abspath(cwd))
 
 
 def _resolve_path(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Script:
@@ -79,7 +79,7 @@ def _resolve_path(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Scr
         return Script(kind="zip", path=None, folder=path, search_path=search_path)
     if not path.endswith(".pyc"):
         _judge_file(target, path, source)
-    # python follows links here: sys.path[0] is the folder of the file that the link leads to
+    # python resolves links here: sys.path[0] is the folder of the link's target
     folder = os.path.dirname(os.path.realpath(path))
     return Script(kind="file", path=path, folder=folder, search_path=search_path)
 
@@ -135,7 +135,7 @@ def _is_command(name: str) -> bool:
 def read_source(path: str, target: str) -> bytes:
     """Return the file's bytes, or raise UsageError that says why it cannot be read."""
     try:
-        return regular_files.read(path, most_bytes=MOST_BYTES)  # an archive may have its libraries inside
+        return regular_files.read(path, most_bytes=MOST_BYTES)  # an archive may contain libraries
     except PermissionError:
         mode = stat.filemode(os.stat(path).st_mode)
         raise UsageError(
@@ -155,9 +155,9 @@ def _is_archive_with_main(path: str) -> bool:
 
 def _judge_file(target: str, path: str, source: bytes) -> None:
     program = f"to start a program that is not Python write: {RUN}-- {shlex.quote(path)}"
-    for first, what in BINARY.items():
+    for first, description in BINARY.items():
         if source.startswith(first):
-            raise UsageError(f"{target} is {what}, not a Python file", hint=program)
+            raise UsageError(f"{target} is {description}, not a Python file", hint=program)
     if source.startswith(UTF16):
         hint = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(target)} > utf8.py"
         raise UsageError(f"{target} is UTF-16 text; Python reads UTF-8", hint=hint)
@@ -193,22 +193,22 @@ def _resolve_module(target: str, *, cwd: str, search_path: tuple[str, ...]) -> S
     cwd = os.path.abspath(cwd)
     searcher = Searcher([cwd, *search_path])
     _check_module_name(target)
-    found = None if is_built_in(target) else searcher.locate(target)
-    if found is None:
+    located = None if is_built_in(target) else searcher.locate(target)
+    if located is None:
         raise _missing_module(target, cwd, searcher)
     name = target
-    if found.folders:
+    if located.folders:
         name = target + ".__main__"
         main = searcher.locate(name)
         if main is None:
-            raise _without_main(target, found.folders)
-        found = main
-    if not found.source:
-        if os.path.isdir(found.entry):
+            raise _without_main(target, located.folders)
+        located = main
+    if not located.source:
+        if os.path.isdir(located.entry):
             raise UsageError(f"{name} has no Python source that could be run", hint=RUN + "train.py")
         return Script(kind="module", path=None, folder=cwd, name=name, search_path=search_path)
-    _judge_file(found.source, found.source, read_source(found.source, found.source))
-    return Script(kind="module", path=found.source, folder=cwd, name=name, search_path=search_path)
+    _judge_file(located.source, located.source, read_source(located.source, located.source))
+    return Script(kind="module", path=located.source, folder=cwd, name=name, search_path=search_path)
 
 
 def _check_module_name(target: str) -> None:

@@ -1,4 +1,4 @@
-"""Read what a script imports, following the user's own modules, so that it is imported before the fork."""
+"""Read a script's imports, through the user's own modules, so that they can be imported before the fork."""
 
 import os
 import re
@@ -29,27 +29,27 @@ DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
-    """What a script imports, as far as reading it can tell; every field is JSON-friendly when made a list."""
+    """The imports of a script, as far as reading can tell; every field is JSON after conversion to lists."""
 
     preload: tuple[str, ...]
     """In the script's order: "a.b"; for `from a.b import c` "a.b:c", a.b and then a.b.c if it has no c."""
     skipped: tuple[tuple[str, str], ...]
-    """Names that are left to the ranks, each with the reason."""
+    """Names that ranks import themselves, each with the reason."""
     local: tuple[str, ...]
-    """The user's own modules, which were read and are left to the ranks."""
+    """The user's own modules, which were read and which ranks import themselves."""
     uses: frozenset[str]
     """Top-level packages that are imported anywhere in the script or its own modules, also in functions."""
     mentions: frozenset[str]
-    """Dotted names below them that the sources mention, `torch.distributed.init_process_group` for one."""
+    """Dotted names below these packages that the sources mention, such as `torch.distributed.init_process_group`."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What of `uses` does not come with Python itself."""
+        """The packages of `uses` outside of Python's standard library."""
         return tuple(sorted(self.uses - sys.stdlib_module_names))
 
 
 def read_imports(script: Script) -> Imports:
-    """Read the script and its own modules; what cannot be read is skipped with a reason, nothing is run.
+    """Read the script and its own modules; skip unreadable ones with a reason, and run nothing.
 
     >>> read_imports(Script(kind="file", path="train.py", folder=".")).preload  # doctest: +SKIP
     ('torch', 'torch:nn', 'torch._dynamo')
@@ -73,7 +73,7 @@ class _Reader:
         self.long: list[str] = []
 
     def run(self) -> None:
-        """Walk the imports depth first, as they run, with a stack of our own: cycles and depth do no harm."""
+        """Walk the imports depth first, in execution order; the own stack makes cycles and depth harmless."""
         stack = [self._script_names()]
         while stack:
             child = next((inner for inner in map(self._take, stack[-1]) if inner is not None), None)
@@ -128,11 +128,11 @@ class _Reader:
         except OSError as error:
             self.skipped[path] = f"cannot be read: {error.strerror}"
             return
-        found = self._events(source, path, as_main=as_main, certainty=certainty)
-        yield from self._wanted(found, package=package)
+        events = self._events(source, path, as_main=as_main, certainty=certainty)
+        yield from self._wanted(events, package=package)
 
-    def _wanted(self, found: Iterable[Event], *, package: str) -> Iterator[Wanted]:
-        for event in found:
+    def _wanted(self, events: Iterable[Event], *, package: str) -> Iterator[Wanted]:
+        for event in events:
             if isinstance(event, Wanted):
                 yield _absolute(event, package)
             elif isinstance(event, Moved):
@@ -166,7 +166,7 @@ class _Reader:
         return events(tree, as_main=as_main, trace=follower, at_most=certainty)
 
     def _take(self, wanted: Wanted) -> Iterator[Wanted] | None:
-        """Note one import; return the imports of the own modules that it runs, if any."""
+        """Record an import; return the imports of the user's own modules that it runs, or None."""
         name, top = wanted.module, wanted.module.partition(".")[0]
         if wanted.level:
             self.skipped["." * wanted.level + name] = "a relative import that leaves its package"
@@ -185,7 +185,7 @@ class _Reader:
     def _want(self, entry: str, module: str, certainty: Certainty) -> None:
         dotted = entry.replace(":", ".")
         if dotted == self.script.name:
-            return  # runpy warns when the module that it is to run has been imported before
+            return  # runpy warns if the module that it runs was imported before
         if entry in self.preload:
             self.preload[entry] = max(certainty, self.preload[entry])
             return
@@ -205,15 +205,15 @@ class _Reader:
         elif late is None:
             self.preload[entry] = certainty
         else:
-            what = late or "an environment variable"
-            self.skipped[entry] = f"the script sets {what} first, which the import may read"
+            change = late or "an environment variable"
+            self.skipped[entry] = f"the script sets {change} first, which the import may read"
 
     def _lose(self, why: str) -> None:
         self.search_path.lose(why)
         self._withdraw()
 
     def _withdraw(self) -> None:
-        """Leave to the ranks what may be imported only after a change of sys.path that makes a difference."""
+        """Leave uncertain imports to the ranks after a significant change of sys.path: they may happen after it."""
         why = self.search_path.barrier
         for name in [name for name, certainty in self.preload.items() if why and certainty < Certainty.CERTAIN]:
             del self.preload[name]
@@ -226,8 +226,8 @@ class _Reader:
             names.append(f"{wanted.module}.{wanted.attribute}")
         is_seldom = wanted.certainty is Certainty.SELDOM
         for name in names:
-            found = self.search_path.locate(name)
-            if found is None or name in self.local or (is_seldom and name in self.glanced):
+            located = self.search_path.locate(name)
+            if located is None or name in self.local or (is_seldom and name in self.glanced):
                 continue
             if len(self.local) >= LOCAL_FILES:
                 self.skipped[name] = f"not read: the script has more than {LOCAL_FILES} modules of its own"
@@ -237,18 +237,18 @@ class _Reader:
                 self.glanced.add(name)
             else:
                 self.local[name] = None
-            yield from self._read_module(found, wanted.certainty)
+            yield from self._read_module(located, wanted.certainty)
 
-    def _read_module(self, found: Located, certainty: Certainty) -> Iterator[Wanted]:
-        package = found.name if found.folders else found.name.rpartition(".")[0]
-        if found.source:
-            yield from self._read(found.source, package=package, certainty=certainty)
-        elif not (found.folders and os.path.isdir(found.folders[0])):
-            self.skipped[found.name] = "has no source to read"
+    def _read_module(self, located: Located, certainty: Certainty) -> Iterator[Wanted]:
+        package = located.name if located.folders else located.name.rpartition(".")[0]
+        if located.source:
+            yield from self._read(located.source, package=package, certainty=certainty)
+        elif not (located.folders and os.path.isdir(located.folders[0])):
+            self.skipped[located.name] = "has no source to read"
 
 
 def _absolute(wanted: Wanted, package: str) -> Wanted:
-    """Turn a relative import into an absolute one; where that cannot be, the dots stay."""
+    """Turn a relative import into an absolute one; keep the dots if that is impossible."""
     if not wanted.level:
         return wanted
     parts = package.split(".") if package else []
@@ -260,10 +260,10 @@ def _absolute(wanted: Wanted, package: str) -> Wanted:
 
 
 def _scan(source: bytes) -> list[str]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for plain, origin in IMPORT_LINE.findall(source):
         for part in (plain or origin).decode("utf-8", "replace").split(","):
             name = part.strip().partition(" ")[0]
             if DOTTED.match(name):
-                found[name] = None
-    return list(found)
+                names[name] = None
+    return list(names)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """One row: who mentions this name will import these modules later."""
+    """A row: a script that mentions this name will import these modules later."""
 
     mention: str
     preload: tuple[str, ...]
     seconds: float
-    """What the first call costs a rank without the preload."""
+    """The time of a rank's first call without the preload."""
     reason: str
 
 
@@ -65,14 +65,14 @@ ROWS = (
 
 
 def later(mentions: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules that will be imported later by a script that mentions these names.
+    """Return the modules that a script with these names will import later.
 
     >>> later({"torch.optim.AdamW"})
     ('torch._dynamo',)
     """
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     names = tuple(mentions)
     for row in ROWS:
         if any(name == row.mention or name.startswith(row.mention + ".") for name in names):
-            found.update(dict.fromkeys(row.preload))
-    return tuple(found)
+            modules.update(dict.fromkeys(row.preload))
+    return tuple(modules)

@@ -1,4 +1,4 @@
-"""Find where a module's source lies by looking at folders, importing nothing."""
+"""Find a module's source in the folders of the search path, without importing."""
 
 import os
 import re
@@ -30,31 +30,31 @@ INSTALLED = re.compile(r"/(site|dist)-packages(/|$)|/lib\w*/python3[\d.]*t?(/lib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Where Python would take a module from."""
+    """The place from which Python would import a module."""
 
     name: str
     source: str
-    """Path of its .py file, or "" where there is none to read (compiled, zipped, a bare folder)."""
+    """Path of its .py file, or "" if there is none (compiled, zipped, a folder without __init__)."""
     folders: tuple[str, ...]
-    """Where its submodules lie; empty for a module that is no package."""
+    """The folders of its submodules; empty for a module that is no package."""
     entry: str
-    """The entry of the search path that has it."""
+    """The entry of the search path that contains it."""
     is_bare: bool = False
-    """A folder without __init__, which any package of that name further on hides."""
+    """A folder without __init__, which any later package of that name hides."""
 
     def is_same_as(self, other: "Located") -> bool:
-        """Tell whether both are one file or folder, whatever links lead to it."""
+        """Say whether both are one file or folder, after resolving links."""
         mine, theirs = ((each.source or each.entry, *each.folders) for each in (self, other))
         return [*map(os.path.realpath, mine)] == [*map(os.path.realpath, theirs)]
 
 
 def is_own_code(entry: str) -> bool:
-    """Tell a folder of the user's own code from one that an installer fills."""
+    """Say whether a folder contains the user's own code, and not installed packages."""
     return INSTALLED.search(entry) is None and os.path.isdir(entry)
 
 
 def names_in(folder: str) -> list[str]:
-    """Return what lies in a folder; nothing where Python could not list it either."""
+    """Return the names in a folder; empty if Python could not list it either."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -62,21 +62,21 @@ def names_in(folder: str) -> list[str]:
 
 
 def tops(entry: str) -> list[str]:
-    """Return the names that may be modules in this folder."""
+    """Return the names in this folder that may be modules."""
     stems = (name.split(".", 1) for name in names_in(entry))
-    found = (stem for stem, *suffix in stems if not suffix or "." + suffix[0] in SUFFIXES)
-    return [name for name in dict.fromkeys(found) if name.isidentifier()]
+    names = (stem for stem, *suffix in stems if not suffix or "." + suffix[0] in SUFFIXES)
+    return [name for name in dict.fromkeys(names) if name.isidentifier()]
 
 
 def is_built_in(top: str) -> bool:
-    """Tell whether Python takes this name before it looks into any folder, so that no file can hide it."""
+    """Say whether Python finds this name before searching folders, so that no file can hide it."""
     if top in sys.builtin_module_names or top == "encodings":
         return True
     return FrozenImporter.find_spec(top) is not None
 
 
 class Searcher:
-    """Look modules up in a search path in Python's order; a listing of each folder is kept."""
+    """Search modules in Python's order; folder listings are cached."""
 
     def __init__(self, path: Iterable[str]) -> None:
         self.path = tuple(entry for entry in path if entry)
@@ -84,25 +84,25 @@ class Searcher:
         self._found: dict[str, Located | None] = {}
 
     def over(self, path: Iterable[str]) -> "Searcher":
-        """Return one for another search path that shares the listings."""
+        """Return a searcher for another search path with the same cache."""
         other = Searcher(path)
         other._finders = self._finders
         return other
 
     def locate(self, name: str) -> Located | None:
-        """Return where the dotted name lies, or None where the folders do not say."""
+        """Return the place of a dotted name; None if the folders do not contain it."""
         if name not in self._found:
             self._found[name] = self._locate(name)
         return self._found[name]
 
     def _locate(self, name: str) -> Located | None:
         top, *rest = name.split(".")
-        found = self._top(top)
+        located = self._top(top)
         for part in rest:
-            if found is None:
+            if located is None:
                 return None
-            found = self._among(found.name + "." + part, found.folders)
-        return found
+            located = self._among(located.name + "." + part, located.folders)
+        return located
 
     def _top(self, top: str) -> Located | None:
         return self._among(top, self.path) or _editable(top)
@@ -144,7 +144,7 @@ def _source(spec: ModuleSpec) -> str:
 
 
 def _editable(top: str) -> Located | None:
-    """Ask the finders of `pip install -e`, which keep a table and put no folder on the path."""
+    """Ask the finders of `pip install -e` that use a table instead of a folder on the path."""
     for finder in sys.meta_path:
         module = getattr(finder, "__module__", "")
         if not module.startswith("__editable__"):

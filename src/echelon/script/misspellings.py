@@ -1,4 +1,4 @@
-"""Names of variables that nothing reads, like one that something does."""
+"""Find known variables whose names resemble an unknown one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Collection
 
 LIKENESS = 0.87
-"""Of difflib, for two whole names."""
+"""The least likeness of difflib for two whole names."""
 LIKENESS_OF_WORDS = 0.6
 PLACES = ("PATH", "DIR", "DIRECTORY", "FOLDER", "HOME")
 
 
 def meant(name: str, known: Collection[str]) -> list[str]:
-    """Return the names that may have been meant, the nearest first.
+    """Return the names that may have been meant, nearest first.
 
     >>> meant("MIOPEN_CUSTOM_CACHE_PATH", ["MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_DISABLE_CACHE"])
     ['MIOPEN_CUSTOM_CACHE_DIR']
@@ -22,13 +22,13 @@ def meant(name: str, known: Collection[str]) -> list[str]:
 
 
 def _other_place(name: str, known: Collection[str]) -> list[str]:
-    """Return the known name that says DIR where this one says PATH."""
+    """Return the known name that has DIR instead of PATH."""
     stem, _, last = name.rpartition("_")
     return [f"{stem}_{word}" for word in PLACES if last in PLACES and f"{stem}_{word}" in known]
 
 
 def _is_slip(name: str, known: str) -> bool:
-    """Tell a slip of the finger from another variable of the same family: those differ by whole words or numbers."""
+    """Say whether two names differ by a typing error; variables of one family differ by whole words or numbers."""
     words, others = name.split("_"), known.split("_")
     if words[:-1] == others[:-1] and words[-1] in PLACES and others[-1] in PLACES:
         return True

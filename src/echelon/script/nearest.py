@@ -1,14 +1,14 @@
-"""The names a user may have meant."""
+"""Suggest names that a user may have meant."""
 
 import os
 from collections.abc import Iterable, Sequence
 
-MANY = 8  # names in one message
-LISTED = 5000  # entries of a folder that are looked at; a dataset's folder may have millions
+MANY = 8  # names in a message
+LISTED = 5000  # the most entries of a folder that are read; a dataset's folder may have millions
 
 
 def one_of(words: str, names: Sequence[str]) -> str:
-    """Return the words and the names, or nothing where there are no names."""
+    """Return the words and the names; empty without names."""
     if not names:
         return ""
     more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
@@ -16,7 +16,7 @@ def one_of(words: str, names: Sequence[str]) -> str:
 
 
 def nearest_files(folder: str, name: str, *, only_folders: bool = False) -> list[str]:
-    """Return up to three Python files or folders of the folder whose names are nearest to this one."""
+    """Return up to three Python files or subfolders with the nearest names."""
     wanted = [
         entry.name
         for entry in _listed(folder)
@@ -28,7 +28,7 @@ def nearest_files(folder: str, name: str, *, only_folders: bool = False) -> list
 
 
 def nearest_modules(folders: Iterable[str], name: str) -> list[str]:
-    """Return the modules in the folders whose names are nearest; all of them for an empty name."""
+    """Return the modules in the folders with the nearest names; all modules for an empty name."""
     names = set()
     for folder in folders:
         for entry in _listed(folder):
@@ -39,20 +39,20 @@ def nearest_modules(folders: Iterable[str], name: str) -> list[str]:
 
 
 def _listed(folder: str) -> list["os.DirEntry[str]"]:
-    found: list[os.DirEntry[str]] = []
+    python_entries: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                found.append(entry)
-                if len(found) == LISTED:
+                python_entries.append(entry)
+                if len(python_entries) == LISTED:
                     break
     except OSError:
-        return found  # the names are an offer: without them the message still says what is wrong
-    return sorted(found, key=lambda entry: entry.name)
+        return python_entries  # without suggestions, the message still says what is wrong
+    return sorted(python_entries, key=lambda entry: entry.name)
 
 
 def _close(name: str, names: Sequence[str]) -> list[str]:
-    import difflib  # 6 ms that only an error has to pay
+    import difflib  # only an error pays these 6 ms
 
     lower = {entry.lower(): entry for entry in names}
     return [lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)]

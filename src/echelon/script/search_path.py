@@ -1,4 +1,4 @@
-"""Where Python looks for modules while the script changes sys.path, and what may be imported before the ranks do."""
+"""Track sys.path while a script changes it, and decide what may be imported before the ranks start."""
 
 import os
 
@@ -8,10 +8,10 @@ from echelon.script.values import Place, Unknown
 
 
 class SearchPath:
-    """sys.path at one point of the script's reading.
+    """sys.path at one point of the script.
 
-    The warm process imports with the sys.path of the start. So once something that the script puts there may hide
-    an installed module, imports are left to the ranks: also those of other modules, which may import the hidden one.
+    The warm process imports with the initial sys.path. Once an entry that the script adds may hide an installed module,
+    all imports are left to the ranks, because other modules may import the hidden one.
     """
 
     def __init__(self, script: Script) -> None:
@@ -22,47 +22,47 @@ class SearchPath:
         self.installed = self.start.over(script.search_path)
         self.now = self.start
         self.barrier = ""
-        """Why no import from here on may come before the ranks; "" where it may."""
+        """The reason why no later import may come before the ranks; "" if it may."""
         self.open_end = ""
-        """Why a module that is not found may be found after all."""
+        """The reason why a missing module may still exist."""
         self._seen: dict[str, str] = {}
         self._added: dict[str, str] = {}
         self._homes: dict[str, Searcher] = {}
         self._real = {os.path.realpath(entry): entry for entry in self.given if entry}
 
     def locate(self, name: str) -> Located | None:
-        """Return where the dotted name lies; what has been imported stays where it was found."""
+        """Return the place of a dotted name; an imported module stays at its place."""
         top = name.partition(".")[0]
         now = self._homes.get(top, self.now)
         return (now if now.locate(top) is not None else self.start).locate(name)
 
     def settle(self, name: str) -> None:
-        """Note that this has surely been imported, so that no later change hides it."""
+        """Record a certain import, so that no later change hides it."""
         top = name.partition(".")[0]
         if top not in self._homes and self.now.locate(top) is not None:
             self._homes[top] = self.now
 
     def is_own(self, top: str) -> bool:
-        """Tell whether a top-level name is the user's own code, which is read and left to the ranks."""
-        found = None if is_built_in(top) else self.locate(top)
-        # a package that `pip install -e` put on no path has an entry of its own outside the search path
-        return found is not None and (found.entry == self.folder or is_own_code(found.entry))
+        """Say whether a top-level name is the user's own code, which is read and left to the ranks."""
+        located = None if is_built_in(top) else self.locate(top)
+        # `pip install -e` may use a table instead of the search path: such a package has an entry outside of it
+        return located is not None and (located.entry == self.folder or is_own_code(located.entry))
 
     def why_not(self, top: str) -> str:
-        """Return why this must not be imported before the fork, "" where it may."""
+        """Return why a module must not be imported before the fork, "" if it may."""
         if is_built_in(top):
             return ""
-        found = self.locate(top)
-        if found is not None and found.entry in self._added:
-            return f"it lies in {found.entry}, which the script puts on sys.path ({self._added[found.entry]})"
+        located = self.locate(top)
+        if located is not None and located.entry in self._added:
+            return f"it lies in {located.entry}, which the script puts on sys.path ({self._added[located.entry]})"
         if self.barrier:
             return self.barrier
-        if self.open_end and (found is None or found.is_bare or found.entry not in self.given):
+        if self.open_end and (located is None or located.is_bare or located.entry not in self.given):
             return f"it is not installed where Python looked at the start, and {self.open_end}"
         return ""
 
     def update(self, where: str) -> None:
-        """Look again after a change of `place.path`."""
+        """Update the state after a change of `place.path`."""
         entries = [self._resolved(each, where) for each in self.place.path if isinstance(each, (str, Unknown))]
         known = [each for each in entries if isinstance(each, str)]
         self._added.update((each, where) for each in known if each not in self.given and each not in self._added)
@@ -82,7 +82,7 @@ class SearchPath:
             self.barrier = self._hidden(known, where)
 
     def lose(self, why: str) -> None:
-        """Note that sys.path may change where nothing was read."""
+        """Record that sys.path may change in an unknown way."""
         self.place.path = [Unknown(why=why), *self.place.path]
         self.update("")
 

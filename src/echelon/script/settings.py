@@ -1,7 +1,7 @@
-"""Environment variables that a script sets before it imports: does the import read them?
+"""Environment variables that a script sets before an import: does the import read them?
 
-A module that is imported before the fork has been imported before the script's assignment, so what the script
-sets for it would come too late. Then the import is left to the ranks.
+A module that is imported before the fork does not see variables that the script sets later. If it reads one, the
+import is left to the ranks.
 """
 
 import sys
@@ -11,7 +11,7 @@ READ_WHEN_USED = (
     "RCCL_", "GLOO_", "FI_", "UCX_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM",
     "WANDB_", "MIOPEN_", "DISPLAY",
 )  # fmt: skip
-# prefixes of what belongs to another library: torch and numpy do not look at them
+# prefixes of other libraries' variables, which torch and numpy do not read
 OTHERS = (
     "HF_",
     "HUGGINGFACE_",
@@ -29,7 +29,7 @@ INDIFFERENT = frozenset({"torch", "torchvision", "torchaudio", "numpy", "scipy"}
 
 
 def is_read_on_import(key: str, *, top: str) -> bool:
-    """Tell whether importing the package `top` may depend on this variable; "" is one that cannot be read."""
+    """Say whether importing the package `top` may depend on this variable; "" is an unknown variable."""
     if top in sys.stdlib_module_names:
         return False
     if key.startswith(READ_WHEN_USED):

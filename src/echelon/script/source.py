@@ -1,4 +1,4 @@
-"""Read Python source as Python reads it, and judge its syntax without running it."""
+"""Parse Python source as Python does, and check its syntax without running it."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from echelon.errors import UsageError
 
-JUDGED_BYTES = 1 << 20  # about 0.3 s of compiling on one core; larger files are judged by the ranks themselves
+JUDGED_BYTES = 1 << 20  # about 0.3 s of compiling on one core; the ranks judge larger files
 WIDTH = 100  # columns of a source line that an error shows
 VERSION = "{}.{}.{}".format(*sys.version_info[:3])
 # 3.10 and 3.11 raise ValueError for a null byte; deep nesting ends in RecursionError or MemoryError
@@ -18,12 +18,12 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 @contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the ranks show them once more, where the user expects them
+        warnings.simplefilter("ignore")  # the ranks show the warnings again, where the user expects them
         yield
 
 
 def parse(source: bytes, path: str) -> ast.Module | None:
-    """Return the syntax tree, or None where this Python cannot read the source."""
+    """Return the syntax tree, or None if this Python cannot parse the source."""
     with _quiet():
         try:
             return ast.parse(source, path)
@@ -32,12 +32,12 @@ def parse(source: bytes, path: str) -> ast.Module | None:
 
 
 def judge(source: bytes, path: str, *, hint: str) -> None:
-    """Raise UsageError where this Python would not compile the source."""
+    """Raise UsageError if this Python cannot compile the source."""
     if len(source) > JUDGED_BYTES:
         return
     with _quiet():
         try:
-            compile(source, f"<{path}>", "exec", dont_inherit=True)  # no file's name: Python would read it again
+            compile(source, f"<{path}>", "exec", dont_inherit=True)  # else Python would read the file again
         except SyntaxError as error:
             message, excerpt = _syntax_message(error, source, path)
             raise UsageError(message, details=excerpt, hint=hint) from None
@@ -51,7 +51,7 @@ def _syntax_message(error: SyntaxError, source: bytes, path: str) -> tuple[str, 
     if not error.lineno:
         return f"{reason}: {error.msg}", ""
     text, column = error.text or "", error.offset or 0
-    if not text:  # found after parsing: Python has no line at hand and counts bytes of UTF-8
+    if not text:  # an error after parsing: Python has no source line, and counts bytes of UTF-8
         text = _line(source, error.lineno)
         column = len(text.encode()[: max(column - 1, 0)].decode("utf-8", "ignore")) + 1 if column > 0 else 0
     place = f"line {error.lineno}, column {column}" if column > 0 else f"line {error.lineno}"
@@ -70,7 +70,7 @@ def _excerpt(text: str, column: int) -> str:
 
 def _line(source: bytes, number: int) -> str:
     import io
-    import tokenize  # 5 ms that only an error has to pay
+    import tokenize  # only an error pays these 5 ms
 
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     lines = source.decode(encoding, "replace").splitlines()

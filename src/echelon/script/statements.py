@@ -24,7 +24,7 @@ from echelon.script.values import dotted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One import: `import module`, or `from module import attribute`."""
+    """An import: `import module`, or `from module import attribute`."""
 
     module: str
     attribute: str = ""
@@ -35,14 +35,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """An assignment to an environment variable; the name is "" where it cannot be read."""
+    """An assignment to an environment variable; the name is "" if it cannot be read."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A change of sys.path, done to the place that the trace follows."""
+    """A change of sys.path; the trace has applied it to its place."""
 
     where: str
 
@@ -55,7 +55,7 @@ def events(
 ) -> Iterator[Event]:
     """Yield the imports, environment assignments and changes of sys.path that run, in their order.
 
-    Nothing is more certain than that the module itself is imported, which `at_most` says.
+    `at_most` is the certainty of the module's own import, which limits the certainty of its statements.
     """
     for node, own in running(tree.body, as_main=as_main):
         certainty = min(own, at_most)
@@ -69,16 +69,16 @@ def events(
 
 
 def reached(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return `main` and the functions that the module level, or one of these, mentions."""
+    """Return `main` and the functions that the module level, or one of these functions, mentions."""
     functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
     level = [node for node in tree.body if not isinstance(node, (*FUNCTIONS, ast.ClassDef))]
     todo = ["main", *(name for node in level for name in _names(node))]
-    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
-    for name in todo:  # it grows while it is walked
-        if name in functions and name not in found:
-            found[name] = functions[name]
+    functions_reached: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    for name in todo:  # the list grows during the walk
+        if name in functions and name not in functions_reached:
+            functions_reached[name] = functions[name]
             todo.extend(_names(functions[name]))
-    return list(found.values())
+    return list(functions_reached.values())
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -111,8 +111,8 @@ def _call(call: ast.Call) -> Iterator[Event]:
     if name == "putenv" or (on_environ and name == "setdefault"):
         yield Setting(key=_text(call.args[0]) if call.args else "")
     elif on_environ and name == "update":
-        given = call.args[0] if call.args else None
-        keys = given.keys if isinstance(given, ast.Dict) else [given] if given is not None else []
+        argument = call.args[0] if call.args else None
+        keys = argument.keys if isinstance(argument, ast.Dict) else [argument] if argument is not None else []
         for key in keys:
             yield Setting(key=_text(key))
         for keyword in call.keywords:
@@ -127,30 +127,30 @@ CALLS_BACKWARD = "$.backward"
 
 
 def mentions(tree: ast.Module) -> set[str]:
-    """Return every dotted name that is imported or reached through an import, wherever it stands.
+    """Return every dotted name that is imported or reached through an import, anywhere.
 
-    Of what is not imported, two things count: `$.backward` for a call of that method, and `$RANK` and the like for the
-    name of a variable that tells ranks apart.
+    Two other things count: `$.backward` for a call of that method, and `$RANK` and similar for the name of a variable
+    that identifies a rank.
     """
     nodes = list(_live(tree))
     aliases: dict[str, str] = {}
-    found: set[str] = set()
+    names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found.add(alias.name)
+                names.add(alias.name)
                 top = alias.name.partition(".")[0]
                 aliases[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module)
+            names.add(node.module)
             for alias in node.names:
-                found.add(f"{node.module}.{alias.name}")
+                names.add(f"{node.module}.{alias.name}")
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found | {sign for node in nodes if (sign := _sign(node, aliases))}
+    return names | {sign for node in nodes if (sign := _sign(node, aliases))}
 
 
 def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
-    """Return what a node mentions, if anything."""
+    """Return the mention of a node, if it has one."""
     if isinstance(node, ast.Attribute):
         return _chain(node, aliases) or (CALLS_BACKWARD if node.attr == "backward" else "")
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_NAMES:

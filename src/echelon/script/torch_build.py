@@ -1,4 +1,4 @@
-"""What the PyTorch of this Python was built for, read from its files: importing it would take seconds."""
+"""Read what this Python's PyTorch was built for from its files: importing it would take seconds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 
 def rocm(search_path: Sequence[str]) -> str:
-    """Return the ROCm version, "6.2"; empty where PyTorch is missing or built for something else.
+    """Return the ROCm version, "6.2"; empty if PyTorch is missing or built for something else.
 
-    torch/version.py holds a line such as `hip: Optional[str] = '6.2.41133-dd7f95766'`.
+    `torch/version.py` holds a line such as `hip: Optional[str] = '6.2.41133-dd7f95766'`.
     """
     for folder in search_path:
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 RANK_ONCE = "reads {} when it is imported and keeps it (rank_zero_only.rank), so every rank would be rank 0"
 CONTEXT = "opens the device driver when it is imported, after which a forked rank cannot use its device"
-TORCHMETRICS = (  # leaves 0.4 to 0.8 s to the ranks; transformers, which it imports where it can, is 1.4 s of the rest
+TORCHMETRICS = (  # leaves 0.4 to 0.8 s to the ranks; 1.4 s of the rest are the optional import of transformers
     "torch",
     "torch._dynamo",
     "scipy.signal",
@@ -26,12 +26,12 @@ TORCHMETRICS = (  # leaves 0.4 to 0.8 s to the ranks; transformers, which it imp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsafe:
-    """One row: this module and all below it are left to the ranks."""
+    """A row: this module and its submodules are left to the ranks."""
 
     prefix: str
     reason: str
     instead: tuple[str, ...] = ()
-    """What it imports itself and may be imported before the fork: "a.b", or "a.b:c" for `from a.b import c`."""
+    """Its own imports that are safe before the fork: "a.b", or "a.b:c" for `from a.b import c`."""
     source: str
 
 
@@ -136,7 +136,7 @@ BY_PREFIX = {row.prefix: row for row in ROWS}
 
 
 def why_unsafe(name: str) -> Unsafe | None:
-    """Return the row that forbids this dotted name before the fork, if any.
+    """Return the row that forbids importing this dotted name before the fork, or None.
 
     >>> why_unsafe("lightning.pytorch").prefix
     'lightning'

@@ -1,4 +1,4 @@
-"""What an expression that names a folder gives, as far as reading it can tell; nothing of the script is run."""
+"""Evaluate an expression that names a folder, as far as reading can tell; nothing of the script is run."""
 
 import ast
 import os
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-LONGEST = 4096  # characters or entries of a value: a path has no more, and a script cannot make us build more
-REPEATED = 32  # times that a loop over folders is followed
+LONGEST = 4096  # characters or entries of a value: paths are shorter, and the limit bounds our memory
+REPEATED = 32  # the most iterations of a loop over folders that are followed
 DOTS = 12  # in a name; a longer chain is no module
 CONSTANTS = {
     "os.curdir": ".",
@@ -24,57 +24,57 @@ NOT_TO_BE_HAD = (TypeError, ValueError, LookupError, AttributeError, OSError, Re
 
 
 class CannotTell(Exception):
-    """Reading does not show what the expression gives."""
+    """Reading cannot evaluate the expression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """An entry of sys.path that reading cannot tell."""
+    """An entry of sys.path that reading cannot evaluate."""
 
     why: str
-    """A clause of its own, with the place."""
+    """The reason as a clause, with the place."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """Where a process stands at one point of its run."""
+    """The state of a process at one point of its run: its working folder and its sys.path."""
 
     cwd: str
-    """The working folder, "" where reading cannot tell."""
+    """The working folder, "" if reading cannot tell."""
     path: list[Any]
-    """sys.path: texts, Unknown, and what Python passes over because it is no text."""
+    """sys.path: texts, Unknown, and entries that are no text, which Python skips."""
     given: tuple[str, ...]
-    """sys.path as it was at the start."""
+    """The initial sys.path."""
     num_changes: int = 0
     is_sure: bool = True
-    """Whether `path` is what the process has, rather than all that it may have."""
+    """Whether `path` is exact, rather than all entries that the process may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What the names in one body of source stand for."""
+    """The names in one body of source, with their values."""
 
     file: str
     shown: str
     """The file's name in a message."""
     place: Place
     aliases: Mapping[str, str]
-    """Imported names, as `osp` for os.path."""
+    """Imported names, such as `osp` for os.path."""
     names: dict[str, Any] = field(default_factory=dict)
     is_function: bool = False
 
     @property
     def cwd(self) -> str:
-        """Return the working folder; a function may be called in another."""
+        """Return the working folder; "" in a function, which may be called in another one."""
         return "" if self.is_function else self.place.cwd
 
     def where(self, node: ast.AST) -> str:
-        """Return the place of a node as a message shows it."""
+        """Return the place of a node for a message."""
         return f"{self.shown}, line {getattr(node, 'lineno', 1)}"
 
 
 def dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
-    """Return the full dotted name behind imports, or "" for what is no name."""
+    """Return the full dotted name, resolved through imports, or "" for no name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) <= DOTS:
         parts.append(node.attr)
@@ -99,7 +99,7 @@ def evaluate(node: ast.AST, scope: Scope) -> Any:
 
 
 def entry(node: ast.AST, scope: Scope) -> Any:
-    """Return what will stand in sys.path, an Unknown where reading cannot tell."""
+    """Return the future entry of sys.path; an Unknown if reading cannot tell."""
     try:
         return _in_scope(evaluate(node, scope), node, scope)
     except CannotTell:
@@ -107,13 +107,13 @@ def entry(node: ast.AST, scope: Scope) -> Any:
 
 
 def entries(node: ast.AST, scope: Scope) -> list[Any]:
-    """Return what will stand in sys.path for a list of folders."""
+    """Return the future entries of sys.path for a list of folders."""
     try:
-        found = evaluate(node, scope)
+        evaluated = evaluate(node, scope)
     except CannotTell:
-        found = None
-    if isinstance(found, (list, tuple)):
-        return [_in_scope(value, node, scope) for value in found]
+        evaluated = None
+    if isinstance(evaluated, (list, tuple)):
+        return [_in_scope(value, node, scope) for value in evaluated]
     return [_unknown(node, scope)]
 
 
@@ -202,7 +202,7 @@ def _cwd(scope: Scope) -> str:
 
 
 def _path(_: Scope, *parts: Any) -> Any:
-    from pathlib import PurePosixPath  # 4 ms that few scripts need
+    from pathlib import PurePosixPath  # most scripts do not need these 4 ms
 
     return PurePosixPath(*parts)
 
@@ -266,10 +266,10 @@ def place_of(node: ast.expr, scope: Scope) -> Any:
 
 
 def _list(node: ast.List | ast.Tuple, scope: Scope) -> list[Any]:
-    found: list[Any] = []
-    for each in node.elts:
-        found += entries(each.value, scope) if isinstance(each, ast.Starred) else [entry(each, scope)]
-    return found
+    values: list[Any] = []
+    for element in node.elts:
+        values += entries(element.value, scope) if isinstance(element, ast.Starred) else [entry(element, scope)]
+    return values
 
 
 def _comprehension(node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> list[Any]:

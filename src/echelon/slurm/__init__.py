@@ -1,1 +1,1 @@
-"""Slurm's own words: what an allocation says of itself, the step that starts agents, why a job ended."""
+"""Slurm's interface: the allocation, the step that starts agents, batch scripts, the state and end of jobs."""

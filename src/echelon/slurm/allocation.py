@@ -1,4 +1,4 @@
-"""Read the allocation that one stands in from its environment."""
+"""Read the current allocation from the environment."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import dataclass
 from echelon.environment import digits, hostlist, variables
 from echelon.errors import UsageError
 
-_SPECIAL_STEP = 0xFFFFFFF0  # batch, extern and interactive are from here on
+_SPECIAL_STEP = 0xFFFFFFF0  # from here on: batch, extern and interactive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The job whose nodes are ours now."""
+    """The job whose nodes this process may use."""
 
     job_id: str
     nodes: tuple[str, ...]
     devices: tuple[int, ...]
-    """Devices of the job on each node; empty: Slurm does not say."""
+    """The job's devices on each node; empty: Slurm does not tell."""
     is_task: bool
-    """Whether this process itself is a task of a running step: of several they meet, one stays on its node."""
+    """Whether this process is a task of a step: several tasks meet, a single task stays on its node."""
     num_tasks: int
     task_rank: int
     step_nodes: tuple[str, ...]
     partition: str = ""
     tasks_per_node: int = 0
-    """What the job asked for, and a plain srun would start on each node; 0: it did not say."""
+    """The job's request, which a plain srun would start on each node; 0: not stated."""
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
-    """Say whether this process stands in an allocation, without a look at it."""
+    """Say whether this process runs in an allocation, without reading it."""
     has_nodes = bool(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST"))
     return (bool(environ.get("SLURM_JOB_ID")) and has_nodes) or _num_components(environ) > 1
 
 
 def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[str, int]]) -> Allocation | None:
-    """Return the allocation, or None outside of one; `devices_by_node` is asked for the job's devices."""
+    """Return the allocation; None outside of one. `devices_by_node` returns the job's devices."""
     if not is_inside(environ):
         return None
     is_task = _is_task(environ)
@@ -49,7 +49,7 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
     node_list = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     nodes = hostlist.expand(environ[node_list])
     job_id = str(variables.number(environ, "SLURM_JOB_ID"))
-    # in a step, an interactive one too, this is the number of the step's nodes
+    # within a step, including an interactive one, this is the number of the step's nodes
     of_job = () if environ.get("SLURM_STEP_ID") else ("SLURM_NNODES",)
     for count in ("SLURM_JOB_NUM_NODES", *of_job):
         if environ.get(count):
@@ -70,7 +70,7 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
 
 
 def _step(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, ...]]:
-    """Return the number of tasks, this task's number, and the nodes of the step; refuse what cannot be true."""
+    """Return the number of tasks, this task's number, and the nodes of the step; refuse contradictory variables."""
     total = variables.present(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     num_tasks, task_rank = variables.number(environ, total), variables.number(environ, "SLURM_PROCID")
     if task_rank >= num_tasks:
@@ -99,15 +99,15 @@ def _refuse_other_number(environ: Mapping[str, str], count: str, node_list: str,
         )
 
 
-def _disagree(what: str) -> UsageError:
+def _disagree(contradiction: str) -> UsageError:
     return UsageError(
-        f"Slurm's variables disagree: {what}",
+        f"Slurm's variables disagree: {contradiction}",
         hint="start again from the job's own shell: sbatch, salloc or srun set them; export none of them yourself",
     )
 
 
 def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str]:
-    """Return the environment of the same job as if it had not been given these nodes."""
+    """Return the environment of the job without these nodes."""
     name = variables.present(environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     left = [node for node in hostlist.expand(environ[name]) if node not in nodes]
     counts = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(left)))
@@ -115,12 +115,12 @@ def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
-    """Tell a task of a step from a batch script and a salloc shell."""
+    """Say whether this is a task of a step, and no batch script or salloc shell."""
     step = environ.get("SLURM_STEP_ID", "")
     is_ordinary_step = digits.whole(step, _SPECIAL_STEP) < _SPECIAL_STEP
     return is_ordinary_step and "SLURM_PROCID" in environ
 
 
 def _num_components(environ: Mapping[str, str]) -> int:
-    """Return how many jobs a heterogeneous one is made of; salloc's shell for one has no SLURM_JOB_ID."""
+    """Return the number of components of a heterogeneous job; salloc's shell for one has no SLURM_JOB_ID."""
     return variables.number(environ, "SLURM_HET_SIZE") if environ.get("SLURM_HET_SIZE") else 1

@@ -1,4 +1,4 @@
-"""Write a booking as a batch script: values in, text out."""
+"""Render a booking as a batch script: values in, text out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from echelon.spec import Booking
 from echelon.units import cost, slurm_size, slurm_time
 
 COMMENT_COLUMN = 44
-# sbatch reads these before the script; the account is read by us, and stands in it
+# sbatch prefers these to the script; echelon reads the account and writes it into the script
 _OVERRULING = frozenset(
     f"SBATCH_{name}"
     for name in (
@@ -26,7 +26,7 @@ STARTER = "one agent a node, which starts the ranks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """One option of sbatch, and why it stands there."""
+    """An option of sbatch, and its reason."""
 
     option: str
     value: str
@@ -39,22 +39,22 @@ class Directive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """What a batch script says of itself, and where it runs."""
+    """The header of a batch script: what it says of itself, and where it runs."""
 
     job_name: str
     made_by: str
     folder: str
     output: str
     after: str
-    """The job that must have succeeded before; empty: none."""
+    """The job that must succeed first; empty: none."""
     starter: str
-    """What a single task of a node is."""
+    """The role of a node's single task."""
     outlives_nodes: bool = False
-    """Whether it goes on with fewer, where nodes fail."""
+    """Whether the job continues with fewer nodes after a failure."""
 
 
 def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tuple[Directive, ...]:
-    """Return the options in the order in which a person reads them, each with its reason."""
+    """Return the options in reading order, each with its reason."""
     why = {reason.what: reason.why for reason in booking.reasons}
     cpus = cpus_per_task(booking, tasks_per_node)
     rows = (
@@ -96,7 +96,7 @@ def _devices(booking: Booking, why: str) -> Directive:
 
 
 def cpus_per_task(booking: Booking, tasks_per_node: int) -> int:
-    """Return what Slurm calls CPUs: the hardware threads of the cores of a task's ranks."""
+    """Return Slurm's CPUs per task: the hardware threads of the cores of a task's ranks."""
     return booking.cores_per_rank * booking.threads_per_core * booking.ranks_per_node // tasks_per_node
 
 
@@ -127,19 +127,19 @@ def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per
 
 
 def bill(booking: Booking) -> list[str]:
-    """Return the line that says what the job costs; none where no rule is published."""
+    """Return the line with the job's cost; none without a published rule."""
     if booking.billed is None:
         return []
     return [f"# costs at most {cost(booking.billed, booking.billed_unit)}: {booking.billed_because}"]
 
 
 def one_line(text: str) -> str:
-    """A comment ends with its line, whatever a user's argument holds."""
+    """Escape unprintable characters, so that a comment stays on its line."""
     return text.encode("unicode_escape").decode() if not text.isprintable() else text
 
 
 def _word(text: str) -> str:
-    """Quote a value as sbatch reads its own lines: like a shell's word."""
+    """Quote a value for an option line: sbatch parses it like a shell word."""
     if not text.isprintable():
         raise UsageError(
             f"a batch script cannot hold {text!r}: it has a control character", hint="use letters and digits"
@@ -150,9 +150,9 @@ def _word(text: str) -> str:
 def supervised(
     command: Sequence[str], run_directory: str, environ: Sequence[tuple[str, str]], modules: Sequence[str]
 ) -> list[str]:
-    """Return the body that starts a supervisor in the job: the command, its run directory last of its options.
+    """Return the body that starts a supervisor in the job: the command, with the run directory as its last option.
 
-    A job that Slurm has requeued begins a run directory of its own beside the first.
+    A requeued job begins a new run directory beside the first.
     """
     before, after = list(command[: command.index("run") + 1]), list(command[command.index("run") + 1 :])
     lines = [*modules, *([""] if modules else [])]
@@ -163,16 +163,16 @@ def supervised(
 
 
 def submission(path: str, *, is_test: bool) -> tuple[str, ...]:
-    """Return the command that hands a script to Slurm; it answers with the job's number."""
+    """Return the command that submits a script; it prints the job's number."""
     return ("sbatch", "--parsable", *(("--test-only",) if is_test else ()), path)
 
 
 def environment(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment for sbatch without variables that would overrule the script, and their names."""
+    """Return the environment for sbatch without variables that override the script, and the names of those."""
     overruling = tuple(sorted(name for name in environ if name in _OVERRULING))
     return {name: value for name, value in environ.items() if name not in overruling}, overruling
 
 
 def without_prefix(said: str) -> str:
-    """Return what sbatch said without its own name before each line."""
+    """Return sbatch's message without the prefix of each line."""
     return "; ".join(re.sub(r"^sbatch: (error: )?", "", line) for line in said.strip().splitlines())

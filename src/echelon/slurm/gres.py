@@ -1,4 +1,4 @@
-"""How many devices a job has on each of its nodes: only Slurm knows, no variable says it for every way of asking."""
+"""Ask Slurm for a job's devices on each node: no variable gives them for every kind of request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASK_SECONDS = 5.0
 
 
 def ask(host: Host, job_id: str) -> dict[str, int]:
-    """Return devices by node; empty when Slurm does not answer or does not say."""
+    """Return devices by node; empty if Slurm does not answer or does not tell."""
     try:
         answer = host.ask(("scontrol", "--details", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
     except EchelonError:

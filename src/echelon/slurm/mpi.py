@@ -1,4 +1,4 @@
-"""Which of MPI's start protocols Slurm speaks here."""
+"""Find the MPI start protocols that Slurm supports here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANSWER_SECONDS = 20.0
 
 
 def offered(host: Host) -> tuple[str, ...]:
-    """Return the names that `srun --mpi=list` gives; nothing where Slurm does not answer."""
+    """Return the names of `srun --mpi=list`; empty if Slurm does not answer."""
     try:
         done = host.ask(["srun", "--mpi=list"], timeout_seconds=ANSWER_SECONDS)
     except EchelonError:
@@ -20,7 +20,7 @@ def offered(host: Host) -> tuple[str, ...]:
 
 
 def loads(host: Host, name: str) -> bool:
-    """Tell whether Slurm can load what it lists: Debian's has pmix without the library that it needs."""
+    """Say whether Slurm can load a listed protocol: Debian lists pmix without the library that it needs."""
     command = ["srun", f"--mpi={name}", "--test-only", "--nodes=1", "--ntasks=1", "true"]
     try:
         done = host.ask(command, timeout_seconds=ANSWER_SECONDS)
@@ -30,7 +30,7 @@ def loads(host: Host, name: str) -> bool:
 
 
 def read_list(said: str) -> tuple[str, ...]:
-    r"""Read one name a line after the heading; what a later heading lists are versions of a name above.
+    r"""Parse one name a line after the heading; a later heading lists versions of the names above.
 
     >>> read_list("MPI plugin types are...\n\tpmix\n\tnone\nspecific pmix plugin versions available: pmix_v4\n")
     ('pmix', 'none')

@@ -1,4 +1,4 @@
-"""The body of a batch script that needs no echelon when it runs: what the guides teach, with their errors mended."""
+"""The body of a batch script that runs without echelon, as guides teach it, with their errors corrected."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from echelon.slurm.batch import Heading, bill, cpus_per_task, directives, one_li
 from echelon.spec import Booking, Variable
 
 COMMENT_WIDTH = 100
-_NEEDLESS_ALONE = frozenset({"--ntasks-per-node", "--chdir", "--open-mode"})  # what Slurm does by itself for one task
-_BETWEEN_RANKS = ("NCCL_", "RCCL_", "FI_", "CXI_", "UCX_")  # settings of the network, which one rank does not use
+_NEEDLESS_ALONE = frozenset({"--ntasks-per-node", "--chdir", "--open-mode"})  # Slurm's defaults for a single task
+_BETWEEN_RANKS = ("NCCL_", "RCCL_", "FI_", "CXI_", "UCX_")  # network settings, which a single rank does not use
 STARTERS = {"torchrun": "one torchrun a node, which starts the ranks", "tasks": "one task a rank"}
 _PLACES = {"{user}": "$USER", "{job_id}": "$SLURM_JOB_ID", "{node_rank}": "$SLURM_NODEID"}
 
@@ -25,9 +25,9 @@ def body(
     modules: Sequence[str] = (),
     environ: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
-    """Return the lines after the options. `command` is what each rank runs, after its Python's name.
+    """Return the lines after the options; `command` is the command of each rank after its Python.
 
-    `prefix` starts a container; in it neither Slurm's commands nor its own variables are needed.
+    `prefix` starts a container, in which neither Slurm's commands nor its own variables are needed.
     """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environ]
     before = [*modules, *exports]
@@ -47,7 +47,7 @@ def alone(
     modules: Sequence[str] = (),
     environ: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the whole script of a single rank: nobody to meet, nothing to bind, no caches to keep apart."""
+    """Return the whole script of a single rank: it needs no meeting, no binding and no separate caches."""
     rows = [row for row in directives(booking, heading, tasks_per_node=1) if row.option not in _NEEDLESS_ALONE]
     kept = [row for row in booking.variables if not row.is_folder and not row.name.startswith(_BETWEEN_RANKS)]
     setup = [
@@ -56,7 +56,7 @@ def alone(
         *(f"export {name}={shlex.quote(value)}" for name, value in environ),
     ]
     if booking.cores_per_rank:
-        setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # which Slurm 22.05 and later leave to us
+        setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # Slurm 22.05 and later do not set it
     return "\n".join(
         [
             "#!/bin/bash",
@@ -72,7 +72,7 @@ def alone(
 
 
 def tasks_per_node(booking: Booking, layout: str) -> int:
-    """Return how many Slurm tasks a node has in a layout."""
+    """Return the number of Slurm tasks per node in a layout."""
     return 1 if layout == "torchrun" else booking.ranks_per_node
 
 
@@ -127,7 +127,7 @@ def _step(
     tasks_per_node: int,
     binding: str,
 ) -> list[str]:
-    """Return the step: `bash -c` reads the variables of each task, which the batch script itself does not have."""
+    """Return the step: `bash -c` reads the variables of each task, which the batch script lacks."""
     lines = [srun + " \\"]
     if booking.cores_per_rank:
         # since Slurm 22.05 a step does not inherit the cores per task of its job
@@ -145,7 +145,7 @@ def _step(
 
 
 def _settings(variables: Sequence[Variable], threads: int) -> list[str]:
-    """Return the exports with their reasons; a value that the user has set already stays."""
+    """Return the exports with their reasons; the user's own values stay."""
     lines = []
     if threads:
         lines += ["# threads of one rank", f"export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-{threads}}}"]
@@ -168,5 +168,5 @@ def _settings(variables: Sequence[Variable], threads: int) -> list[str]:
 
 
 def _comment(why: str) -> str:
-    """An apostrophe in a comment would end the quotes around it, and be quoted beyond reading."""
+    """Replace apostrophes in a comment: they would end the quotes around it."""
     return why.replace("'", "’")

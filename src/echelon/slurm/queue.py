@@ -1,4 +1,4 @@
-"""How a job stands, asked of Slurm's controller."""
+"""Ask Slurm's controller for the state of a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDS = {
     "DEADLINE": "reached its deadline",
     "OUT_OF_MEMORY": "used more memory than it asked for",
 }
-# Slurm's words for why a job waits: squeue(1), job reason codes
+# Slurm's reasons why a job waits: squeue(1), job reason codes
 _REASONS = {
     "Priority": "jobs of higher priority come first",
     "Resources": "it waits for nodes to become free",
@@ -45,14 +45,14 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A job's state in Slurm's word, and its exit code as a shell would have it."""
+    """A job's state in Slurm's word, and its exit code as in a shell."""
 
     name: str
     exit_code: int
     reason: str = ""
-    """Slurm's word for why it waits; empty: it does not."""
+    """Slurm's reason for waiting; empty: the job does not wait."""
     starts: str = ""
-    """When Slurm expects it to start, as 2026-11-21T05:37:12; empty: not said."""
+    """The start that Slurm expects, as 2026-11-21T05:37:12; empty: not stated."""
     nodes: str = ""
 
     @property
@@ -68,7 +68,7 @@ class State:
         return self.name == "PENDING"
 
     def place(self, number: str) -> str:
-        """Say where the job is, in one line: in the queue, why and until when; or on which nodes."""
+        """Describe the job's place in one line: waiting, with the reason and the expected start; or its nodes."""
         if not self.is_waiting:
             return f"job {number} started on {self.nodes}" if self.nodes else ""
         said = f"Slurm's reason is {self.reason}" if self.reason else "Slurm has not considered it yet"
@@ -77,7 +77,7 @@ class State:
         return f"job {number} waits: {why.replace('NUMBER', number)}{when}"
 
     def end(self, number: str) -> str:
-        """Say how the job ended, in one line."""
+        """Describe the job's end in one line."""
         return f"job {number} {_ENDS.get(self.name, f'failed with exit code {self.exit_code}')}"
 
 
@@ -96,7 +96,7 @@ def state(host: Host, number: str) -> State:
 
 
 def refuse_bad_predecessor(host: Host, number: str) -> None:
-    """Raise UsageError for a job that nothing can come after: it does not exist, or it has not ended well."""
+    """Raise UsageError for a predecessor that does not exist or has failed."""
     predecessor: State | None
     try:
         predecessor = state(host, number)
@@ -112,7 +112,7 @@ def refuse_bad_predecessor(host: Host, number: str) -> None:
 
 
 def _from_accounting(host: Host, number: str) -> State | None:
-    """Ask Slurm's accounts of a job that its controller has forgotten; None where they do not know it either."""
+    """Look up a job in Slurm's accounting after the controller has forgotten it; None if it is unknown there."""
     command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode", f"--jobs={number}")
     try:
         answer = host.ask(command, timeout_seconds=ASK_SECONDS)

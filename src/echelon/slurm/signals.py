@@ -1,4 +1,4 @@
-"""Whom Slurm signals."""
+"""Find out which processes Slurm signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ASK_SECONDS = 5.0
 
 
 def reach_ranks(host: Host) -> bool:
-    """Say whether a signal to a step reaches ranks by itself, so that an agent must not pass it on again.
+    """Say whether a signal to a step reaches ranks directly, so that an agent must not pass it on.
 
     proctrack/linuxproc signals all descendants of a step's tasks, proctrack/cgroup the tasks themselves (SIGKILL
     apart), which are the agents.
@@ -17,5 +17,5 @@ def reach_ranks(host: Host) -> bool:
     try:
         answer = host.ask(("scontrol", "show", "config"), timeout_seconds=ASK_SECONDS)
     except EchelonError:
-        return False  # a signal that comes twice is better than one that does not come
+        return False  # a repeated signal is better than a lost one
     return "proctrack/linuxproc" in answer.stdout

@@ -1,4 +1,4 @@
-"""What scontrol and sinfo print of a site: its configuration, partitions and nodes, from Slurm 20.11 to 25.11."""
+"""Parse scontrol and sinfo: a site's configuration, partitions and nodes, from Slurm 20.11 to 25.11."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ SINFO = ("sinfo", "--noheader", "--format=%N|%R|%X|%Y|%Z|%m|%G|%f")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteConfig:
-    """What `scontrol show config` says that a plan needs."""
+    """The parts of `scontrol show config` that a plan needs."""
 
     cluster: str
     version: str
     requires_account: bool
-    """Whether jobs need an association, which an account gives."""
+    """Whether jobs need an association, which an account provides."""
     enforces_qos: bool
     selects_tres: bool
-    """Whether --gpus-per-node is understood; it is by select/cons_tres alone."""
+    """Whether --gpus-per-node is supported; only select/cons_tres does so."""
     node_folder: str
-    """Where each node keeps temporary files."""
+    """Each node's folder of temporary files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitePartition:
-    """One partition, as `scontrol show partition` has it; None where it sets no limit."""
+    """A partition from `scontrol show partition`; None means no limit."""
 
     name: str
     state: str
@@ -53,13 +53,13 @@ class SitePartition:
     memory_per_node_mib: int | None
     max_memory_per_node_mib: int | None
     restrictions: tuple[str, ...]
-    """Who may use it, where not everybody may: "AllowAccounts=physics"."""
+    """The users who may use it; empty: everybody. "AllowAccounts=physics"."""
     remarks: tuple[str, ...]
-    """What bears on a job and has no key of its own: "QoS=gpu"."""
+    """Conditions that affect a job and have no key of their own: "QoS=gpu"."""
 
 
 def ask_cluster(host: Host) -> str:
-    """Ask for the cluster's name; raise ToolMissing, ToolSlow, or EchelonError where Slurm does not answer."""
+    """Ask for the cluster's name; raise ToolMissing, ToolSlow, or EchelonError if Slurm does not answer."""
     return read_config(_ask(host, ("scontrol", "show", "config"), CLUSTER_SECONDS)).cluster
 
 
@@ -74,7 +74,7 @@ def ask_partitions(host: Host) -> list[SitePartition]:
 
 
 def ask_nodes(host: Host) -> tuple[list[SiteNode], str]:
-    """Ask for all nodes; where scontrol does not tell, ask sinfo, which knows less, and say so in a remark."""
+    """Ask for all nodes; if scontrol fails, ask sinfo, which knows less, and add a remark."""
     try:
         return read_nodes(_ask(host, ("scontrol", "show", "node"), NODES_SECONDS)), ""
     except EchelonError as error:
@@ -94,25 +94,25 @@ def _ask(host: Host, argv: tuple[str, ...], seconds: float) -> str:
 
 
 def read_config(text: str) -> SiteConfig:
-    """Read `scontrol show config`, whose lines are `ClusterName             = lumi`."""
-    found: dict[str, str] = {}
+    """Parse `scontrol show config`, whose lines are `ClusterName             = lumi`."""
+    settings: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
-            found.setdefault(key.strip().lower(), "" if value.strip() == "(null)" else value.strip())
-    enforced = set(found.get("accountingstorageenforce", "").lower().split(","))
+            settings.setdefault(key.strip().lower(), "" if value.strip() == "(null)" else value.strip())
+    enforced = set(settings.get("accountingstorageenforce", "").lower().split(","))
     return SiteConfig(
-        cluster=found.get("clustername", ""),
-        version=found.get("slurm_version", ""),
+        cluster=settings.get("clustername", ""),
+        version=settings.get("slurm_version", ""),
         requires_account=bool(enforced & {"associations", "limits", "qos", "safe", "wckeys", "all"}),
         enforces_qos=bool(enforced & {"qos", "all"}),
-        selects_tres="cons_tres" in found.get("selecttype", ""),
-        node_folder=found.get("tmpfs", ""),
+        selects_tres="cons_tres" in settings.get("selecttype", ""),
+        node_folder=settings.get("tmpfs", ""),
     )
 
 
 def read_partitions(text: str) -> list[SitePartition]:
-    """Read `scontrol show partition`, with or without --oneliner."""
+    """Parse `scontrol show partition`, with or without --oneliner."""
     records = [record for record in re.split(r"(?m)^(?=PartitionName=)", text) if record.startswith("PartitionName=")]
     return [_partition(dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", record))) for record in records]
 
@@ -167,5 +167,5 @@ def _minutes(text: str) -> int | None:
 
 
 def _limit(text: str) -> int | None:
-    """Read a number; UNLIMITED, INFINITE, N/A and the like are none."""
+    """Parse a limit; UNLIMITED, INFINITE, N/A and the like mean no limit."""
     return int(text) if digits.is_number(text) else None

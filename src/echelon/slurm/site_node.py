@@ -1,4 +1,4 @@
-"""The nodes of a site, as scontrol or sinfo print them."""
+"""Parse the nodes of a site from scontrol or sinfo."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from echelon.topology.cpu_lists import parse_cpu_list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteNode:
-    """One node."""
+    """A node."""
 
     name: str
     architecture: str
     """Empty for a node that never registered."""
     features: tuple[str, ...]
     devices: tuple[tuple[str, int], ...]
-    """What Slurm calls them, and how many: ("gpu:mi250", 8)."""
+    """Slurm's names of devices, with counts: ("gpu:mi250", 8)."""
     has_local_disk: bool
     num_cores: int
     threads_per_core: int
     """Hardware threads that Slurm hands out for each core."""
     reserved_cores: tuple[int, ...]
     num_unnamed_reserved: int
-    """Cores that Slurm keeps without saying which."""
+    """The number of cores that Slurm reserves without saying which."""
     memory_mib: int
-    """What jobs can get."""
+    """The memory that jobs can get."""
     partitions: tuple[str, ...]
 
 
 def read_nodes(text: str) -> list[SiteNode]:
-    """Read `scontrol show node`, with or without --oneliner."""
+    """Parse `scontrol show node`, with or without --oneliner."""
     records = [record for record in re.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName=")]
     return [node for record in records if (node := _node(_fields(record)))]
 
 
 def read_sinfo(text: str) -> list[SiteNode]:
-    """Read sinfo's lines: nid[005000-005003]|small-g|1|64|1|491520|gpu:mi250:8(S:0)|(null)."""
+    """Parse sinfo's lines: nid[005000-005003]|small-g|1|64|1|491520|gpu:mi250:8(S:0)|(null)."""
     nodes: dict[str, SiteNode] = {}
     for line in text.splitlines():
         parts = line.strip().split("|")
@@ -58,19 +58,19 @@ def read_sinfo(text: str) -> list[SiteNode]:
 
 
 def _fields(record: str) -> dict[str, str]:
-    """Return the fields of a record; the first of a name counts, for a Reason may hold anything."""
-    found: dict[str, str] = {}
+    """Return the fields of a record; the first of a name counts, because a Reason may contain anything."""
+    fields: dict[str, str] = {}
     for key, value in re.findall(r"(?:^|\s)(\w+)=(\S*)", record):
-        found.setdefault(key, value)
-    return found
+        fields.setdefault(key, value)
+    return fields
 
 
 def _node(fields: dict[str, str]) -> SiteNode | None:
     sockets, per_socket = _number(fields.get("Sockets", "")), _number(fields.get("CoresPerSocket", ""))
     if not sockets or not per_socket:
-        return None  # a dynamic or future node that nobody has seen
+        return None  # a dynamic or future node that has not registered
     num_cores = sockets * per_socket
-    # CPUs=64 in slurm.conf hands out one thread of each of 64 cores, whatever ThreadsPerCore says
+    # CPUs=64 in slurm.conf hands out one thread of each of 64 cores, whatever ThreadsPerCore is
     threads = _number(fields.get("ThreadsPerCore", "")) or 1
     total = _number(fields.get("CPUTot", "")) or num_cores * threads
     threads = max(1, min(threads, total // num_cores))
@@ -94,21 +94,21 @@ def _node(fields: dict[str, str]) -> SiteNode | None:
 
 
 def _reserved(text: str, threads: int) -> tuple[int, ...]:
-    """Return the cores of Slurm's own numbers for CPUs, which count the threads of a core one after the other."""
+    """Return the cores for Slurm's CPU numbers, which count the threads of each core consecutively."""
     return tuple(sorted({number // threads for number in parse_cpu_list(text)}))
 
 
 def _gres(text: str) -> list[tuple[str, int]]:
-    """Read gpu:mi250:8(S:0-3),gpu:a100_1g.5gb:7(S:0),nvme:3600 as names and counts."""
-    found = []
+    """Parse gres such as gpu:mi250:8(S:0-3),gpu:a100_1g.5gb:7(S:0),nvme:3600 into names and counts."""
+    counts = []
     for item in _words(re.sub(r"\([^)]*\)", "", text)):
         name, colon, count = item.rpartition(":")
         if colon and re.fullmatch(r"\d+[KMGT]?", count):
             if digits.is_number(count):
-                found.append((name.removesuffix(":no_consume"), int(count)))
+                counts.append((name.removesuffix(":no_consume"), int(count)))
         else:
-            found.append((item, 1))
-    return [(name, count) for name, count in found if count]
+            counts.append((item, 1))
+    return [(name, count) for name, count in counts if count]
 
 
 def _words(text: str) -> list[str]:
@@ -116,5 +116,5 @@ def _words(text: str) -> list[str]:
 
 
 def _number(text: str) -> int | None:
-    match = re.match(r"[0-9]{1,15}", text)  # sinfo writes 128+ where nodes differ
+    match = re.match(r"[0-9]{1,15}", text)  # sinfo writes 128+ if nodes differ
     return int(match.group()) if match else None

@@ -1,11 +1,11 @@
-"""The one Slurm step that starts every agent of a run."""
+"""The Slurm step that starts every agent of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Options of the user's own allocation come back to srun as defaults and would shape our step:
-# one task per node that sees all that the job has on that node.
+# srun reads the allocation's options as defaults, and they would change our step:
+# one task per node that sees all of the job's devices and cores on that node.
 _SHAPES_OF_THE_JOB = (
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE",
     "SLURM_NTASKS_PER_GPU", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_TASKS_PER_NODE",
@@ -25,26 +25,26 @@ _SHAPES_OF_THE_JOB = (
 def step_command(
     *, num_nodes: int, tasks_per_node: int, devices_per_node: int, mpi: str = "none", outlives_nodes: bool = False
 ) -> tuple[str, ...]:
-    """Return srun and its options; the agents' command line follows."""
+    """Return srun and its options; the agents' command follows."""
     return (
         "srun",
         f"--nodes={num_nodes}",
         f"--ntasks={num_nodes * tasks_per_node}",
         f"--ntasks-per-node={tasks_per_node}",
-        "--cpu-bind=none",  # the agent is to see all cores of the job on its node
-        # asked for again because a job that asked by task, or in total, would give this step one device
+        "--cpu-bind=none",  # the agent needs all of the job's cores on its node
+        # repeated, because a job with devices by task, or in total, would give this step a single device
         *((f"--gpus-per-node={devices_per_node}",) if devices_per_node else ()),
         f"--mpi={mpi}",
         "--overlap",  # beside other steps, and inside an interactive one
         "--export=ALL",
-        "--kill-on-bad-exit=0",  # an agent's end is the supervisor's to judge
+        "--kill-on-bad-exit=0",  # the supervisor judges an agent's end
         "--wait=0",
-        *(("--no-kill",) if outlives_nodes else ()),  # the agents on the other nodes go on where one fails
+        *(("--no-kill",) if outlives_nodes else ()),  # agents on other nodes continue after a failure
         "--input=none",
         "--quit-on-interrupt",
     )
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for srun: the user's, without what would reshape the step."""
+    """Return the environment for srun: the user's, without variables that would change the step."""
     return {name: value for name, value in environ.items() if name not in _SHAPES_OF_THE_JOB}

@@ -1,20 +1,20 @@
-"""What Slurm's variables tell, beside the allocation."""
+"""Read Slurm's variables that do not describe the allocation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 PROGRAMS = ("sbatch", "srun", "salloc", "sinfo")
-"""Slurm's own commands that a user of echelon may want to read about."""
+"""Slurm's commands whose manual a user of echelon may want to read."""
 
 
 def account(environ: Mapping[str, str]) -> str:
-    """Return the account that the user's shell names for sbatch or salloc; empty where none does."""
+    """Return the account that the user's shell sets for sbatch or salloc; empty if none."""
     return next(
         (environ[name] for name in ("SBATCH_ACCOUNT", "SLURM_ACCOUNT", "SALLOC_ACCOUNT") if environ.get(name)), ""
     )
 
 
 def cluster(environ: Mapping[str, str]) -> str:
-    """Return the cluster's name that Slurm puts into a job's environment; empty outside of one."""
+    """Return the cluster's name from a job's environment; empty outside of a job."""
     return environ.get("SLURM_CLUSTER_NAME", "")

@@ -14,18 +14,18 @@ ASK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What Slurm says of a job that did not end by itself."""
+    """Slurm's reason for the end of a job."""
 
     text: str
     is_node_failure: bool
 
 
 def why_ended(said: str, host: Host) -> Verdict | None:
-    """Return Slurm's reason: from what srun said, else from the job's state; None when there is none."""
-    found = from_srun(said)
-    if found == CANCELLED and _is_running(host):
+    """Return Slurm's reason, from srun's output or from the job's state; None if there is none."""
+    verdict = from_srun(said)
+    if verdict == CANCELLED and _is_running(host):
         return Verdict(text="the step was cancelled, but the job continues", is_node_failure=False)
-    return found or _from_state(host)
+    return verdict or _from_state(host)
 
 
 # slurmstepd: error: *** STEP 7.0 ON nid005000 CANCELLED AT 2026-11-21T05:37:12 DUE TO TIME LIMIT ***
@@ -39,11 +39,11 @@ _DUE_TO = {
 
 
 CANCELLED = Verdict(text=_DUE_TO[""], is_node_failure=False)
-"""What srun says alike of a job and of one step."""
+"""srun's message is the same for a cancelled job and a cancelled step."""
 
 
 def from_srun(said: str) -> Verdict | None:
-    """Read the reason from srun's own messages."""
+    """Parse srun's own messages for the reason."""
     lost = list(dict.fromkeys(re.findall(r"error: Node failure on (\S+)", said)))
     if lost:
         return Verdict(text=", ".join(f"Slurm reports that {node} is down" for node in lost), is_node_failure=True)
@@ -86,7 +86,7 @@ _STATES = {
 
 
 def read(job_line: str, down_lines: str, node_text: str) -> Verdict | None:
-    """Read `scontrol --oneliner show job` and a list of nodes that are down."""
+    """Parse `scontrol --oneliner show job` and a list of nodes that are down."""
     match = re.search(r"\bJobState=(\w+)", job_line)
     state = match.group(1) if match else ""
     ours = set(hostlist.expand(node_text)) if node_text else set()

@@ -1,4 +1,4 @@
-"""The frozen nouns that rooms exchange: what is asked for, and what was decided."""
+"""The frozen nouns that rooms exchange: requests and decisions."""
 
 from echelon.spec.booking import Booking, Variable
 from echelon.spec.container import Container

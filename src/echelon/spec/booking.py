@@ -1,4 +1,4 @@
-"""What will be asked of Slurm, and what every rank will find."""
+"""A booking: the request to Slurm, and the environment of every rank."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ class Variable:
 
     name: str
     value: str
-    """May hold {user}, {job_id}, {node_rank}, {scratch}: each node fills them in."""
+    """May contain {user}, {job_id}, {node_rank}, {scratch}: each node fills these in."""
     why: str
     is_folder: bool = False
-    """Whether the value names a folder that each node makes before the ranks start."""
+    """Whether the value names a folder that each node creates before the ranks start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,39 +26,39 @@ class Booking:
     partition: str
     num_nodes: int
     ranks_per_node: int
-    """One per device that is used."""
+    """One rank for each device in use."""
     devices_per_node: int
-    """What is booked of each node: in a partition of whole nodes, all that it has."""
+    """Devices booked on each node; in a partition of whole nodes, all of its devices."""
     whole_nodes: bool
     exclusive: bool
-    """Whether whole nodes must be asked for, the partition not giving them by itself."""
+    """Whether whole nodes must be requested, because the partition does not give them by itself."""
     cores_per_rank: int
     """0: not published, so Slurm's default."""
     threads_per_core: int
     """Hardware threads that Slurm counts for each core."""
     memory_bytes_per_node: int
-    """0: not asked for, because Slurm gives it by device or nobody has published what a node has."""
+    """0: not requested, because Slurm gives memory by device, or the node's memory is not published."""
     minutes: int
     account: str
     qos: str
     reservation: str
     gres: str
-    """What Slurm calls the device."""
+    """Slurm's name of the device."""
     device_option: str
     """"--gpus-per-node" or "--gres"."""
     core_map: tuple[tuple[int, ...], ...]
-    """Cores of each local rank, where the whole node is ours and its map is published; else empty."""
+    """Cores of each local rank, if the whole node is booked and its map is published; else empty."""
     variables: tuple[Variable, ...]
     batch_per_rank: int
-    """Samples of one rank in one optimizer step; 0: no global batch was named."""
+    """Samples of one rank in one optimizer step; 0: no global batch was given."""
     billed: float | None
-    """What it costs if it runs to its time limit; None where the rule is not published."""
+    """The cost if the job runs to its time limit; None if the rule is not published."""
     billed_unit: str
     billed_because: str
-    """The multiplication that gives it."""
+    """The multiplication behind the cost."""
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...] = ()
-    """What the user should know beside it: "72 GPUs cost less"."""
+    """Further remarks for the user: "72 GPUs cost less"."""
 
     @property
     def world_size(self) -> int:

@@ -1,17 +1,17 @@
-"""What a user asks for."""
+"""A user's request for a run."""
 
 from dataclasses import dataclass
 
 from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec.launcher import Launcher
 
-ONE_PER_DEVICE = 0  # ranks per node: as many as the node has devices, one where it has none
-ALL_NODES = 0  # number of nodes: all of the allocation, or this machine
+ONE_PER_DEVICE = 0  # ranks per node: one for each device of the node, one rank without devices
+ALL_NODES = 0  # number of nodes: the whole allocation, or this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What every rank runs."""
+    """The command of every rank."""
 
     kind: str
     """"script" (a path), "module" (as after python -m) or "program" (any executable)."""
@@ -21,48 +21,49 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run as it was asked for on the command line."""
+    """A run as requested on the command line."""
 
     command: Command
     ranks_per_node: int = ONE_PER_DEVICE
     min_nodes: int = ALL_NODES
     num_nodes: int = ALL_NODES
     cpus_per_rank: int = 0
-    """0: the share of the node's."""
+    """0: the rank's share of the node's cores."""
     launch: str = "warm"
     """"warm" (import once a node, fork ranks), "exec" (a process each) or "tasks" (a Slurm task each)."""
     visible: str = "all"
     """"all": every rank sees the node's devices; "own": only its own, as device 0."""
     bind: str = "auto"
-    """"auto": cores nearest to each rank's device; "strict": the same, or stop; "off"."""
+    """"auto": the cores nearest to each rank's device; "strict": the same, and stop if that fails; "off"."""
     container: str = ""
-    """The image that agents and ranks run in; empty: none."""
+    """The image for agents and ranks; empty: no container."""
     container_binds: tuple[str, ...] = ()
-    """Folders to be seen inside, as SRC, SRC:DST or SRC:DST:ro."""
+    """Folders to bind into the container, as SRC, SRC:DST or SRC:DST:ro."""
     global_batch: int = 0
-    """Samples of one step over all ranks, divided and passed on; 0: the script knows."""
+    """Samples of one step over all ranks, divided and passed on; 0: the script's own batch size."""
     scale: str = "auto"
-    """"off": the script runs as it is; "data" or "fsdp": one written for a single device is trained on all of them;
-    "auto": the script tells which."""
+    """"off": the script runs unchanged; "data" or "fsdp": a script for one device is trained on all ranks;
+    "auto": the script decides.
+    """
     scale_options: ScaleOptions = DEFAULT
-    """How, apart from the way, which `scale` says."""
+    """The options of scaling, except the way in `scale`."""
     share_devices: bool = False
-    """Whether more ranks than devices are meant."""
+    """Whether more ranks than devices are intended."""
     environ: tuple[tuple[str, str], ...] = ()
     run_directory: str = ""
-    """Empty: a new one under echelon-runs/."""
+    """Empty: a new directory under echelon-runs/."""
     name: str = "none"
-    """What ranks see as TORCHELASTIC_RUN_ID; torchrun's default is "none"."""
+    """The value of TORCHELASTIC_RUN_ID in ranks; torchrun's default is "none"."""
     show: frozenset[int] | None = frozenset({0})
-    """Ranks whose output is live on the console; None for all."""
+    """Ranks whose output is shown live; None: all ranks."""
     debug: int = -1
-    """The rank that reads this command's standard input; -1: a single rank does."""
+    """The rank that reads this command's standard input; -1: only a single rank does."""
     timeout_seconds: float = 0.0
     """0: no limit."""
     max_restarts: int = 0
     node_rank: int = -1
-    """This machine's place among nodes that are started by hand; -1: not said."""
+    """This machine's rank among nodes that are started by hand; -1: not stated."""
     rendezvous: str = ""
-    """host:port where nodes that are started by hand meet; empty: not said."""
+    """host:port at which nodes that are started by hand meet; empty: not stated."""
     launcher: Launcher | None = None
-    """Whose command line was given, if any."""
+    """The launcher whose command line was given, if any."""

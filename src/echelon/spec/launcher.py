@@ -5,21 +5,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """What of another launcher's command line is not an option of `echelon run`."""
+    """The parts of another launcher's command line that are no options of `echelon run`."""
 
     name: str
     """"torchrun", "accelerate launch", "mpirun" …"""
     num_ranks: int = 0
-    """Ranks on all nodes together, where its line counts so; 0: it does not say."""
+    """Ranks on all nodes together; 0: not stated."""
     num_ranks_text: str = ""
-    """The words that say it."""
+    """The words that state the number of ranks."""
     hosts: tuple[str, ...] = ()
-    """Machines that its line names, this one aside."""
+    """Machines that the line names, except this one."""
     rank_argument: str = ""
-    """What stands before its local rank in the first argument of each rank, as "--local_rank="; empty: none."""
+    """The prefix of the local rank in an extra first argument of each rank, "--local_rank="; empty: no argument."""
     mpi: str = ""
-    """What starts the ranks of an MPI program: "mpirun" or "horovodrun", or Slurm's word for one of its own ways
-    ("pmix", "pmi2"); empty: echelon."""
+    """The program that starts the ranks of MPI: "mpirun" or "horovodrun", or one of Slurm's own protocols
+    ("pmix", "pmi2"); empty: echelon.
+    """
     words: tuple[str, ...] = ()
     """mpirun or horovodrun with their options; the program follows."""
 

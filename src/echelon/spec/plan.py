@@ -1,4 +1,4 @@
-"""What was decided for a run, with the reason for each decision."""
+"""The decisions for a run, each with its reason."""
 
 from dataclasses import dataclass
 
@@ -9,77 +9,77 @@ from echelon.spec.launcher import Launcher
 from echelon.spec.reason import Reason
 
 RUNS = "echelon-runs"
-"""The folder in which run directories are made, where nobody names another."""
+"""The default folder of run directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A job resolved on the machine at hand."""
+    """A job resolved on this machine."""
 
     run_id: str
     name: str
     python: str
-    """The interpreter of the agents, and of the ranks where they run Python."""
+    """The interpreter of the agents, and of ranks that run Python."""
     argv: tuple[str, ...]
-    """What each rank executes: (python, script, arguments…) or (program, arguments…)."""
+    """The command of each rank: (python, script, arguments…) or (program, arguments…)."""
     is_python: bool
     preload: tuple[str, ...]
     own: tuple[str, ...]
-    """Top-level modules that are the script's own, whatever else has their name."""
+    """Top-level modules that are the script's own, even if an installed package has the same name."""
     packages: tuple[str, ...]
-    """Top-level packages beside Python's own library that the script uses, as far as reading it can tell."""
+    """Top-level packages outside Python's standard library that the script uses, as far as reading tells."""
     folder: str
-    """What Python will put first on sys.path."""
+    """The first entry of the script's sys.path."""
     where: str
     """"here", "slurm" (one step over the allocation's nodes) or "meet" (each node is started by hand)."""
     job_id: str
-    """Slurm's number of the job; empty outside of an allocation."""
+    """Slurm's job number; empty outside of an allocation."""
     nodes: tuple[str, ...]
     num_nodes: int
     min_nodes: int
-    """How few of them a new attempt goes on with, where some are lost."""
+    """The least number of nodes with which a new attempt continues after losses."""
     ranks_per_node: int
-    """0: one per device that each node turns out to have."""
+    """0: one rank for each device of a node."""
     devices_per_node: int
-    """0: none, or not known before the nodes answer."""
+    """0: none, or unknown before the nodes answer."""
     cpus_per_rank: int
-    """Hardware threads; 0: the share of the node's."""
+    """Hardware threads; 0: the rank's share of the node."""
     launch: str
     visible: str
     bind: str
     reserved_cores: tuple[int, ...]
-    """Cores that the machine keeps for itself, whatever the mask allows."""
+    """Cores that the machine reserves, whatever the mask allows."""
     documented_cores: tuple[tuple[int, tuple[int, ...]], ...]
-    """Devices with the cores nearest to each as the machine's facts have them; empty where they are not published."""
+    """Devices with their nearest cores from the machine's facts; empty if not published."""
     variables: tuple[Variable, ...]
-    """The machine's settings that the user has not made by another value."""
+    """The machine's settings, without those to which the user gave another value."""
     container: Container | None
     scale_options: ScaleOptions | None
-    """None: the script runs as it is."""
+    """None: the script runs unchanged."""
     scale_why: str
     share_devices: bool
     environ: tuple[tuple[str, str], ...]
     run_directory: str
     show: frozenset[int] | None
     stdin_rank: int
-    """The rank that reads this command's standard input; -1: none."""
+    """The rank that reads this command's standard input; -1: no rank."""
     timeout_seconds: float
     max_restarts: int
     rendezvous: str
     node_rank: int
     step: tuple[str, ...]
-    """The command that starts the agents, before the agent's own; empty where they are children."""
+    """The command before the agent's own that starts the agents; empty: agents are children."""
     slurm_signals_ranks: bool
-    """Whether Slurm's signals reach the ranks without the agents' help."""
+    """Whether Slurm's signals reach the ranks without the agents."""
     launcher: Launcher | None
-    """Whose command line was given, if any."""
+    """The launcher whose command line was given, if any."""
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...] = ()
-    """What is worth a word before the start."""
+    """Messages for the user before the start."""
     serves_horovod: bool = False
-    """Whether Horovod's ranks meet at a store that the first agent runs."""
+    """Whether Horovod's ranks meet at a store that the first agent serves."""
 
     @property
     def scale(self) -> str:
-        """The way to scale the script; "off": it runs as it is."""
+        """The way to scale the script; "off": it runs unchanged."""
         return "off" if self.scale_options is None else self.scale_options.how

@@ -1,11 +1,11 @@
-"""Why something was decided."""
+"""The reason of a decision."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One decision: its name, what was chosen, and why."""
+    """A decision: its name, the chosen value, and the reason."""
 
     what: str
     value: str

@@ -1,4 +1,4 @@
-"""How bad a finding is."""
+"""The severities of a finding."""
 
 SEVERITIES = ("error", "warning", "note")
-"""Worst first: will fail or train something else; costs time or money, or fails elsewhere; worth knowing."""
+"""Worst first: fails or trains something else; costs time or money, or fails elsewhere; good to know."""

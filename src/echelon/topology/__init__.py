@@ -1,1 +1,1 @@
-"""What this node is made of, read from the node itself without root and without vendor tools."""
+"""Read the hardware of this node, without root and without vendor tools."""

@@ -1,4 +1,4 @@
-"""AMD's devices from KFD's part of sysfs, which needs neither root nor ROCm."""
+"""Read AMD's devices from KFD's part of sysfs, which needs neither root nor ROCm."""
 
 import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -9,9 +9,9 @@ from .node import Device
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _DRIVER = "sys/bus/pci/drivers/amdgpu"
 _XGMI = 11  # io_links/*/properties, "type": CRAT_IOLINK_TYPE_XGMI
-_ONE_HOP = 15  # its "weight" is 15 for every hop
+_ONE_HOP = 15  # every hop has the "weight" 15
 _FRAME_BUFFERS = (1, 2)  # mem_banks/*/properties, "heap_type": visible and invisible device memory
-# Dies of an MI250X are joined by four links (400 GB/s both ways together), chips by one or two.
+# Four links join the dies of an MI250X (400 GB/s for both directions together); one or two join chips.
 _LINKS_WITHIN_CHIP = 4
 _DUAL_DIE = "gfx90a"
 
@@ -26,24 +26,24 @@ class _KfdNode(NamedTuple):
 
 
 def read(root: str) -> Tuple[Tuple[Device, ...], Tuple[Link, ...]]:
-    """Return the devices in HIP's order, also those that the cgroup hides, and the xGMI links between them."""
+    """Return the devices in HIP's order, hidden ones included, and the xGMI links between them."""
     folder = os.path.join(root, _NODES)
-    found = [node for number in files.numbers(folder) if (node := _node(folder, number)) is not None]
-    addresses = _addresses(root, found)
-    links = _links(folder, {node.number: index for index, node in enumerate(found)}, found)
-    devices = [_device(root, folder, node, index, addresses[index]) for index, node in enumerate(found)]
+    nodes = [node for number in files.numbers(folder) if (node := _node(folder, number)) is not None]
+    addresses = _addresses(root, nodes)
+    links = _links(folder, {node.number: index for index, node in enumerate(nodes)}, nodes)
+    devices = [_device(root, folder, node, index, addresses[index]) for index, node in enumerate(nodes)]
     chips = _chips(devices, links)
     return tuple(device._replace(chip=chips[device.number]) for device in devices), links
 
 
 def _node(folder: str, number: int) -> Optional[_KfdNode]:
-    """Return a KFD node if it is a device."""
+    """Return a KFD node if it is a device, else None."""
     place = os.path.join(folder, str(number))
     gpu_id = files.text_or_none(os.path.join(place, "gpu_id"))
     properties = _properties(place)
     if properties:
         return _KfdNode(number, properties) if properties.get("simd_count", 0) > 0 and gpu_id != "0" else None
-    # What the cgroup hides reads as empty or not at all (EPERM); a processor's gpu_id is 0 and can always be read.
+    # Files of a hidden device are empty or unreadable (EPERM); a processor's gpu_id is 0 and always readable.
     return None if gpu_id in (None, "0") else _KfdNode(number, {})
 
 
@@ -61,7 +61,7 @@ def _device(root: str, folder: str, node: _KfdNode, index: int, address: str) ->
         vendor="amd",
         model=_model(node.properties.get("gfx_target_version", 0)),
         pci=address,
-        uuid=f"GPU-{unique:016x}" if unique > 0 else "",  # as ROCR_VISIBLE_DEVICES takes it
+        uuid=f"GPU-{unique:016x}" if unique > 0 else "",  # the form that ROCR_VISIBLE_DEVICES takes
         numa=place.numa,
         local_cpus=place.local_cpus,
         memory_bytes=_memory_bytes(os.path.join(folder, str(node.number), "mem_banks")),
@@ -81,9 +81,9 @@ def _memory_bytes(folder: str) -> int:
     return sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFERS)
 
 
-def _addresses(root: str, found: List[_KfdNode]) -> List[str]:
-    """Return the PCI address of each device; a hidden one's is found by its place in the driver's order."""
-    known = [_address(root, node.properties) for node in found]
+def _addresses(root: str, nodes: List[_KfdNode]) -> List[str]:
+    """Return the PCI address of each device; for hidden devices, use the driver's order."""
+    known = [_address(root, node.properties) for node in nodes]
     if all(known):
         return known
     bound = sorted(name for name in files.names(os.path.join(root, _DRIVER)) if pci.is_address(name))
@@ -97,41 +97,41 @@ def _address(root: str, properties: Dict[str, int]) -> str:
         return ""
     slot = f"{properties.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
     address = f"{slot}.{location & 7}"
-    # A partition of an MI300 has its number where others have the function.
+    # A partition of an MI300 has its number in place of the function.
     return address if os.path.exists(os.path.join(root, "sys/bus/pci/devices", address)) else f"{slot}.0"
 
 
-def _links(folder: str, index_of: Dict[int, int], found: List[_KfdNode]) -> Tuple[Link, ...]:
-    """Return the direct xGMI links; those over other devices are listed by KFD too, with a greater weight."""
+def _links(folder: str, index_of: Dict[int, int], nodes: List[_KfdNode]) -> Tuple[Link, ...]:
+    """Return the direct xGMI links; KFD lists links over other devices too, with a greater weight."""
     links: Dict[Tuple[int, int], int] = {}
-    for node in found:
+    for node in nodes:
         place = os.path.join(folder, str(node.number), "io_links")
         for number in files.numbers(place):
             link = _properties(os.path.join(place, str(number)))
-            one, other = index_of.get(link.get("node_from", -1)), index_of.get(link.get("node_to", -1))
-            if one is None or other is None or one == other:
+            first, second = index_of.get(link.get("node_from", -1)), index_of.get(link.get("node_to", -1))
+            if first is None or second is None or first == second:
                 continue
             if link.get("type") == _XGMI and 0 < link.get("weight", 0) <= _ONE_HOP:
-                pair = (min(one, other), max(one, other))
+                pair = (min(first, second), max(first, second))
                 links[pair] = max(links.get(pair, 0), _num_links(link))
     return tuple((one, other, "xgmi", count) for (one, other), count in sorted(links.items()))
 
 
 def _num_links(link: Dict[str, int]) -> int:
-    # The least bandwidth is that of one link, the greatest that of all; older kernels say 0 and 0.
+    # The least bandwidth is that of one link, the greatest that of all links; older kernels give 0 for both.
     least, greatest = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
     return greatest // least if least > 0 else 0
 
 
 def _chips(devices: List[Device], links: Tuple[Link, ...]) -> List[int]:
-    """Return each device's chip: the least number among the devices on it."""
+    """Return each device's chip: the least number among the devices of the chip."""
     chips = list(range(len(devices)))
     first_with: Dict[Tuple[str, str], int] = {}
     for device in devices:  # partitions of one chip share its address or its unique number
         for key in (("pci", device.pci), ("uuid", device.uuid)):
             if key[1]:
                 chips[device.number] = min(chips[device.number], first_with.setdefault(key, device.number))
-    for one, other, _, count in links:
-        if count >= _LINKS_WITHIN_CHIP and devices[one].model == devices[other].model == _DUAL_DIE:
-            chips[other] = min(chips[one], chips[other])
+    for first, second, _, count in links:
+        if count >= _LINKS_WITHIN_CHIP and devices[first].model == devices[second].model == _DUAL_DIE:
+            chips[second] = min(chips[first], chips[second])
     return chips

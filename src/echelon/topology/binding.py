@@ -1,4 +1,4 @@
-"""Which hardware threads each rank of a node gets: those nearest to its device."""
+"""Choose the hardware threads of each rank of a node: those nearest to its device."""
 
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -13,7 +13,7 @@ _NUMA_FIRST = 1 << 20  # a step of NUMA distance outweighs being outside local_c
 
 
 class _Core(NamedTuple):
-    """A physical core, as far as it is allowed."""
+    """The allowed threads of a physical core."""
 
     threads: Tuple[int, ...]
     numa: int
@@ -21,14 +21,14 @@ class _Core(NamedTuple):
 
 
 class _Locality(NamedTuple):
-    """What is known of where a device sits; devices that share it are one class."""
+    """The known location of a device; devices with equal locations form one class."""
 
     numa: int
     local_cpus: Tuple[int, ...]
 
 
 class _Share(NamedTuple):
-    """What one rank takes from one group of cores."""
+    """The number of cores that a rank takes from a group of cores."""
 
     place: int  # the rank's place in the order of devices
     group: int
@@ -48,15 +48,15 @@ def assign(
 ) -> List[Tuple[int, ...]]:
     """Return the hardware threads of each local rank, given its device (None: it has none).
 
-    Nothing is outside `allowed` (by default what the cgroup allows) or on a core of which a thread is `reserved`; no
-    core is given to two ranks; each gets the cores divided by the ranks (or by `shares`, if that is more), rounded
-    down; and together they are as near to their devices as they can be. With fewer cores than that all are empty.
+    Ranks get only `allowed` threads (by default those that the cgroup allows), and no core with a `reserved` thread.
+    No two ranks share a core. Each gets the number of cores divided by the number of ranks (or by `shares`, if that is
+    more), rounded down. The sum of the distances to the devices is minimal. With fewer cores than ranks all are empty.
     """
     cores = _cores(node, node.allowed if allowed is None else allowed, reserved)
     quota = len(cores) // max(len(devices), shares or 0, 1)
     if quota == 0:
         return [() for _ in devices]
-    # Ranks without a device come last, and take what is left.
+    # Ranks without a device come last, and take the remaining cores.
     order = sorted(range(len(devices)), key=lambda rank: _turn(devices[rank], rank))
     localities = [_locality(devices[rank]) for rank in order]
     groups = _groups(cores, localities)
@@ -75,7 +75,7 @@ def assign(
 
 
 def _cores(node: Node, allowed: Iterable[int], reserved: Iterable[int]) -> List[_Core]:
-    """Return the cores that may be used, in order; a thread that sysfs does not know is a core of its own."""
+    """Return the usable cores in order; a thread that sysfs does not know counts as a core."""
     known = {cpu.number: cpu for cpu in node.cpus}
     core_of = {number: cpu.core for number, cpu in known.items()}
     not_ours = {core_of.get(number, number) for number in reserved}
@@ -84,11 +84,11 @@ def _cores(node: Node, allowed: Iterable[int], reserved: Iterable[int]) -> List[
         core = core_of.get(number, number)
         if core not in not_ours:
             threads.setdefault(core, []).append(number)
-    found = []
+    cores = []
     for numbers in threads.values():
         cpu = known.get(numbers[0])
-        found.append(_Core(tuple(numbers), cpu.numa if cpu else -1, cpu.cache if cpu else -1))
-    return sorted(found)
+        cores.append(_Core(tuple(numbers), cpu.numa if cpu else -1, cpu.cache if cpu else -1))
+    return sorted(cores)
 
 
 def _turn(device: Optional[Device], rank: int) -> Tuple[bool, bool, int, int]:
@@ -101,7 +101,7 @@ def _locality(device: Optional[Device]) -> _Locality:
 
 
 def _groups(cores: List[_Core], localities: List[_Locality]) -> List[List[_Core]]:
-    """Return the cores in groups of those that are alike for every device, in the order of their first core."""
+    """Group cores with equal distances to every device, in the order of each group's first core."""
     sets = [frozenset(cpus) for cpus in sorted({locality.local_cpus for locality in localities if locality.local_cpus})]
     groups: Dict[Tuple[object, ...], List[_Core]] = {}
     for core in cores:
@@ -110,7 +110,7 @@ def _groups(cores: List[_Core], localities: List[_Locality]) -> List[List[_Core]
 
 
 def _cost(node: Node, core: _Core, locality: _Locality) -> int:
-    """Return how far a core is from a device: by NUMA distance, and within a domain by the kernel's local_cpus."""
+    """Return the distance of a core from a device: by NUMA, and within a domain by the kernel's local_cpus."""
     outside = bool(locality.local_cpus) and core.threads[0] not in locality.local_cpus
     if locality.numa < 0:
         return (REMOTE if outside else LOCAL) * _NUMA_FIRST
@@ -118,7 +118,7 @@ def _cost(node: Node, core: _Core, locality: _Locality) -> int:
 
 
 def _near_shares(node: Node, groups: List[List[_Core]], localities: List[_Locality], quota: int) -> List[_Share]:
-    """Return what each rank with a known place takes of each group, with the least total distance."""
+    """Return the shares of each rank with a known location, with the least total distance."""
     places: Dict[_Locality, List[int]] = {}
     for place, locality in enumerate(localities):
         if locality != _NOWHERE:
@@ -135,7 +135,7 @@ def _near_shares(node: Node, groups: List[List[_Core]], localities: List[_Locali
 
 
 def _divide(places: List[int], amounts: List[Tuple[int, int]], quota: int) -> List[_Share]:
-    """Divide a class's cores among its ranks, the near ones equally: a step of training waits for the slowest rank."""
+    """Divide a class's cores among its ranks, with equal shares of near cores: each step waits for the slowest rank."""
     needs = dict.fromkeys(places, quota)
     shares: List[_Share] = []
     for group, amount in amounts:
@@ -150,7 +150,7 @@ def _divide(places: List[int], amounts: List[Tuple[int, int]], quota: int) -> Li
 
 
 def _left_over(free: List[int], place: int, quota: int) -> List[_Share]:
-    """Take a rank's cores from what is left: from one group if one has enough, else from the fullest ones."""
+    """Take a rank's cores from the remaining ones: from one group that has enough, else from the largest groups."""
     shares: List[_Share] = []
     whole = next((index for index, count in enumerate(free) if count >= quota), None)
     order = [whole] if whole is not None else sorted(range(len(free)), key=lambda index: -free[index])
@@ -163,7 +163,7 @@ def _left_over(free: List[int], place: int, quota: int) -> List[_Share]:
 
 
 def _pick(groups: List[List[_Core]], shares: List[_Share]) -> Dict[int, List[int]]:
-    """Return the hardware threads by place; the large shares first, for which one cache may be just large enough."""
+    """Return the hardware threads by place; large shares come first, because few caches can hold them."""
     chosen: Dict[int, List[int]] = {}
     caches: List[Dict[int, List[_Core]]] = []
     for group in groups:
@@ -178,7 +178,7 @@ def _pick(groups: List[List[_Core]], shares: List[_Share]) -> Dict[int, List[int
 
 
 def _take(by_cache: Dict[int, List[_Core]], count: int) -> List[_Core]:
-    """Take cores in order: under one cache if one has enough, else under as few as can be."""
+    """Take cores in order: from one cache that has enough, else from as few caches as possible."""
     whole = next((cache for cache, cores in by_cache.items() if len(cores) >= count), None)
     order = [whole] if whole is not None else sorted(by_cache, key=lambda cache: -len(by_cache[cache]))
     taken: List[_Core] = []

@@ -1,20 +1,20 @@
-"""Sets of hardware threads as the kernel and batch systems write them."""
+"""Parse and write sets of hardware threads in the formats of the kernel and batch systems."""
 
 from typing import Iterable, List, Set, Tuple
 
 from ..environment import digits
 
-MOST_CPUS = 1 << 16  # Linux itself has at most 8192; a list that names more is not one
+MOST_CPUS = 1 << 16  # Linux has at most 8192; a longer list is invalid
 
 
 def parse_cpu_list(text: str) -> Tuple[int, ...]:
-    """Read a list such as 0-3,8; what is not a number or a range is left out."""
-    found: Set[int] = set()
+    """Parse a list such as 0-3,8; ignore parts that are no number or range."""
+    numbers: Set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
         if _is_number(low) and (not high or _is_number(high)):
-            found.update(range(int(low), int(high or low) + 1))
-    return tuple(sorted(found))
+            numbers.update(range(int(low), int(high or low) + 1))
+    return tuple(sorted(numbers))
 
 
 def _is_number(word: str) -> bool:

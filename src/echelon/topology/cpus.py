@@ -1,4 +1,4 @@
-"""The node's hardware threads, caches and NUMA domains from sysfs, and which of them this process may use."""
+"""Read the node's hardware threads, caches and NUMA domains from sysfs, and which of them this process may use."""
 
 import os
 from typing import Dict, List, NamedTuple, Set, Tuple
@@ -12,7 +12,7 @@ _DOMAINS = "sys/devices/system/node"
 
 
 class Domains(NamedTuple):
-    """The NUMA domains, as sysfs has them."""
+    """The NUMA domains, from sysfs."""
 
     of_cpu: Dict[int, int]
     distances: Dict[int, Dict[int, int]]
@@ -20,7 +20,7 @@ class Domains(NamedTuple):
 
 
 def read_domains(root: str) -> Domains:
-    """Read the NUMA domains, also those without hardware threads (a GH200's own memory is one)."""
+    """Read the NUMA domains, including those without hardware threads (a GH200's own memory is one)."""
     folder = os.path.join(root, _DOMAINS)
     numbers = files.numbers(folder, "node")
     domains = Domains({}, {}, {})
@@ -50,7 +50,7 @@ def _memory_bytes(meminfo: str) -> int:
 def read_cpus(root: str, domain_of: Dict[int, int]) -> Tuple[Cpu, ...]:
     """Read the hardware threads that are online.
 
-    One file is read per physical core, cache and socket, not per thread: each lists the others as well.
+    One file is read per physical core, cache and socket, not per thread: each file lists all of its threads.
     """
     folder = os.path.join(root, _CPUS)
     online = parse_cpu_list(files.text(os.path.join(folder, "online")))
@@ -77,11 +77,11 @@ def read_cpus(root: str, domain_of: Dict[int, int]) -> Tuple[Cpu, ...]:
 
 
 def _listed(place: str, number: int, *names: str) -> Tuple[int, ...]:
-    """Return the threads of the first of these files that lists the thread itself."""
+    """Return the threads in the first of these files that contains thread `number`."""
     for name in names:
-        found = parse_cpu_list(files.text(os.path.join(place, name)))
-        if number in found:
-            return found
+        threads = parse_cpu_list(files.text(os.path.join(place, name)))
+        if number in threads:
+            return threads
     return ()
 
 
@@ -103,7 +103,7 @@ def read_allowed(root: str) -> Tuple[int, ...]:
         allowed = set(_allowed_of_status(files.text(os.path.join(root, "proc/self/status"))))
         allowed = allowed or set(parse_cpu_list(files.text(os.path.join(root, _CPUS, "online"))))
     for cpus in _cpusets(root):
-        # The mask was granted within the cpuset; one that contradicts it is another's, seen from inside a container.
+        # The mask was granted within the cpuset; a contradicting cpuset is another's, seen from inside a container.
         allowed = (allowed & cpus) or allowed
     return tuple(sorted(allowed))
 
@@ -116,18 +116,18 @@ def _allowed_of_status(status: str) -> Tuple[int, ...]:
 
 
 def _cpusets(root: str) -> List[Set[int]]:
-    """Return what each cpuset cgroup of this process leaves."""
-    found = []
+    """Return the threads that each cpuset cgroup of this process leaves."""
+    cpusets = []
     for line in files.text(os.path.join(root, "proc/self/cgroup")).splitlines():
         # 0::/system.slice/slurmstepd.scope/job_7   (v2)   or   3:cpuset:/slurm/uid_1/job_7   (v1)
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
-            found.append(_cpuset(os.path.join(root, "sys/fs/cgroup"), path, "cpuset.cpus.effective"))
+            cpusets.append(_cpuset(os.path.join(root, "sys/fs/cgroup"), path, "cpuset.cpus.effective"))
         elif "cpuset" in controllers.split(","):
             mount = os.path.join(root, "sys/fs/cgroup/cpuset")
-            found.append(_cpuset(mount, path, "cpuset.effective_cpus", "cpuset.cpus"))
-    return [cpus for cpus in found if cpus]
+            cpusets.append(_cpuset(mount, path, "cpuset.effective_cpus", "cpuset.cpus"))
+    return [cpus for cpus in cpusets if cpus]
 
 
 def _cpuset(mount: str, path: str, *names: str) -> Set[int]:

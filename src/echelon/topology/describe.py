@@ -1,4 +1,4 @@
-"""A node as plain data, for `--json` and for whoever asks a node about itself."""
+"""Describe a node as plain data, for `--json` and for surveys."""
 
 from typing import Any, Dict, List, Mapping, Tuple
 
@@ -11,21 +11,21 @@ FORMAT = 1
 
 
 def dump(root: str, environ: Mapping[str, str]) -> str:
-    """Return the node that this tree shows as JSON text."""
+    """Return the node in this file tree as JSON text."""
     import json
 
     return json.dumps(as_dict(read(root, environ)), indent=1)
 
 
 def near_cores(node: Node) -> Dict[int, Tuple[int, ...]]:
-    """Return, by device, the hardware threads that its rank gets where each device that is allowed has one rank."""
+    """Return, by device, the hardware threads of its rank when each allowed device has one rank."""
     ours = [device for device in node.devices if device.is_allowed]
     assigned = binding.assign(node, ours)
     return {device.number: assigned[index] for index, device in enumerate(ours)}
 
 
 def as_dict(node: Node) -> Dict[str, Any]:
-    """Return the node as data that JSON can hold; -1, 0 and empty texts are what is not known."""
+    """Return the node as JSON types; -1, 0 and empty texts mean unknown."""
     near = near_cores(node)
     return {
         "format": FORMAT,

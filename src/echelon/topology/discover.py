@@ -1,4 +1,4 @@
-"""Read what this node is made of, from a file tree that may be a copy of another node's."""
+"""Read the topology of this node from a file tree, which may be a copy of another node's."""
 
 import os
 from typing import Mapping, Optional
@@ -8,15 +8,15 @@ from .node import Cpu, Node
 
 
 def read(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Node:
-    """Return the node; what cannot be read stays unknown, and nothing raises.
+    """Return the node; parts that cannot be read stay unknown, and nothing raises.
 
-    The environment only decides whose devices count where two vendors' are found: a processor's own graphics beside
+    The environment only decides whose devices count on a node with two vendors: a processor's own graphics beside
     a card. It filters nothing: `visible.visible` does.
     """
     is_this_node = os.path.realpath(root) == "/"
     domains = cpus.read_domains(root)
     allowed = cpus.read_allowed(root)
-    # In a container that hides sysfs the allowed threads are all that is known.
+    # A container that hides sysfs shows only the allowed threads.
     threads = cpus.read_cpus(root, domains.of_cpu) or tuple(Cpu(number, number, -1, -1, -1) for number in allowed)
     online = {cpu.number for cpu in threads}
     amds = amd.read(root)
@@ -35,7 +35,7 @@ def read(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Node:
 
 
 def _has_nvidia(root: str) -> bool:
-    """Tell whether NVML is worth its start: 10 ms and more."""
+    """Say whether it is worth starting NVML, which takes 10 ms and more."""
     return bool(files.names(os.path.join(root, "proc/driver/nvidia/gpus"))) or os.path.exists(
         os.path.join(root, "dev/nvidiactl")
     )

@@ -1,17 +1,17 @@
-"""Read small files of sysfs and procfs; what is missing or malformed reads as empty."""
+"""Read small files of sysfs and procfs; a missing or malformed file reads as empty."""
 
 import os
 from typing import List, Optional
 
 
 def text(path: str) -> str:
-    """Return a file's text, stripped; empty where it cannot be read."""
+    """Return a file's text, stripped; empty if it cannot be read."""
     return text_or_none(path) or ""
 
 
 def text_or_none(path: str) -> Optional[str]:
-    """Return a file's text, empty where reading is forbidden, None where there is no such file."""
-    # os.open and os.read: a node with 256 threads has hundreds of these files, and open() costs thrice as much.
+    """Return a file's text, empty if reading is forbidden, None if there is no such file."""
+    # os.open and os.read: a node with 256 threads has hundreds of these files, and open() takes three times as long.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def number(value: str, missing: int = -1) -> int:
 
 
 def names(folder: str) -> List[str]:
-    """Return what a folder holds, sorted; nothing where it cannot be read."""
+    """Return the sorted names in a folder; empty if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The cheapest way to serve demands from supplies: the transportation problem, by shortest augmenting paths."""
+"""Serve demands from supplies at the least cost: the transportation problem, by shortest augmenting paths."""
 
 from typing import List, Tuple
 
@@ -6,10 +6,10 @@ _FAR = 1 << 62
 
 
 def cheapest(demands: List[int], supplies: List[int], costs: List[List[int]], lot: int = 1) -> List[List[int]]:
-    """Return how much each demand takes of each supply; the total cost is the least possible.
+    """Return the amount that each demand takes of each supply; the total cost is minimal.
 
-    The demands together are not more than the supplies. Among equally cheap supplies the first goes first, those that
-    hold a whole `lot` before those that do not.
+    The demands together do not exceed the supplies. Among equally cheap supplies, those that hold a whole `lot` come
+    before the others, and otherwise the first comes first.
     """
     flows = [[0] * len(supplies) for _ in demands]
     free = list(supplies)
@@ -29,7 +29,7 @@ def cheapest(demands: List[int], supplies: List[int], costs: List[List[int]], lo
 
 
 def _given_back(path: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
-    """Return what later rows of a path give back to earlier ones: the next row's part of this row's supply."""
+    """Return the amounts that later rows of a path give back: the next row's part of this row's supply."""
     return [(path[index + 1][0], column) for index, (_, column) in enumerate(path[:-1])]
 
 
@@ -39,7 +39,7 @@ def _shortest(
     """Return the cheapest path from a demand to a free supply, as (demand, supply) steps (Bellman and Ford)."""
     rows = [_FAR] * len(flows)
     columns = [_FAR] * len(free)
-    row_from = [-1] * len(flows)  # the supply over which a demand was reached
+    row_from = [-1] * len(flows)  # the supply from which a demand was reached
     column_from = [-1] * len(free)
     rows[start] = 0
     changed = [start]

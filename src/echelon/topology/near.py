@@ -1,4 +1,4 @@
-"""What is near to what on a node."""
+"""Measure distances on a node."""
 
 from typing import Dict, Iterable, List, Optional, Tuple
 
@@ -9,16 +9,16 @@ LOCAL, REMOTE = 10, 20  # the kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE
 _FAST = ("slingshot", "infiniband")
 
 
-def between(node: Node, one: int, other: int) -> int:
-    """Return the distance of two NUMA domains; the kernel's defaults where it has no table, 0 where one is unknown."""
-    if one < 0 or other < 0:
+def between(node: Node, first: int, second: int) -> int:
+    """Return the distance of two NUMA domains; the kernel's defaults without a table, 0 if a domain is unknown."""
+    if first < 0 or second < 0:
         return 0
-    listed = node.numa_distances.get(one, {}).get(other, 0) or node.numa_distances.get(other, {}).get(one, 0)
-    return listed or (LOCAL if one == other else REMOTE)
+    listed = node.numa_distances.get(first, {}).get(second, 0) or node.numa_distances.get(second, {}).get(first, 0)
+    return listed or (LOCAL if first == second else REMOTE)
 
 
 def distance(node: Node, cpus: Iterable[int], device: Optional[Device]) -> int:
-    """Return how far the farthest of these hardware threads is from a device; 10 is local, 0 is not known."""
+    """Return the distance of the farthest of these hardware threads from a device; 10 is local, 0 unknown."""
     threads = tuple(cpus)
     if device is None or not threads:
         return 0
@@ -27,14 +27,14 @@ def distance(node: Node, cpus: Iterable[int], device: Optional[Device]) -> int:
             return 0
         return LOCAL if set(threads) <= set(device.local_cpus) else REMOTE
     domain_of: Dict[int, int] = {cpu.number: cpu.numa for cpu in node.cpus}
-    found = {between(node, domain, device.numa) for domain in {domain_of.get(thread, -1) for thread in threads}}
-    return 0 if 0 in found else max(found)
+    distances = {between(node, domain, device.numa) for domain in {domain_of.get(thread, -1) for thread in threads}}
+    return 0 if 0 in distances else max(distances)
 
 
 def nearest_nic(node: Node, device: Device) -> Optional[Nic]:
-    """Return the NIC that this device's traffic should take: behind the same PCI switch or root, then by NUMA.
+    """Return the NIC for this device's traffic: behind the same PCI switch or root, then by NUMA.
 
-    Interfaces that are up and of a fast network go first. Devices that are equally near to several share them out.
+    Interfaces that are up and of a fast network come first. Devices that are equally near to several NICs share them.
     """
     ranked = _ranked(node, device)
     nearest = [nic for nic, key in ranked if key == ranked[0][1]]
@@ -53,10 +53,10 @@ def _best(ranked: _Ranked) -> _Ranked:
 
 
 def _ranked(node: Node, device: Device) -> _Ranked:
-    """Return the NICs worth taking with how far they are, nearest first; none where nothing tells them apart."""
+    """Return the usable NICs with their distances, nearest first; empty if all are unknown."""
     up = [nic for nic in node.nics if nic.is_up] or list(node.nics)
     worth = [nic for nic in up if nic.kind in _FAST] or up
-    # The greatest distance of SLIT is 255: unknown ones come after it.
+    # The greatest distance of SLIT is 255; unknown distances come after it.
     keys = {
         nic: (-pci.num_shared(nic.pci_path, device.pci_path), between(node, nic.numa, device.numa) or 256)
         for nic in worth

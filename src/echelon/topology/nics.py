@@ -1,4 +1,4 @@
-"""The network interfaces that have a device of their own: Slingshot, InfiniBand, Ethernet."""
+"""Read the network interfaces that have their own device: Slingshot, InfiniBand, Ethernet."""
 
 import os
 from typing import Dict, List, Tuple
@@ -10,7 +10,7 @@ _NET, _VERBS, _CXI = "sys/class/net", "sys/class/infiniband", "sys/class/cxi"
 
 
 def read(root: str) -> Tuple[Nic, ...]:
-    """Return the interfaces, the fastest kind first."""
+    """Return the interfaces; the fastest kind comes first."""
     interfaces = _interfaces(root)
     slingshot = _slingshot(root, interfaces)
     infiniband = _infiniband(root, interfaces)
@@ -25,7 +25,7 @@ def read(root: str) -> Tuple[Nic, ...]:
 
 
 def _interfaces(root: str) -> Dict[str, str]:
-    """Return the PCI address (empty: none) of each interface that has a device; a bridge or a bond has none."""
+    """Return the PCI address of each interface that has a device (empty: unknown); a bridge or a bond has none."""
     folder = os.path.join(root, _NET)
     links = {name: os.path.join(folder, name, "device") for name in files.names(folder)}
     return {name: pci.address_of(link) for name, link in sorted(links.items(), key=_by_number) if os.path.exists(link)}
@@ -44,7 +44,7 @@ def _slingshot(root: str, interfaces: Dict[str, str]) -> List[Nic]:
     named = [name for name, address in interfaces.items() if name.startswith("hsn") or address in addresses]
     nics = [_net_nic(root, name, "slingshot", interfaces[name]) for name in named]
     covered = {nic.pci for nic in nics}
-    for name, address in sorted(cards.items(), key=_by_number):  # without an IP interface the card is still there
+    for name, address in sorted(cards.items(), key=_by_number):  # a card without an IP interface
         if address not in covered:
             place = pci.place(root, address)
             nics.append(Nic(name, "slingshot", address, place.numa, True, 0, place.path))
@@ -52,7 +52,7 @@ def _slingshot(root: str, interfaces: Dict[str, str]) -> List[Nic]:
 
 
 def _infiniband(root: str, interfaces: Dict[str, str]) -> List[Nic]:
-    """Return the verbs devices; one whose ports speak Ethernet (RoCE) is found as an Ethernet interface."""
+    """Return the verbs devices; those with Ethernet ports (RoCE) are found as Ethernet interfaces."""
     folder = os.path.join(root, _VERBS)
     nics = []
     for name, _ in sorted(((name, "") for name in files.names(folder)), key=_by_number):
@@ -80,6 +80,6 @@ def _rate(text: str) -> int:
 def _net_nic(root: str, name: str, kind: str, address: str) -> Nic:
     folder = os.path.join(root, _NET, name)
     place = pci.place(root, address)
-    megabits = files.number(files.text(os.path.join(folder, "speed")), 0)  # -1 where there is no link
+    megabits = files.number(files.text(os.path.join(folder, "speed")), 0)  # -1 without a link
     is_up = files.text(os.path.join(folder, "operstate")) in ("up", "unknown")
     return Nic(name, kind, address, place.numa, is_up, max(0, megabits) * 10**6, place.path, name)

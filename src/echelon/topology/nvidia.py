@@ -1,4 +1,4 @@
-"""NVIDIA's devices from the driver's own files; memory, NVLinks and MIG from NVML where there is one."""
+"""Read NVIDIA's devices from the driver's own files; memory, NVLinks and MIG come from NVML, if it is there."""
 
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -13,12 +13,12 @@ Link = Tuple[int, int, str, int]
 
 
 class _Card(NamedTuple):
-    """A card; what CUDA counts are its MIG devices where it has some."""
+    """A card; CUDA counts its MIG devices instead, if it has any."""
 
     address: str
     model: str
     uuid: str
-    minor: int  # of its device file; -1: not known
+    minor: int  # the minor number of its device file; -1: not known
     nvml: Optional[nvml.Card]
 
 
@@ -27,7 +27,7 @@ def read(root: str, library: Optional[Any] = None) -> Tuple[Tuple[Device, ...], 
     shown = nvml.read(library) if library is not None else {}
     cards = [_card(root, address, shown.get(address)) for address in _addresses(root, shown)]
     device_files = files.numbers(os.path.join(root, "dev"), "nvidia")
-    if not cards:  # in a container without the driver's files in /proc
+    if not cards:  # in a container that lacks the driver's files in /proc
         cards = [_Card("", "", "", minor, None) for minor in device_files]
     devices: List[Device] = []
     first: Dict[str, int] = {}
@@ -72,7 +72,7 @@ def _devices(root: str, card: _Card, first: int, has_files: bool) -> List[Device
         local_cpus=place.local_cpus,
         memory_bytes=card.nvml.memory_bytes if card.nvml else 0,
         chip=first,
-        # Before the first use after boot there may be no device files at all.
+        # Before the first use after boot, device files may be missing.
         is_allowed=not has_files or card.minor < 0 or _may_open(root, f"nvidia{card.minor}"),
         pci_path=place.path,
     )
@@ -90,16 +90,16 @@ def _devices(root: str, card: _Card, first: int, has_files: bool) -> List[Device
 
 
 def _may_open(root: str, name: str) -> bool:
-    """Tell whether this process may open a device file, without opening it.
+    """Say whether this process may open a device file, without opening it.
 
     access(2) asks the device cgroup as open(2) does (both go through the kernel's inode_permission), but does not
-    start the card, which takes a second each where no persistence daemon runs.
+    initialise the card, which takes a second for each card without a persistence daemon.
     """
     return os.access(os.path.join(root, "dev", name), os.R_OK | os.W_OK)
 
 
 def _may_use(root: str, minor: int, instance: nvml.Instance) -> bool:
-    """Tell whether this process may open the capability files of a MIG device."""
+    """Say whether this process may open the capability files of a MIG device."""
     card = os.path.join(root, _CAPABILITIES, f"gpu{minor}/mig/gi{instance.gpu_instance}")
     for path in (card, os.path.join(card, f"ci{instance.compute_instance}")):
         for line in files.text(os.path.join(path, "access")).splitlines():
@@ -111,14 +111,14 @@ def _may_use(root: str, minor: int, instance: nvml.Instance) -> bool:
 
 
 def _links(cards: List[_Card], first: Dict[str, int]) -> Tuple[Link, ...]:
-    """Return the NVLinks between whole cards; behind a switch each card reaches each other with all of its links."""
+    """Return the NVLinks between whole cards; behind a switch, each card reaches every other with all of its links."""
     links: List[Link] = []
     whole = [card for card in cards if card.nvml and not card.nvml.instances]
-    for index, one in enumerate(whole):
-        for other in whole[index + 1 :]:
-            ours, theirs = (card.nvml.num_links_to if card.nvml else {} for card in (one, other))
-            direct = max(ours.get(other.address, 0), theirs.get(one.address, 0))
+    for index, this_card in enumerate(whole):
+        for other_card in whole[index + 1 :]:
+            ours, theirs = (card.nvml.num_links_to if card.nvml else {} for card in (this_card, other_card))
+            direct = max(ours.get(other_card.address, 0), theirs.get(this_card.address, 0))
             count = direct or min(ours.get("switch", 0), theirs.get("switch", 0))
             if count:
-                links.append((first[one.address], first[other.address], "nvlink", count))
+                links.append((first[this_card.address], first[other_card.address], "nvlink", count))
     return tuple(links)

@@ -1,10 +1,10 @@
-"""What only NVML knows of NVIDIA's devices, through the package nvidia-ml-py where it is installed."""
+"""Read facts that only NVML knows, through the package nvidia-ml-py if it is installed."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import pci
 
-_MOST_LINKS = 36  # the greatest NVML_NVLINK_MAX_LINKS so far
+_MOST_LINKS = 36  # the highest NVML_NVLINK_MAX_LINKS so far
 
 
 class Instance(NamedTuple):
@@ -18,7 +18,7 @@ class Instance(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A card as NVML sees it."""
+    """A card as NVML shows it."""
 
     model: str
     uuid: str
@@ -28,7 +28,7 @@ class Card(NamedTuple):
 
 
 def module() -> Optional[Any]:
-    """Return the package, or None where it is missing."""
+    """Return the package, or None if it is missing."""
     from importlib import import_module
 
     try:
@@ -38,17 +38,17 @@ def module() -> Optional[Any]:
 
 
 def read(library: Any) -> Dict[str, Card]:
-    """Return the cards that NVML shows by their PCI address; none where its library or driver does not answer."""
+    """Return the cards of NVML by PCI address; empty if its library or driver does not answer."""
     try:
         library.nvmlInit()
     except library.NVMLError:
         return {}
     try:
         handles = [_ask(library, "nvmlDeviceGetHandleByIndex", index) for index in range(_count(library))]
-        found = {_address(library, handle): _card(library, handle) for handle in handles if handle is not None}
-        return {address: card for address, card in found.items() if address}
+        cards = {_address(library, handle): _card(library, handle) for handle in handles if handle is not None}
+        return {address: card for address, card in cards.items() if address}
     finally:
-        _ask(library, "nvmlShutdown")  # the device files must not stay open: ranks are forked
+        _ask(library, "nvmlShutdown")  # device files must not stay open: ranks are forked
 
 
 def _count(library: Any) -> int:
@@ -56,7 +56,7 @@ def _count(library: Any) -> int:
 
 
 def _ask(library: Any, name: str, *arguments: Any) -> Any:
-    """Return an answer of NVML, or None where the card, the driver or the package does not know the question."""
+    """Return an answer of NVML, or None if the card, the driver or the package does not support the question."""
     try:
         return getattr(library, name)(*arguments)
     except (library.NVMLError, AttributeError):
@@ -93,8 +93,8 @@ def _instances(library: Any, handle: Any) -> List[Instance]:
     if not mode or mode[0] != 1:
         return []
     most = _ask(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    found = [_ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
-    return [_instance(library, instance) for instance in found if instance is not None]
+    instances = [_ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
+    return [_instance(library, instance) for instance in instances if instance is not None]
 
 
 def _instance(library: Any, handle: Any) -> Instance:
@@ -113,12 +113,12 @@ def _number(value: Any) -> int:
 
 
 def _links(library: Any, handle: Any) -> Dict[str, int]:
-    """Count the card's active NVLinks by what is at their other end."""
+    """Count the card's active NVLinks by their other end."""
     counts: Dict[str, int] = {}
     for link in range(_MOST_LINKS):
         state = _ask(library, "nvmlDeviceGetNvLinkState", handle, link)
         if state is None:
-            break  # no such link: there are no further ones
+            break  # no such link, so no further ones
         if state != 1:
             continue
         remote = _ask(library, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)

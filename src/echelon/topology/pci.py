@@ -1,4 +1,4 @@
-"""Where a PCI device sits."""
+"""Find the location of a PCI device."""
 
 import os
 from typing import NamedTuple, Tuple
@@ -10,7 +10,7 @@ _DEVICES = "sys/bus/pci/devices"
 
 
 class Place(NamedTuple):
-    """Where a PCI device sits, as far as the kernel says."""
+    """The location of a PCI device, as far as the kernel shows it."""
 
     numa: int  # -1: not known
     local_cpus: Tuple[int, ...]
@@ -21,7 +21,7 @@ UNKNOWN = Place(-1, (), "")
 
 
 def place(root: str, address: str) -> Place:
-    """Return where the device of this address sits."""
+    """Return the location of the device with this address."""
     if not address:
         return UNKNOWN
     folder = os.path.join(root, _DEVICES, address)
@@ -39,13 +39,13 @@ def _path(folder: str) -> str:
     except (OSError, ValueError):
         return ""
     steps = target.split("/")
-    # On other processors the root complex is itself below one: devices/platform/40000000.pcie/pci0000:00/…
+    # On some processors the root complex itself is below a platform device: devices/platform/40000000.pcie/pci0000:00/…
     start = next((index for index, step in enumerate(steps) if step.startswith("pci") and ":" in step), len(steps))
     return "/".join(steps[start:])
 
 
 def address_of(link: str) -> str:
-    """Return the PCI address that a `device` link of sysfs leads to; a virtio device's is that of its PCI parent."""
+    """Return the PCI address behind a `device` link of sysfs; a virtio device has that of its PCI parent."""
     for name in reversed(os.path.realpath(link).split("/")):
         if is_address(name):
             return name
@@ -53,7 +53,7 @@ def address_of(link: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Tell whether a name is a PCI address: 0000:c1:00.0."""
+    """Say whether a name is a PCI address: 0000:c1:00.0."""
     return name.count(":") == 2 and name[-2:-1] == "." and name.replace(":", "").replace(".", "").isalnum()
 
 
@@ -66,9 +66,9 @@ def normal(address: str) -> str:
         return ""
 
 
-def num_shared(one: str, other: str) -> int:
-    """Return how many steps two ways from the root have in common; 0: not even the root complex."""
-    left, right = one.split("/"), other.split("/")
+def num_shared(path: str, other: str) -> int:
+    """Return the number of steps that two paths from the root share; 0: not even the root complex."""
+    left, right = path.split("/"), other.split("/")
     steps = 0
     while steps < min(len(left), len(right)) and left[steps] and left[steps] == right[steps]:
         steps += 1

@@ -25,7 +25,7 @@ def prepare(scale: str) -> None:
     if how in DTENSOR:
         from .parallel import elementwise  # noqa: F401
     if how in MODEL_PARALLEL:
-        from .split import gradients, hooks  # noqa: F401
+        from .parallelism import context, pipeline, tensor  # noqa: F401
 
 
 def begin(scale: str, *, was_forked: bool) -> None:
@@ -50,7 +50,10 @@ def begin(scale: str, *, was_forked: bool) -> None:
     if options.how == OBSERVE:
         observe.begin(os.environ)
     else:
-        start.start_hooked(options, was_forked=was_forked)
+        try:
+            start.start_hooked(options, was_forked=was_forked)
+        except UsageError as error:
+            _end("%s\n  hint: %s" % (error.message, error.hint), error.exit_code)
 
 
 def _read(text: str) -> ScaleOptions:

@@ -7,15 +7,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from ..scale_options import DTENSOR
-from . import batch_norm, draws, shards, single_rank, tracing, wholes
+from . import batch_norm, draws, single_rank, tracing, wholes
 from . import world as worlds
-from .exact.weights import clip_by_whole_norm
 from .local_sgd import hooks as local_hooks
-from .local_sgd.gradients import OwnGradients
 from .refusal import Refusal
 from .run import Run
-from .view import derivatives, losses, rules
+from .view import derivatives, rules
 from .view.tensors import View
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
@@ -26,18 +23,16 @@ def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     rules.install()
     _hook_backward(run)
-    run.gradients.witnesses.install()
+    run.parallelism.witnesses.install()
     run.late_hooks.install()
     _hook_calls(run)
     if run.draws.is_on:
         draws.install(run.draws)
     derivatives.install(run)
-    if isinstance(run.gradients, OwnGradients):
-        local_hooks.install(run, run.gradients)
-    else:
-        losses.install(run)
     _hook_steps(run)
     _hook_readers_of_gradients(run)
+    if not run.is_hooked:
+        run.parallelism.install(run)
     if run.is_hooked:
         _hook_loaders(run)
         _hook_optimizers(run)
@@ -46,30 +41,11 @@ def install(run: Run) -> None:
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
-        if run.options.how != "data" and not run.world.is_alone:
-            shards.install()
-        if run.options.how in DTENSOR and not run.world.is_alone:
-            _hook_steps_on_parts()
-        if run.is_split:
-            _hook_for_split(run)
+        run.parallelism.install(run)
         if run.options.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
         if run.batches_per_step > 1:
             _hook_lengths(run)
-
-
-def _hook_steps_on_parts() -> None:
-    from .parallel import elementwise
-
-    elementwise.install()
-
-
-def _hook_for_split(run: Run) -> None:
-    from .split import hooks as split_hooks
-    from .split.gradients import SplitGradients
-
-    assert isinstance(run.gradients, SplitGradients)  # noqa: S101
-    split_hooks.install(run, run.gradients)
 
 
 def _hook_backward(run: Run) -> None:
@@ -89,7 +65,7 @@ def _hook_backward(run: Run) -> None:
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
             return
         if args or kwargs.keys() - {"retain_graph"}:
-            run.gradients.witnesses.note()
+            run.parallelism.witnesses.note()
         enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -97,10 +73,10 @@ def _hook_backward(run: Run) -> None:
             engine(tensors, grad_tensors, *args, **kwargs)
             return
         if run.world.is_alone:
-            with run.late_hooks.around_backward(run.gradients):
+            with run.late_hooks.around_backward(run.parallelism):
                 engine(tensors, grad_tensors, *args, **kwargs)
             return
-        run.gradients.witnesses.note()
+        run.parallelism.witnesses.note()
         enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
@@ -161,7 +137,7 @@ def _hook_steps(run: Run) -> None:
 def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **kwargs: Any) -> Any:
-            run.gradients.reduce()
+            run.parallelism.reduce()
             return wholes.whole(original(*args, **kwargs))
 
         return reads
@@ -171,13 +147,13 @@ def _hook_readers_of_gradients(run: Run) -> None:
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            return read([run.gradients.present(one) for one in given], *args, **kwargs)
+            return read([run.parallelism.present(one) for one in given], *args, **kwargs)
 
         return clip
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        is_norm = run.world.is_exact and name == "clip_grad_norm_"
-        function = clips(clip_by_whole_norm if is_norm else getattr(nn.utils, name))
+        is_norm = name == "clip_grad_norm_"
+        function = clips(run.parallelism.clip_grad_norm() if is_norm else getattr(nn.utils, name))
         setattr(nn.utils, name, function)
         setattr(nn.utils.clip_grad, name, function)
     torch.amp.GradScaler.unscale_ = wrapped(torch.amp.GradScaler.unscale_)  # type: ignore[method-assign]
@@ -192,7 +168,7 @@ def _hook_optimizers(run: Run) -> None:
 
     def zeroes(clear: Callable[..., None]) -> Callable[..., None]:
         def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-            run.gradients.note_zero()
+            run.parallelism.note_zero()
             clear(self, *args, **kwargs)
 
         return zero_grad
@@ -203,7 +179,7 @@ def _hook_optimizers(run: Run) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _scale_learning_rate(self, run)
-        run.gradients.add(self)
+        run.parallelism.add(self)
 
     torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
 
@@ -240,7 +216,7 @@ def _hook_modes(run: Run) -> None:
         if run.calls.is_idle or single_rank.is_alone():
             return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
-            run.gradients.settle(self)
+            run.parallelism.settle(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):
             _share_buffers(self, run)
         return result
@@ -249,7 +225,7 @@ def _hook_modes(run: Run) -> None:
 
 
 def _is_trained(module: nn.Module, run: Run) -> bool:
-    trained = {id(parameter) for parameter in run.gradients.parameters()}
+    trained = {id(parameter) for parameter in run.parallelism.parameters()}
     return any(id(parameter) in trained for parameter in module.parameters())
 
 

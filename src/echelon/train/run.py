@@ -1,7 +1,7 @@
 """One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Type, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -14,44 +14,42 @@ from . import child_training
 from . import device as devices
 from . import world as worlds
 from .batches import leave_workers
-from .buckets import DEFAULT_MEGABYTES, Buckets
+from .buckets import DEFAULT_MEGABYTES
 from .caught_errors import Raised
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
 from .check.pace import Pace
 from .check.step_observer import StepObserver
-from .compression import ONE_BUCKET_MEGABYTES, is_of_matrices
 from .exact.keys import Keys
 from .files.sharing import Files
-from .gradients import Gradients
-from .headline import headline
 from .late_hooks import LateHooks
-from .local_sgd.gradients import OwnGradients
-from .local_sgd.meetings import Rule
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
+from .parallelism import choice
+from .parallelism.base import Parallelism, Setup
 from .proof import record
 from .refusal import Refusal
 from .rng import Draws
 from .streams import Streams
 from .training import Training
-from .unshared_batch import refusal
 from .view import aliases
-from .view.calls import Calls
-from .view.model_calls import ModelCalls
-from .view.pieces import Pieces
 from .view.signs import Signs
-from .view.tensors import Partial, View, plain
+from .view.tensors import View, plain
 
 if TYPE_CHECKING:
     from .parallel.state_files import State
     from .parallel.strategy import Strategy
     from .parallel.training import Parallel
+    from .parallelism.trained import Trained
 
 Floats = Union[torch.Tensor, float]
 
 
 class Run(Training):
-    """What `echelon.start()` returns; it works alone on one process too."""
+    """One training on several ranks; `echelon.start()` returns it. It works alone on one process too.
+
+    `world.size` is the number of ranks (of virtual shards with `exact`), `world.rank` this rank's number, `device` its
+    device. Only rank 0 has `is_main`.
+    """
 
     def __init__(self, world: worlds.World, *, is_hooked: bool, options: ScaleOptions = DEFAULT) -> None:
         super().__init__()
@@ -65,54 +63,37 @@ class Run(Training):
         self.streams = Streams(rank, seed, are_keyed=world.is_exact)
         self.twins = new_twins()
         self.is_main = world.processes.rank == 0
-        self.is_split = options.splits_model and not world.is_alone
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
-        self.gradients = self._new_gradients()
+        self.parallelism = self.new_parallelism()
+        self.is_split = not self.parallelism.shares_batches
         self.is_reordered = bool(os.environ.get(records.REORDERED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
-        self.first_step.is_due = options.checks_first_step and not options.steps_alone
-        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
+        self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
+        self.first_step.keeps_dropout = self.parallelism.keeps_dropout
         self.first_step.syncs_batch_norm = options.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
         pace = Pace(world, self.say)
         is_compared = self.first_step.is_due and self.record is None
         self.later = LaterSteps(self, pace) if is_compared else StepObserver(pace)
-        draws_as_one = world.size > 1 and not (world.is_exact or options.steps_alone or self.is_split)
-        self.draws = Draws(world, self.streams, self.say, is_on=draws_as_one, takes_all=options.draws_all)
-        self.calls = self._new_calls()
+        cuts_draws = world.size > 1 and self.parallelism.cuts_draws
+        self.draws = Draws(world, self.streams, self.say, is_on=cuts_draws, takes_all=options.draws_all)
+        self.calls = self.parallelism.kind_of_calls(self)
         self.raised, self.late_hooks = Raised(world), LateHooks()
-        self.keys = Keys(self.gradients)
+        self.keys = Keys(self.parallelism)
         self.signs = Signs()
         self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
         self.has_begun = False
         self._last_fraction = world.hosted / world.size
 
-    def _new_gradients(self) -> Gradients:
-        options = self.options
-        if self.is_split:
-            from .split.gradients import SplitGradients
+    def new_parallelism(self) -> Parallelism:
+        """Make the parallelism that the options ask for."""
+        return choice.choose(self._setup())
 
-            return SplitGradients(self.world.processes, options.how, self.say, self.streams)
-        if options.steps_alone and self.world.size > 1:
-            rule = Rule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
-            return OwnGradients(self.world, rule)
-        megabytes = options.bucket_megabytes or (0.0 if self.is_hooked and self.record is None else DEFAULT_MEGABYTES)
-        if is_of_matrices(options.compress):
-            megabytes = ONE_BUCKET_MEGABYTES
-        return Gradients(
-            self.world,
-            are_sharded=options.how == "fsdp" and self.world.size > 1,
-            buckets=Buckets(self.world, megabytes=megabytes, say=self.say),
-            compression=options.compress,
-        )
-
-    def _new_calls(self) -> ModelCalls:
-        if not self.is_split:
-            return Calls(self)
-        from .split.calls import SplitCalls
-
-        return SplitCalls(self)
+    def _setup(self) -> Setup:
+        is_timed = self.is_hooked and self.record is None
+        megabytes = self.options.bucket_megabytes or (0.0 if is_timed else DEFAULT_MEGABYTES)
+        return Setup(self.world, self.options, self.say, self.streams, megabytes)
 
     # What a person calls
 
@@ -122,15 +103,28 @@ class Run(Training):
         return self.world.device
 
     def loader(self, loader: "DataLoader[Any]") -> Any:
-        """Return an iterable with this rank's share of each batch, in the order of one device."""
+        """Return an iterable over the loader's batches, in the order of one device.
+
+        A batch shows the shape of the global batch, [batch, …]; this rank holds its rows. The batch must have at least
+        as many samples as there are ranks; else the script ends with the reason and the repair.
+        """
         return ShardedLoader(loader, self)
 
     def model(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
-        """Put a model on this rank's device and have its gradients be those of the global batch."""
+        """Put a model on this rank's device, and return it; optimizers then step along gradients of the global batch.
+
+        The weights are those of rank 0. A model with parameters on several devices is refused.
+        """
         for optimizer in optimizers:
-            self.gradients.add(optimizer)
+            self.parallelism.add(optimizer)
         return model.to(self.device)
 
+    @overload
+    def parallelize(
+        self, model: nn.Module, strategy: Type[Parallelism], *, loss: Optional[Callable[..., torch.Tensor]] = None
+    ) -> "Trained": ...
+
+    @overload
     def parallelize(
         self,
         model: nn.Module,
@@ -143,25 +137,61 @@ class Run(Training):
         sample: Any = None,
         state: Optional["State"] = None,
         initialize: Optional[Callable[[nn.Module], Any]] = None,
-    ) -> "Parallel":
+    ) -> "Parallel": ...
+
+    def parallelize(
+        self,
+        model: nn.Module,
+        strategy: "Union[Strategy, Type[Parallelism]]",
+        *,
+        loss: Optional[Callable[..., torch.Tensor]] = None,
+        count: Optional[Callable[[Any], int]] = None,
+        blocks: Sequence[str] = (),
+        plan: Optional[Mapping[str, Any]] = None,
+        sample: Any = None,
+        state: Optional["State"] = None,
+        initialize: Optional[Callable[[nn.Module], Any]] = None,
+    ) -> "Union[Parallel, Trained]":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
 
         `loss` gives the mean over a batch's targets from outputs and targets (without it, the output is the loss),
         `count` over how many elements; `blocks` are names of modules that repeat, `plan` how the tensor axis cuts them,
         `sample` inputs of a batch for a pipeline, `state` the first weights or their file, and `initialize` gives a
-        module of the meta device its first weights. StrategyError says what does not fit model, ranks or PyTorch.
+        module of the meta device its first weights. In place of a strategy a class of echelon.Parallelism may be given,
+        as --scale has it; it needs only the loss. StrategyError says what does not fit model, ranks or PyTorch.
 
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
         """
         from .parallel.apply import ModelHints, parallelize
+        from .parallelism.trained import Trained
 
-        self.first_step.cancel("all ranks must call run.parallelize() together")
-        self.later = StepObserver(self.later.pace)
+        if isinstance(strategy, type):
+            self.use(strategy)
+            return Trained(self, model, loss)
+        self._compare_nothing("all ranks must call run.parallelize() together")
         hints = ModelHints(blocks, plan or {}, sample, state, initialize)
         return parallelize(self, model, strategy, hints, loss=loss, count=count)
 
+    def use(self, kind: Type[Parallelism]) -> None:
+        """Share the training in another way from now on, before anything is trained."""
+        before, self.parallelism = self.parallelism, kind(self._setup())
+        self.parallelism.witnesses = before.witnesses  # which hooks know
+        self.is_split = not self.parallelism.shares_batches
+        if not kind.is_as_one_device:
+            self._compare_nothing("the parallelism of the script is not that of one device")
+        self.keys = Keys(self.parallelism)
+        self.calls = self.calls.succeeded_by(kind.kind_of_calls(self))
+        self.parallelism.install(self)
+
+    def _compare_nothing(self, why: str) -> None:
+        self.first_step.cancel(why)
+        self.later = StepObserver(self.later.pace)
+
     def mean(self, value: Floats) -> torch.Tensor:
-        """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
+        """Return the mean of a number over all ranks, weighted by the samples of each in the present batch.
+
+        `value` is a number or a tensor of any shape, equal on all ranks; the mean has this shape, and no gradient.
+        """
         self.join()
         if isinstance(value, View):
             tensor: torch.Tensor = plain(value)
@@ -185,7 +215,7 @@ class Run(Training):
         if not self.is_at_home:  # a worker may use loaders of its own
             return iterate(loader)
         if not torch.is_grad_enabled():
-            self.gradients.settle()
+            self.parallelism.settle()
         if self.begins_training():
             self.begin_training()
         elif self.options.shards_evaluation:
@@ -205,7 +235,7 @@ class Run(Training):
             self.first_step.keep_dropout_off()
         elif not self.world.is_alone or self.first_step.is_oracle:
             self._begin_first_step()
-        self.gradients.shard()
+        self.parallelism.apply()
 
     def _begin_first_step(self) -> None:
         """Compare the first steps; dropout stays on in them where ranks draw what one device draws."""
@@ -219,7 +249,7 @@ class Run(Training):
         if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
             self.streams.follow(self.world.processes)  # a script may seed with the time
         if not self.world.is_alone:
-            self.say(self.gradients.headline or headline(self.world, self.options))
+            self.say(self.parallelism.headline())
 
     def watch_devices(self) -> None:
         """Let the oracle go first, wherever this process is about to use a device."""
@@ -239,9 +269,9 @@ class Run(Training):
         leave_workers()
         self.twins = new_twins()
         self.world = worlds.World(0, 1, self.world.device)
-        if not self.gradients.draws_as_one:
+        if not self.parallelism.draws_as_one:
             self.streams.become_alone()
-        self.gradients.become_alone()
+        self.parallelism.become_alone()
         self.files.close_fork()
         self.first_step.on_end_of_oracle(self.files.remove_own)
         self.draws.become_alone()
@@ -253,7 +283,7 @@ class Run(Training):
         self.is_aside = True
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
-        self.gradients.become_alone()
+        self.parallelism.become_alone()
         self.draws.become_alone()
         self.files.is_closed = False
         self.first_step.cancel("")
@@ -263,17 +293,17 @@ class Run(Training):
         if not self.is_at_home and not self.world.is_alone:
             child_training.meet(self._pid)
             return
-        self.gradients.before_step(optimizer)
+        self.parallelism.before_step(optimizer)
         self.draws.compare()
         if self.record is not None:
-            with self.gradients.shown():
-                self.record.before_step(optimizer, self.gradients.parameters())
+            with self.parallelism.shown():
+                self.record.before_step(optimizer, self.parallelism.parameters())
         elif self.first_step.is_open:
-            with self.gradients.shown():
+            with self.parallelism.shown():
                 self.first_step.guesses = self.draws.guesses
                 self.first_step.num_samples = self.calls.num_samples
                 try:
-                    self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
+                    self.first_step.before_step(self.parallelism, optimizer, was_drawn=self.streams.was_drawn)
                 except Refusal as error:
                     if self.calls.doubt is None:
                         raise
@@ -284,13 +314,13 @@ class Run(Training):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice that an optimizer has stepped."""
-        self.gradients.after_step(optimizer)
+        self.parallelism.after_step(optimizer)
         self.later.after_step(optimizer)
 
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
         self.join()
-        self.gradients.prepare()
+        self.parallelism.prepare()
 
     def join(self) -> None:
         """Meet the other ranks, with the device in use; where there is one the oracle has been there before."""
@@ -309,7 +339,7 @@ class Run(Training):
             run_backward(loss)
             return
         self.raised.refuse_if_caught()
-        with self.later.pace.part("model"), self.late_hooks.around_backward(self.gradients):
+        with self.later.pace.part("model"), self.late_hooks.around_backward(self.parallelism):
             self._backward(loss, run_backward)
         if self.record is not None and loss.numel() == 1:
             self.record.loss = float(plain(loss).detach())
@@ -318,40 +348,5 @@ class Run(Training):
         aliases.settle()
         if self.world.is_alone:
             run_backward(loss)
-        elif self.is_split:
-            self.gradients.backward(loss, run_backward)
-        elif self.calls.num_shared or self.calls.num_counted or isinstance(loss, View):
-            self.gradients.prepare()
-            if self.world.is_exact:
-                self._backward_of_shards(loss, run_backward)
-            elif isinstance(loss, Partial):
-                self._backward_of_total(loss, run_backward)
-            else:
-                self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
-            raise refusal(loss, self.calls.unshared, self.world.size, self.gradients.has_optimizers)
-
-    def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""
-        doubt = loss.doubt
-        if doubt is not None and not self.gradients.may_be_multiplied(loss.unsettled):
-            doubt = None
-        part = (loss.local if doubt is None else loss.unsettled) * self.world.size
-        if not self.options.steps_alone:
-            loss.start()
-        self.gradients.backward(part, run_backward)
-        if doubt is not None:
-            loss.start()()  # it was under way as long as the gradients
-            self.gradients.multiply(part, doubt.factor)
-
-    def _backward_of_shards(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Compute the gradients of each virtual shard by itself; the value of the loss travels with them."""
-        if not isinstance(loss, View):
-            self.gradients.backward_of_shards(loss, run_backward)
-            return
-        if not isinstance(loss, Pieces) or not loss.is_total:
-            raise Refusal(
-                "with --exact the script calls backward() on a tensor with an entry for each sample",
-                "call backward() on a single number: loss.mean().backward()",
-            )
-        loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
+            self.parallelism.backward(loss, run_backward, self.calls)

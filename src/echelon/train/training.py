@@ -14,8 +14,8 @@ from .check.first_step import FirstStep
 from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
-from .gradients import Gradients
 from .late_hooks import LateHooks
+from .parallelism.base import Parallelism
 from .proof.record import Record
 from .rng import Draws
 from .streams import Streams
@@ -38,7 +38,7 @@ class Training:
     options: ScaleOptions
     files: Files
     record: Optional[Record]
-    gradients: Gradients
+    parallelism: Parallelism
     streams: Streams
     draws: Draws
     calls: ModelCalls
@@ -78,7 +78,7 @@ class Training:
 
     def begins_training(self) -> bool:
         """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
-        return torch.is_grad_enabled() and self.gradients.has_optimizers
+        return torch.is_grad_enabled() and self.parallelism.has_optimizers
 
     @property
     def is_at_home(self) -> bool:

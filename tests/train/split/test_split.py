@@ -17,10 +17,11 @@ from echelon.cli.run import read_job
 from echelon.errors import UsageError
 from echelon.scale_options import MODEL_PARALLEL
 from echelon.train import optimizer_kinds, shards
+from echelon.train.check import signature
 from echelon.train.parallel import versions
+from echelon.train.parallelism.choice import KINDS
 from echelon.train.refusal import Refusal
-from echelon.train.split import same_inputs
-from echelon.train.split.gradients import KINDS
+from echelon.train.view.tensors import tensors_of
 
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 300
@@ -186,8 +187,9 @@ def test_batches_that_differ_are_seen_beside_anything(beside: float) -> None:
     noise = one.float() * (1 + 1e-7)
 
     def differ(first: torch.Tensor, second: torch.Tensor) -> bool:
-        (a, size), (b, _) = (same_inputs._signature(([Batch(each, mask)], {})) for each in (first, second))
-        return not bool(abs(a - b) <= same_inputs.TOLERANCE * size)
+        signed = (signature.of_tensors(tensors_of(([Batch(each, mask)], {}))) for each in (first, second))
+        every = torch.stack([signature.numbers(each, torch.device("cpu")) for each in signed])
+        return not signature.are_equal(every.max(0).values.tolist())
 
     assert differ(one, other)
     assert differ(one, one.flip(1))
@@ -217,7 +219,7 @@ REFUSED = {
         "adafactor": "Adafactor computes with means over rows and columns of whole weights",
         "scaler": "the script scales its loss for fp16 (GradScaler)",
         "saved whole": "torch.save() got a whole GPT, but every rank has only a part of it",
-        "other batches": "the ranks call the model with different batches",
+        "other batches": "rank 1 calls the model with another batch than rank 0",
         "other targets": "the ranks computed different losses for the same batch",
     },
     "context": {
@@ -277,7 +279,7 @@ def test_place_of_a_refusal_is_the_scripts_own_line(tmp_path: Path) -> None:
 
 def test_command_line_knows_every_way() -> None:
     """It names the ways by itself, as it imports nothing that needs PyTorch."""
-    assert tuple(KINDS) == MODEL_PARALLEL
+    assert tuple(KINDS) == ("data", "fsdp", *MODEL_PARALLEL)
 
 
 @pytest.mark.parametrize("scale", REFUSED)

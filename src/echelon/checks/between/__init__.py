@@ -1,4 +1,4 @@
-"""The checks of all nodes together: a file each, and a line each in this tuple."""
+"""The checks that compare all nodes: one file and one entry of this tuple for each."""
 
 from echelon.checks.between import alike, clocks, reach, settings, versions
 from echelon.checks.finding import Comparison

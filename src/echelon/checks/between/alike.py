@@ -12,18 +12,18 @@ from echelon.units import GIB, size
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report nodes that differ from most in what they are made of."""
+    """Report nodes whose hardware differs from that of most nodes."""
     del wanted
     for severity, part, read, describe in _ROWS:
-        found = majority(surveys, part, read)
-        if found is None:
+        majority_value = majority(surveys, part, read)
+        if majority_value is None:
             continue
-        for survey, value in found.others:
+        for survey, value in majority_value.others:
             yield Finding(
                 node=survey.node,
                 severity=severity,
-                message=describe(value, found.value),
-                evidence=f"{found.count} nodes: {describe(found.value, found.value)}",
+                message=describe(value, majority_value.value),
+                evidence=f"{majority_value.count} nodes: {describe(majority_value.value, majority_value.value)}",
                 remedy=leave_out(survey.node),
             )
 
@@ -42,7 +42,7 @@ def _device_memory(survey: Survey) -> int:
 
 
 def _memory(survey: Survey) -> int:
-    """Return whole parts of 8 GiB: firmware keeps another little on each node."""
+    """Return memory in units of 8 GiB: firmware reserves a little more or less on each node."""
     return round(survey.cores.memory_bytes / (8 * GIB))
 
 

@@ -8,13 +8,13 @@ from statistics import median
 from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.node.survey.nouns import Survey
 
-NOTICED_SECONDS = 1.0  # logs of several nodes are read side by side
-WRONG_SECONDS = 30.0  # tickets and certificates are refused, and files seem to be from the future
-FIRST_TIME = 1_704_067_200.0  # 2024-01-01: a clock before this one was never set
+NOTICED_SECONDS = 1.0  # people read the logs of several nodes side by side
+WRONG_SECONDS = 30.0  # beyond this, tickets and certificates are refused, and files seem to come from the future
+FIRST_TIME = 1_704_067_200.0  # 2024-01-01: an earlier clock was never set
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report clocks that are away from the median of all."""
+    """Report clocks that differ from the median of all clocks."""
     answered = [survey for survey in surveys if survey.answered]
     if not answered:
         return

@@ -1,4 +1,4 @@
-"""Which value most nodes have, and which nodes have another."""
+"""Find the value that most nodes have, and the nodes with another value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = TypeVar("Value", bound=Hashable)
 
 @dataclass(frozen=True)
 class Majority(Generic[Value]):
-    """What most nodes have; of equally many the value of the first node."""
+    """The value that most nodes have; in a tie, the first node's value."""
 
     value: Value
     count: int
@@ -22,7 +22,7 @@ class Majority(Generic[Value]):
 
 
 def majority(surveys: Sequence[Survey], part: str, read: Callable[[Survey], Value]) -> Majority[Value] | None:
-    """Compare a value of all nodes whose part has answered; None where fewer than two have."""
+    """Compare a value of all nodes that answered `part`; return None when fewer than two answered."""
     values = [(survey, read(survey)) for survey in surveys if part in survey.answered]
     if len(values) < 2:
         return None

@@ -26,13 +26,13 @@ OF_EACH_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_I
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report variables of the network whose values differ between nodes."""
+    """Report network variables whose values differ between nodes."""
     del wanted
     names = {name for survey in surveys for name in survey.settings.variables}
     for name in sorted(name for name in names if name.startswith(MUST_AGREE) and name not in OF_EACH_NODE):
-        found = majority(surveys, "settings", partial(_value, name))
-        for survey, value in found.others if found is not None else ():
-            usual = found.value if found is not None else ""
+        majority_value = majority(surveys, "settings", partial(_value, name))
+        for survey, value in majority_value.others if majority_value is not None else ():
+            usual = majority_value.value if majority_value is not None else ""
             yield Finding(
                 node=survey.node,
                 severity="warning",

@@ -18,7 +18,7 @@ SERIOUS = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "deepspeed
 
 
 def look(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
-    """Report nodes with another version than most, or without the package."""
+    """Report nodes that lack a package, or have another version than most nodes."""
     del wanted
     for severity, name, title in FIELDS:
         yield from _drift(surveys, severity, title, name, "")
@@ -32,9 +32,9 @@ def _drift(surveys: Sequence[Survey], severity: str, title: str, field: str, key
         value = getattr(survey.software, field)
         return str(value.get(key, "")) if key else str(value)
 
-    found = majority(surveys, "software", read)
-    for survey, value in found.others if found is not None else ():
-        usual = found.value if found is not None else ""
+    majority_value = majority(surveys, "software", read)
+    for survey, value in majority_value.others if majority_value is not None else ():
+        usual = majority_value.value if majority_value is not None else ""
         place = survey.software.places.get(key, "") if key else survey.software.interpreter
         yield Finding(
             node=survey.node,

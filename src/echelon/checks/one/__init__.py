@@ -1,4 +1,4 @@
-"""The checks of one node: a file each, and a line each in this tuple."""
+"""The checks of a single node: one file and one entry of this tuple for each."""
 
 from echelon.checks.finding import Check
 from echelon.checks.one import (

@@ -18,7 +18,7 @@ _WORDS = {"healths": "devices' health", "topology": "topology (cores and devices
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report the node or the parts of it that did not answer."""
+    """Report a node that did not answer, or parts of its survey that did not."""
     del wanted
     for part, why in survey.silent.items():
         if part == "node":

@@ -9,7 +9,7 @@ from echelon.node.survey.nouns import Survey
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report paths that the machine's convention binds and that are not to be seen inside."""
+    """Report paths that the machine's convention binds and that are missing in the container."""
     missing = [path for path in wanted.binds if path not in survey.software.binds]
     if survey.software.container and missing:
         yield Finding(

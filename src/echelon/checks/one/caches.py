@@ -9,9 +9,9 @@ from echelon.node.survey.nouns import Folder, Survey
 
 SHARED = ("lustre", "nfs", "nfs4", "gpfs", "beegfs", "cephfs", "ceph", "wekafs", "panfs", "pvfs2", "orangefs", "cifs",
           "smb3", "fuse.sshfs", "afs", "9p", "fuse.ceph", "fuse.juicefs", "vastnfs")  # fmt: skip
-"""File systems that several nodes see; the names of /proc/mounts."""
+"""Names in /proc/mounts of file systems that several nodes share."""
 LOCKING = ("MIOpen's database", "MIOpen's kernels")
-"""Written by every rank at once, in databases whose locks shared file systems do not keep."""
+"""Caches that all ranks write at once: databases whose locks do not work on shared file systems."""
 COMPILED = ("Triton's kernels", "Inductor's code", "PyTorch's extensions", "CUDA's kernels", "aiter's kernels",
             "temporary files")  # fmt: skip
 VARIABLES = {"MIOpen's database": "MIOPEN_USER_DB_PATH", "MIOpen's kernels": "MIOPEN_CUSTOM_CACHE_DIR",
@@ -23,7 +23,7 @@ MANY_RANKS = 2
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report caches on shared file systems, not writable, of somebody else, or named by a text that is no path."""
+    """Report caches that are shared, not writable or another user's, and cache variables that hold no path."""
     num_ranks = wanted.ranks_on(survey) * wanted.num_nodes
     for folder in survey.folders.folders:
         if folder.purpose == "checkpoints" or VARIABLES.get(folder.purpose, "") in wanted.provided:
@@ -36,7 +36,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _broken(folder: Folder) -> Finding | None:
-    """Report a path that is none, or that cannot be written."""
+    """Report a cache variable that holds no path, or a folder that cannot be written."""
     name = folder.variable or VARIABLES.get(folder.purpose, "")
     own = f"export {name}=/tmp/$USER-{name.lower().replace('_', '-')}"
     if folder.variable and any(sign in folder.path for sign in ("$(", "${", "$", "`", "~", "<", "{")):

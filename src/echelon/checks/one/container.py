@@ -9,7 +9,7 @@ from echelon.node.survey.nouns import Survey
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report an image without a plugin, and a Python that comes from outside of the image."""
+    """Report an image without a network plugin, and a Python from outside the image."""
     if not survey.software.container:
         return
     has_slingshot = any(each.kind == "slingshot" and each.is_up for each in survey.network.interfaces)

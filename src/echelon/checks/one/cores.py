@@ -8,12 +8,12 @@ from echelon.checks.finding import Finding, Wanted
 from echelon.node.survey.nouns import Cores, Survey
 from echelon.topology.cpu_lists import cpu_list, parse_cpu_list
 
-BUSY = 1.5  # processes that want to run, for each core
-LEAST_CORES = 8  # a smaller machine is somebody's own, and busy with what they do
+BUSY = 1.5  # runnable processes per core
+LEAST_CORES = 8  # a smaller machine is a workstation: its owner's other work is expected
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Compare the cores that are allowed with the ranks and with the machine's share; look for other work."""
+    """Compare the allowed cores with the ranks and with the machine's published share; look for other load."""
     cores, ranks, kind = survey.cores, wanted.ranks_on(survey), wanted.kind
     share = kind.cores_per_device if kind is not None and kind.cores_per_device else 0
     has_devices = bool(survey.devices.visible)

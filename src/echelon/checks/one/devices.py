@@ -9,35 +9,35 @@ from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.node.survey.nouns import Survey
 from echelon.units import size
 
-_LEAST_SHARE = 0.9  # drivers keep some of a device's memory for themselves
+_LEAST_SHARE = 0.9  # drivers reserve part of a device's memory
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Compare what is there with what was given, with the machine's facts, and the devices with each other."""
-    found = survey.devices.devices
-    allowed = [device for device in found if device.is_allowed]
-    given = wanted.devices_by_node.get(survey.node, 0)
+    """Compare the devices with the job's request, with the machine's facts, and with each other."""
+    devices = survey.devices.devices
+    allowed = [device for device in devices if device.is_allowed]
+    num_given = wanted.devices_by_node.get(survey.node, 0)
     kind = wanted.kind
     documented = kind.num_devices if kind is not None and wanted.whole_nodes and kind.num_devices else 0
-    if given and not found:
+    if num_given and not devices:
         yield Finding(
             severity="warning",
-            message=f"the job has {given} devices, but this node sees none of them",
+            message=f"the job has {num_given} devices, but this node sees none of them",
             evidence="no device in /sys/class/kfd, /proc/driver/nvidia or /dev",
             remedy="rocm-smi or nvidia-smi   shows whether the driver works; a container needs --rocm or --nv",
         )
-    elif given and len(allowed) < given:
+    elif num_given and len(allowed) < num_given:
         yield Finding(
             severity="error",
-            message=f"the job has {given} devices, but only {len(allowed)} of them are there",
+            message=f"the job has {num_given} devices, but only {len(allowed)} of them are there",
             evidence=", ".join(device.pci for device in allowed) or "no process can open a device",
             remedy=leave_out(survey.node),
         )
-    elif documented and len(found) < documented:
+    elif documented and len(devices) < documented:
         yield Finding(
             severity="error",
-            message=f"{len(found)} of {documented} devices",
-            evidence=", ".join(device.pci for device in found),
+            message=f"{len(devices)} of {documented} devices",
+            evidence=", ".join(device.pci for device in devices),
             remedy=leave_out(survey.node),
             source=kind.source if kind is not None else "",
         )
@@ -61,7 +61,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _unlike(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report devices of another kind, or with less memory than the others or than is documented."""
+    """Report devices of another model, or with less memory than the others or than published."""
     allowed = [device for device in survey.devices.devices if device.is_allowed]
     seen = [device for device in allowed if device.memory_bytes > 0]
     models = Counter(device.model for device in allowed if device.model)

@@ -11,7 +11,7 @@ LOCAL = 10
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report devices of whose NUMA domain no core is allowed."""
+    """Report devices without an allowed core in their NUMA domain."""
     del wanted
     visible = set(survey.devices.visible)
     far = [device for device in survey.devices.devices if device.number in visible and device.distance > LOCAL]

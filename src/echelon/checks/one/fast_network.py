@@ -8,8 +8,8 @@ from echelon.checks.finding import Finding, Wanted
 from echelon.node.survey.nouns import Survey
 
 PAGE = "NCCL documentation: environment variables"
-MANY_NODES = 256  # above these, NCCL_NET_GDR_LEVEL=PHB has crashed and hung on LUMI (workshop's bonus README)
-WITHIN = {  # what each switches off
+MANY_NODES = 256  # with more nodes, NCCL_NET_GDR_LEVEL=PHB has crashed and hung on LUMI (workshop's bonus README)
+WITHIN = {  # what each variable switches off
     "NCCL_P2P_DISABLE": "devices of a node then exchange data through the host's memory",
     "NCCL_SHM_DISABLE": "ranks of a node then exchange data over the network",
 }
@@ -17,7 +17,7 @@ SLOW_PROVIDERS = ("tcp", "sockets", "udp")
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report variables that switch the fast ways off, and a missing one without which the wrong interface is taken."""
+    """Report variables that disable fast transports, and a missing variable that lets a slow interface be chosen."""
     variables = survey.settings.variables
     if not survey.devices.visible:
         return

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.node.survey.nouns import Health, Survey
 
-MANY_CORRECTED = 1000  # since boot; single ones are what the correction is for
+MANY_CORRECTED = 1000  # since boot; a few corrected errors are normal
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report errors of device memory, throttling, repairs that wait, and a link that is narrower than it can be."""
+    """Report memory errors, throttling, pending repairs, and links that are narrower than they can be."""
     del wanted
     allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
     for health in survey.healths.devices:

@@ -14,7 +14,7 @@ FAST = ("slingshot", "infiniband")
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report names of interfaces that choose nothing or what is down, and fast ones that are down or slow."""
+    """Report interface variables that select nothing or a down interface, and fast interfaces that are down or slow."""
     variables, interfaces = survey.settings.variables, survey.network.interfaces
     for name in NAMES:
         text = variables.get(name, "")
@@ -28,7 +28,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def chosen(text: str, names: Sequence[str]) -> list[str]:
-    """Return the interfaces that a value chooses: prefixes, or with = exact names; ^ turns it around."""
+    """Return the interfaces that a value selects: by prefix, after = by exact name; ^ excludes them."""
     is_not, text = text.startswith("^"), text.removeprefix("^")
     is_exact, text = text.startswith("="), text.removeprefix("=")
     words = [word.strip() for word in text.split(",") if word.strip()]
@@ -37,25 +37,25 @@ def chosen(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _of_one(name: str, text: str, interfaces: Sequence[Interface], wanted: Wanted) -> Iterator[Finding]:
-    is_exact = name.startswith(("GLOO", "TP"))  # gloo and TensorPipe take one name as it is
+    is_exact = name.startswith(("GLOO", "TP"))  # gloo and TensorPipe take one exact name
     value = text if not is_exact or text.startswith("=") else "=" + text
-    found = chosen(value, [each.name for each in interfaces])
+    selected = chosen(value, [each.name for each in interfaces])
     up = [each for each in interfaces if each.is_up and each.name != "lo"]
     best = [each.name for each in up if each.kind in FAST and each.address] or [each.name for each in up]
     remedy = f"export {name}={best[0] if is_exact else ','.join(best)}" if best else f"unset {name}"
     listed = ", ".join(f"{each.name} ({'up' if each.is_up else 'down'})" for each in interfaces)
-    if not found:
+    if not selected:
         yield Finding(
             severity="error", message=f"{name}={text} matches no interface of the node", evidence=listed,
             remedy=remedy, source=SOURCE,
         )  # fmt: skip
         return
-    usable = [each for each in up if each.name in found]
+    usable = [each for each in up if each.name in selected]
     if not usable and wanted.num_nodes > 1:
         yield Finding(
             severity="error",
-            message=f"{name}={text} chooses {', '.join(found)}: "
-            + ("only the node itself can be reached there" if found == ["lo"] else "down"),
+            message=f"{name}={text} chooses {', '.join(selected)}: "
+            + ("only the node itself can be reached there" if selected == ["lo"] else "down"),
             evidence=listed, remedy=remedy, source=SOURCE,
         )  # fmt: skip
     fast = [each.name for each in up if each.kind in FAST and each.address]
@@ -90,11 +90,11 @@ def _fast(survey: Survey) -> Iterator[Finding]:
             remedy=leave_out(survey.node),
         )
     most = max((each.bits_per_second for each in fast if each.is_up), default=0)
-    for each in fast:
-        if each.is_up and 0 < each.bits_per_second < most:
+    for nic in fast:
+        if nic.is_up and 0 < nic.bits_per_second < most:
             yield Finding(
                 severity="warning",
-                message=f"{each.name} has a link of {each.bits_per_second / 1e9:g} Gbit/s, others {most / 1e9:g}",
+                message=f"{nic.name} has a link of {nic.bits_per_second / 1e9:g} Gbit/s, others {most / 1e9:g}",
                 evidence="speed in /sys/class",
                 remedy=leave_out(survey.node),
             )

@@ -8,15 +8,15 @@ from echelon.checks.finding import Finding, Wanted
 from echelon.node.survey.nouns import Survey
 from echelon.units import GIB, size
 
-LEAST_FILES = 1024  # each loader's worker and each peer holds some; what Linux gives by default
+LEAST_FILES = 1024  # each loader worker and each peer holds some; this is Linux's default
 LEAST_FILES_PER_RANK = 64
-LEAST_LOCKED_BYTES = GIB  # RDMA pins its buffers; NCCL's documentation wants no limit
-LEAST_SHARED_BYTES = GIB  # for each rank's loaders; containers begin with 64 MiB
+LEAST_LOCKED_BYTES = GIB  # RDMA pins its buffers; NCCL's documentation asks for no limit
+LEAST_SHARED_BYTES = GIB  # for the loaders of each rank; containers have 64 MiB by default
 LEAST_PROCESSES = 4096
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Compare locked memory, open files, processes and shared memory with what the ranks of this node need."""
+    """Compare the limits of locked memory, open files, processes and shared memory with the ranks' needs."""
     limits, ranks = survey.limits, wanted.ranks_on(survey)
     has_rdma = any(each.kind in ("infiniband", "slingshot") for each in survey.network.interfaces)
     if wanted.num_nodes > 1 and has_rdma and 0 <= limits.locked_bytes < LEAST_LOCKED_BYTES:

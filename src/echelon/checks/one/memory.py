@@ -8,12 +8,12 @@ from echelon.checks.finding import Finding, Wanted
 from echelon.node.survey.nouns import Survey
 from echelon.units import GIB, size
 
-LEAST_SHARE = 0.25  # of a device's memory, for each rank: a checkpoint passes through the host
-LEAST_BYTES = GIB  # torch alone takes half of it
+LEAST_SHARE = 0.25  # share of a device's memory, per rank: a checkpoint passes through the host
+LEAST_BYTES = GIB  # torch alone uses half of this
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report memory that is bound away from the cores, and too little of it."""
+    """Report a memory policy that excludes the NUMA domains of the cores, and too little memory."""
     cores, ranks = survey.cores, wanted.ranks_on(survey)
     missing = sorted(set(cores.numa_of_allowed) - set(cores.numa_of_memory)) if cores.numa_of_memory else []
     if missing:

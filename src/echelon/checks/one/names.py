@@ -9,7 +9,7 @@ from echelon.node.survey.nouns import Survey
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report a name that does not resolve, or resolves to the node's own loopback where others must find it."""
+    """Report a node name that does not resolve, or that resolves to loopback although other nodes need it."""
     name, addresses = survey.network.hostname, survey.network.addresses
     if not name:
         return
@@ -32,7 +32,7 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _is_imitated(survey: Survey) -> bool:
-    """Say whether the node is one of several on one machine: loopback is then its network."""
+    """Say whether the node is one of several simulated nodes on one machine: loopback is then their network."""
     return survey.node not in ("", survey.network.hostname, survey.network.hostname.partition(".")[0])
 
 

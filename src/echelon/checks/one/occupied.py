@@ -8,11 +8,11 @@ from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.node.survey.nouns import Survey
 from echelon.units import GIB, size
 
-MUCH_BYTES = 2 * GIB  # a driver with its firmware holds some hundred megabytes of an idle device
+MUCH_BYTES = 2 * GIB  # an idle device's driver and firmware use some hundred megabytes
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report processes on devices, and memory that nobody owns up to."""
+    """Report processes on devices, and used memory that belongs to no process."""
     del wanted
     allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
     for health in survey.healths.devices:

@@ -11,30 +11,30 @@ NAME = "NCCL_NET_PLUGIN"
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report a plugin that is missing where Slingshot needs it, or that is named and is not there."""
+    """Report a missing plugin on Slingshot, and a named plugin that does not exist."""
     if wanted.num_nodes < 2 or not survey.devices.visible:
         return
     asked = survey.settings.variables.get(NAME, "")
-    found = survey.network.plugins
+    plugins = survey.network.plugins
     has_slingshot = any(each.kind == "slingshot" and each.is_up for each in survey.network.interfaces)
     usual = wanted.network.plugin if wanted.network is not None else ""
     if asked.lower() == "none" and has_slingshot:
         yield Finding(
             severity="warning",
             message=f"{NAME}=none, but Slingshot needs a plugin: the collectives use sockets",
-            evidence=", ".join(found) or "there is no plugin either",
+            evidence=", ".join(plugins) or "there is no plugin either",
             remedy=f"unset {NAME}",
             source="NCCL documentation: environment variables, NCCL_NET_PLUGIN",
         )
-    elif asked and asked.lower() != "none" and not any(asked in path for path in found):
+    elif asked and asked.lower() != "none" and not any(asked in path for path in plugins):
         yield Finding(
             severity="error",
             message=f"{NAME}={asked}: the loader does not find this library",
-            evidence=f"found: {', '.join(found) or 'none'}",
+            evidence=f"found: {', '.join(plugins) or 'none'}",
             remedy=f"unset {NAME}   or put its folder on LD_LIBRARY_PATH",
             source="NCCL documentation: environment variables, NCCL_NET_PLUGIN",
         )
-    elif has_slingshot and not found and not survey.software.container:
+    elif has_slingshot and not plugins and not survey.software.container:
         yield Finding(
             severity="warning",
             message="there is no plugin for Slingshot: the collectives use sockets, published at 5.4 GB/s where the "

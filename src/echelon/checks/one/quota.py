@@ -11,18 +11,18 @@ from echelon.units import size
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report quotas that are used up, nearly used up, or above their soft limit."""
+    """Report quotas that are exhausted, nearly exhausted, or above their soft limit."""
     del wanted
     for quota in survey.quotas.quotas:
-        for what, used, soft, limit, least in (
+        for unit, used, soft, limit, least in (
             ("bytes", quota.used_bytes, quota.soft_bytes, quota.limit_bytes, LEAST_BYTES),
             ("files", quota.used_files, quota.soft_files, quota.limit_files, LEAST_FILES),
         ):
-            yield from _judged(quota, what, used=used, soft=soft, limit=limit, least=least)
+            yield from _judged(quota, unit, used=used, soft=soft, limit=limit, least=least)
 
 
-def _judged(quota: Quota, what: str, *, used: int, soft: int, limit: int, least: int) -> Iterator[Finding]:
-    name = f"the {quota.owner}'s quota of {what} on {quota.mount}"
+def _judged(quota: Quota, unit: str, *, used: int, soft: int, limit: int, least: int) -> Iterator[Finding]:
+    name = f"the {quota.owner}'s quota of {unit} on {quota.mount}"
     most = limit or soft
     if most and used >= most:
         severity, message = "error" if limit else "warning", f"{name} is used up: checkpoints go there"
@@ -35,11 +35,11 @@ def _judged(quota: Quota, what: str, *, used: int, soft: int, limit: int, least:
     yield Finding(
         severity=severity,
         message=message,
-        evidence=f"{_shown(used, what)} of {_shown(most, what)}",
+        evidence=f"{_shown(used, unit)} of {_shown(most, unit)}",
         remedy=f"remove files that you do not need, or write elsewhere: {quota.command}",
         source="lfs-quota(1), quota(1)",
     )
 
 
-def _shown(count: int, what: str) -> str:
-    return size(count) if what == "bytes" else f"{count} files"
+def _shown(count: int, unit: str) -> str:
+    return size(count) if unit == "bytes" else f"{count} files"

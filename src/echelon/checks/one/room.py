@@ -8,14 +8,14 @@ from echelon.checks.finding import Finding, Wanted
 from echelon.node.survey.nouns import Survey
 from echelon.units import GIB, size
 
-LEAST_BYTES = 10 * GIB  # a checkpoint of a model with a billion parameters, with Adam's states in float32, is 12 GB
+LEAST_BYTES = 10 * GIB  # a checkpoint of a model with a billion parameters and Adam's states in float32 is 12 GB
 LEAST_CACHE_BYTES = GIB
 LEAST_FILES = 1000
 NOTHING_BYTES = 64 << 20
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report file systems that are full, or nearly, by bytes or by files."""
+    """Report file systems that are full or nearly full, by bytes or by number of files."""
     del wanted
     told: set[str] = set()
     for folder in survey.folders.folders:

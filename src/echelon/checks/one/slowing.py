@@ -42,7 +42,7 @@ SHARED_FILE = "NCCL_DEBUG_FILE"
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report switches for debugging, and a log into which all ranks write."""
+    """Report debugging switches, and a log file that all ranks write."""
     variables = survey.settings.variables
     for name, is_slow, effect, source in SLOWS:
         if name in variables and is_slow(variables[name]):

@@ -14,7 +14,7 @@ FAMILIES = ("NCCL", "NCLL", "NCC_", "RCCL", "RCC", "MIOPEN", "MIOPN", "MOIPEN", 
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report names that are nearly those of known variables, and names that were read once."""
+    """Report names that are nearly those of known variables, and names that no current version reads."""
     known = set(wanted.known_variables)
     for name, value in survey.settings.variables.items():
         if name in wanted.renamed_variables:

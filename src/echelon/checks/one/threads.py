@@ -12,7 +12,7 @@ COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Multiply threads by ranks; report a count that is none, and bindings that put threads on top of each other."""
+    """Multiply threads by ranks; report an invalid thread count, and settings that bind several threads to one core."""
     variables, cores, ranks = survey.settings.variables, survey.cores, wanted.ranks_on(survey)
     fair = max(1, cores.num_usable // ranks)
     for name in COUNTS:

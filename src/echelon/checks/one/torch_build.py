@@ -11,7 +11,7 @@ _PAGE = "PyTorch documentation: get started"
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report a build without devices where there are some, or for another vendor's; and one from the home folder."""
+    """Report a PyTorch built for no device or for another vendor's devices, and one from the home folder."""
     del wanted
     packages, allowed = survey.software.packages, [each for each in survey.devices.devices if each.is_allowed]
     version = packages.get("torch", "")
@@ -33,11 +33,11 @@ def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _wrong(survey: Survey, version: str, what: str, vendor: str) -> Finding:
+def _wrong(survey: Survey, version: str, mistake: str, vendor: str) -> Finding:
     index = "rocm6.4" if vendor == "amd" else "cu128"
     return Finding(
         severity="error",
-        message=f"torch {version} {what}",
+        message=f"torch {version} {mistake}",
         evidence=survey.software.places.get("torch", ""),
         remedy=f"install the build for {index.rstrip('0123456789.')}: see PyTorch's page on getting started",
         source=_PAGE,

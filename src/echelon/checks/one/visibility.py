@@ -14,7 +14,7 @@ NVIDIAS_PAGE = "CUDA programming guide: environment variables"
 
 
 def look(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
-    """Report filters that count on top of each other, name what is not there, or hide everything."""
+    """Report visibility filters that stack, that name missing devices, or that hide all devices."""
     del wanted
     variables = survey.settings.variables
     allowed = [device for device in survey.devices.devices if device.is_allowed]

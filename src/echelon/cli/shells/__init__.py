@@ -1,4 +1,4 @@
-"""What each shell runs to complete a line of echelon: a file a shell, which the rows of every `--help` fill."""
+"""The completion scripts of shells: one file for each shell, filled from the rows of every `--help`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from echelon.cli.options import Option
 from echelon.spec import RUNS
 
 STAMP = "[0-9]{8}-[0-9]{6}-"
-"""How the folder of a run begins, in the regular expressions of shells: the name of the run stands behind it."""
+"""The beginning of a run directory's name as a regular expression of shells; the run's short name follows."""
 
 
 def filled(text: str, **parts: str) -> str:
-    """Return a script with its parts where @NAME@ stands."""
+    """Fill the @NAME@ placeholders of a script."""
     for name, part in {"runs": RUNS, "stamp": STAMP, **parts}.items():
         text = text.replace(f"@{name}@", part)
     return text
 
 
 def kind(rows: Sequence[Option]) -> str:
-    """Return what a value is, or what operands are: "file", …, "words A B", "list A B"; "other": not known."""
+    """Return the kind of a value or of operands: "file", …, "words A B", "list A B"; "other": unknown."""
     taken = next((row.takes for row in rows if row.takes), "")
     words = [word for row in rows for word in row.words]
     if taken or not words:

@@ -1,4 +1,4 @@
-"""The completion of bash: a function that reads the line, and tables of what stands where."""
+"""The completion of bash: a function that reads the line, and tables of the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The completion of fish: a line an option, with its meaning."""
+"""The completion of fish: one line for each option, with its meaning."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def _lines(command: Help) -> Iterator[str]:
 
 
 def _value(rows: Sequence[Option]) -> str:
-    """Return what fish offers as a value, or as operands."""
-    what, _, words = kind(rows).partition(" ")
-    if what == "list":
+    """Return the completions that fish offers for a value or for operands."""
+    value_kind, _, words = kind(rows).partition(" ")
+    if value_kind == "list":
         offered = "\\n".join(words.split(" "))
         return f"--exclusive --arguments '(__fish_complete_list , \"printf \\'{offered}\\n\\'\")'"
-    return VALUES.get(what, f"--exclusive --arguments '{words}'")
+    return VALUES.get(value_kind, f"--exclusive --arguments '{words}'")
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The completion of zsh: its own `_arguments`, with the meaning of each option beside it."""
+"""The completion of zsh: its own `_arguments`, with the meaning of each option."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _case(command: Help) -> str:
 
 
 def _specs(option: Option) -> list[str]:
-    """Return how `_arguments` wants each spelling of an option; any may be repeated."""
+    """Return an `_arguments` specification for each spelling of an option; options may be repeated."""
     meaning = re.sub(r"([\[\]\\:])", r"\\\1", option.help)
     specs = []
     for name in option.names:
@@ -89,10 +89,10 @@ def _specs(option: Option) -> list[str]:
 
 
 def _action(rows: Sequence[Option]) -> str:
-    what, _, words = kind(rows).partition(" ")
-    if what == "list":
+    value_kind, _, words = kind(rows).partition(" ")
+    if value_kind == "list":
         return f" _sequence compadd - {words}"
-    return ACTIONS.get(what, f"({words})")
+    return ACTIONS.get(value_kind, f"({words})")
 
 
 def _quoted(text: str) -> str:

@@ -1,1 +1,1 @@
-"""The frameworks in which people train: what is installed, and what a run of theirs must not get wrong."""
+"""The frameworks in which people train: which are installed, and which mistakes of their runs are refused."""

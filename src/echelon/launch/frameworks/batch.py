@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: does it parse, and does its batch size multiply?"""
+"""Check DeepSpeed's configuration: its syntax, and the product of its batch sizes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from echelon.host import Host
 from echelon.launch.frameworks import installed
 
 OPTIONS = ("--deepspeed_config", "--deepspeed-config", "--deepspeed")
-"""By which scripts are given the file; the last is Transformers' own, and a mere flag of DeepSpeed's."""
+"""Options that pass the file to scripts; the last is Transformers' own, and a mere flag of DeepSpeed."""
 BATCH, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 SPLITTING = ("sequence_parallel_size", "tensor_parallel", "pipeline")
-"""Keys with which fewer than all ranks share a batch."""
+"""Keys that make several ranks share one part of the batch."""
 WIDTH = 80
 ANSWER_SECONDS = 30.0
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?:#|//)[^\n]*|/\*.*?\*/', re.DOTALL)
-"""A text, which stays as it is, or a comment."""
+"""Match a quoted text, which stays, or a comment."""
 
 
 def named_in(arguments: Sequence[str]) -> str:
-    """Return the configuration that a command line names; empty where it names none."""
+    """Return the configuration file that a command line names; empty if none."""
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name in OPTIONS:
@@ -36,19 +36,19 @@ def named_in(arguments: Sequence[str]) -> str:
 
 
 def refuse_wrong(path: str, num_ranks: int, cwd: str) -> None:
-    """Raise UsageError for a file that is missing, does not parse, or whose batch is not that of these ranks."""
+    """Raise UsageError for a file that is missing or invalid, or whose batch sizes do not fit the ranks."""
     full = os.path.join(cwd, path)
     try:
         text = regular_files.read_text(full)
     except OSError as error:
         raise _unreadable(path, full, error) from None
-    found = _parsed(text, path, full)
-    if isinstance(found, dict) and num_ranks:
-        refuse_wrong_batch(found, num_ranks, path)
+    settings = _parsed(text, path, full)
+    if isinstance(settings, dict) and num_ranks:
+        refuse_wrong_batch(settings, num_ranks, path)
 
 
 def _unreadable(path: str, full: str, error: OSError) -> UsageError:
-    import difflib  # 5 ms that only an error has to pay
+    import difflib  # only an error pays these 5 ms
 
     folder, name = os.path.split(full)
     try:
@@ -61,14 +61,14 @@ def _unreadable(path: str, full: str, error: OSError) -> UsageError:
 
 
 def _parsed(text: str, path: str, full: str) -> object:
-    """Return what the file says; DeepSpeed reads it as Hjson, which takes more than JSON does."""
+    """Return the content of the file; DeepSpeed reads Hjson, which accepts more than JSON."""
     try:
         return json.loads(text)
     except ValueError as error:
         wrong = error
-    found = _asked(full) if installed.is_there("hjson") else _lenient(text)
-    if found is not None:
-        return found
+    settings = _asked(full) if installed.is_there("hjson") else _lenient(text)
+    if settings is not None:
+        return settings
     line = ""
     if isinstance(wrong, json.JSONDecodeError):
         where = f", line {wrong.lineno}, column {wrong.colno}: {wrong.msg}"
@@ -81,14 +81,14 @@ def _parsed(text: str, path: str, full: str) -> object:
 
 
 def _asked(full: str) -> object:
-    """Return what DeepSpeed's own reader makes of the file; None where it cannot read it."""
+    """Return the file as DeepSpeed's own reader parses it; None if that fails."""
     code = "import hjson, json, sys; print(json.dumps(hjson.load(open(sys.argv[1]))))"
     done = Host().ask([sys.executable, "-c", code, full], timeout_seconds=ANSWER_SECONDS)
     return json.loads(done.stdout) if done.exit_code == 0 else None
 
 
 def _lenient(text: str) -> object:
-    """Read what has comments, commas too many at an end, or too few between lines; None for what is worse."""
+    """Parse JSON with comments, trailing commas or missing commas between lines; return None for other errors."""
     kept = TOKEN.sub(lambda found: found.group() if found.group().startswith('"') else "", text)
     lines = "\n".join(line.rstrip() for line in kept.splitlines() if line.strip())
     joined = re.sub(r'(["\d\]}el])\n(\s*")', r"\1,\n\2", lines)
@@ -98,12 +98,12 @@ def _lenient(text: str) -> object:
         return None
 
 
-def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -> None:
-    """Raise UsageError where batch = micro-batch × accumulation × ranks cannot hold."""
-    if any(key in found for key in SPLITTING):
+def refuse_wrong_batch(settings: Mapping[str, object], num_ranks: int, path: str) -> None:
+    """Raise UsageError if batch = micro-batch × accumulation × ranks cannot hold."""
+    if any(key in settings for key in SPLITTING):
         return
-    batch, micro, steps = (_number(found, key) for key in (BATCH, MICRO, STEPS))
-    if batch is None or any(found.get(key) == "auto" for key in (BATCH, MICRO, STEPS)):
+    batch, micro, steps = (_number(settings, key) for key in (BATCH, MICRO, STEPS))
+    if batch is None or any(settings.get(key) == "auto" for key in (BATCH, MICRO, STEPS)):
         return
     shared = (micro or 1) * (steps or 1) * num_ranks
     fits = batch == shared if micro and steps else batch % shared == 0 and batch >= shared
@@ -119,6 +119,6 @@ def refuse_wrong_batch(found: Mapping[str, object], num_ranks: int, path: str) -
     )
 
 
-def _number(found: Mapping[str, object], key: str) -> int | None:
-    value = found.get(key)
+def _number(settings: Mapping[str, object], key: str) -> int | None:
+    value = settings.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,4 +1,4 @@
-"""Horovod's ranks: whether they meet by gloo, at a store that echelon serves, or only through MPI."""
+"""How Horovod's ranks meet: through gloo, at a store that echelon serves, or only through MPI."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from echelon.script.imports import Imports
 
 STORE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
-"""Where a store is that somebody else serves; the library has the name in it where it was built with gloo."""
+"""The address of another launcher's store; a Horovod built with gloo contains this name."""
 CONTROLLER = "HOROVOD_CONTROLLER"
 
 
 def with_store(job: Job, plan: Plan, imports: Imports, environ: Mapping[str, str]) -> Plan:
-    """Return the plan, with a store for its ranks where the script has a use for one."""
+    """Return the plan, with a store for its ranks if the script uses Horovod."""
     is_alone = plan.num_nodes * plan.ranks_per_node == 1
     by_mpi = job.launcher is not None and bool(job.launcher.mpi)
     if is_alone or by_mpi or STORE in environ or not _is_imported(imports) or why_only_mpi(job, environ):
@@ -31,13 +31,13 @@ def with_store(job: Job, plan: Plan, imports: Imports, environ: Mapping[str, str
     )
 
 
-def _is_imported(found: Imports) -> bool:
-    """Tell whether the script or a module of its own imports it, wherever it lies."""
-    return "horovod" in found.uses | {name.partition(".")[0] for name in found.local}
+def _is_imported(imports: Imports) -> bool:
+    """Say whether the script or one of its own modules imports Horovod anywhere."""
+    return "horovod" in imports.uses | {name.partition(".")[0] for name in imports.local}
 
 
 def why_only_mpi(job: Job, environ: Mapping[str, str]) -> str:
-    """Return why the ranks can meet only through MPI; empty where gloo will do, or nothing can be read."""
+    """Return why the ranks can meet only through MPI; empty if gloo works, or if the build cannot be read."""
     if environ.get(CONTROLLER, "").casefold() == "mpi":
         return f"{CONTROLLER}={environ[CONTROLLER]} is set"
     libraries = [] if job.container else list(_libraries())
@@ -47,7 +47,7 @@ def why_only_mpi(job: Job, environ: Mapping[str, str]) -> str:
 
 
 def _libraries() -> Iterator[str]:
-    """Yield the compiled parts, one for each framework that it was built for."""
+    """Yield Horovod's compiled libraries, one for each framework that it was built for."""
     try:
         spec = importlib.util.find_spec("horovod")
     except (ImportError, ValueError):
@@ -66,4 +66,4 @@ def _has(path: str, text: bytes) -> bool:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(text) >= 0
     except (OSError, ValueError):
-        return True  # nothing can be said of a file that cannot be read
+        return True  # a file that cannot be read tells nothing

@@ -1,4 +1,4 @@
-"""What is installed for this Python, read from its files: importing the frameworks would take minutes."""
+"""Find the installed frameworks by reading files: importing them would take minutes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?(?P<versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is wrong with what is installed."""
+    """A problem of the installed packages."""
 
     package: str
-    """The framework that it is wrong with."""
+    """The framework that has the problem."""
     text: str
     hint: str
     breaks: bool
@@ -28,7 +28,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """What the installed PyTorch was built for."""
+    """The devices that the installed PyTorch was built for."""
 
     version: str
     cuda: str
@@ -44,8 +44,8 @@ class Build:
 
 
 def version(*distributions: str) -> str:
-    """Return the version of the first that is installed; empty where none is."""
-    from importlib import metadata  # 15 ms that most runs never need
+    """Return the version of the first installed distribution; empty if none is installed."""
+    from importlib import metadata  # most runs never pay these 15 ms
 
     for name in distributions:
         try:
@@ -56,7 +56,7 @@ def version(*distributions: str) -> str:
 
 
 def is_there(name: str) -> bool:
-    """Tell whether `import NAME` would find something; nothing is imported."""
+    """Say whether `import NAME` would find a module; import nothing."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
@@ -64,17 +64,17 @@ def is_there(name: str) -> bool:
 
 
 def torch_build() -> Build | None:
-    """Return what PyTorch was built for, from its version.py; None where it is not installed."""
+    """Return PyTorch's build from its version.py; None if PyTorch is not installed."""
     text = _source("torch", "version.py")
     if not text:
         return None
-    found = dict(re.findall(r"^(__version__|cuda|hip)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
-    rocm = ".".join(found.get("hip", "").split(".")[:2])
-    return Build(version=found.get("__version__", ""), cuda=found.get("cuda", ""), rocm=rocm)
+    fields = dict(re.findall(r"^(__version__|cuda|hip)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
+    rocm = ".".join(fields.get("hip", "").split(".")[:2])
+    return Build(version=fields.get("__version__", ""), cuda=fields.get("cuda", ""), rocm=rocm)
 
 
 def _source(package: str, file: str) -> str:
-    """Return the text of a file of a package; empty where there is none."""
+    """Return the text of a package's file; empty if there is none."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -90,45 +90,45 @@ def _source(package: str, file: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all packages that a row speaks of, where they are installed."""
+    """Return the versions of all packages that the rows name and that are installed."""
     by_name = {row.name: row.distributions for row in FRAMEWORKS}
     names = {name for row in CONFLICTS for name in (row.one, row.other)} | {
         name for pair in COMPANIONS for name in pair
     }
-    found = {name: version(*by_name.get(name, (name,))) for name in sorted(names | by_name.keys())}
-    return {name: text for name, text in found.items() if text}
+    by_package = {name: version(*by_name.get(name, (name,))) for name in sorted(names | by_name.keys())}
+    return {name: text for name, text in by_package.items() if text}
 
 
-def problems(found: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
-    """Return what is wrong with these versions, on devices of this vendor ("" where there are none)."""
-    return [*_conflicts(found), *_companions(found), *_builds(found, build, vendor)]
+def problems(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+    """Return the problems of these versions on devices of this vendor ("": no devices)."""
+    return [*_conflicts(versions), *_companions(versions), *_builds(versions, build, vendor)]
 
 
-def _conflicts(found: Mapping[str, str]) -> list[Problem]:
+def _conflicts(versions: Mapping[str, str]) -> list[Problem]:
     return [
         Problem(
             package=row.one,
-            text=f"{row.one} {found[row.one]} with {row.other} {found[row.other]}: {row.why}",
+            text=f"{row.one} {versions[row.one]} with {row.other} {versions[row.other]}: {row.why}",
             hint=row.hint,
             breaks=row.breaks,
         )
         for row in CONFLICTS
-        if row.one in found and row.other in found
-        if not row.below or is_older(found[row.one], row.below)
-        if not row.other_from or not is_older(found[row.other], row.other_from)
+        if row.one in versions and row.other in versions
+        if not row.below or is_older(versions[row.one], row.below)
+        if not row.other_from or not is_older(versions[row.other], row.other_from)
     ]
 
 
-def _companions(found: Mapping[str, str]) -> list[Problem]:
-    """Compare what packages ask of each other with what is there, as `pip check` does, their extras included."""
+def _companions(versions: Mapping[str, str]) -> list[Problem]:
+    """Compare installed versions with the packages' requirements, extras included, as `pip check` does."""
     wrong = []
     for package, other in COMPANIONS:
-        wanted = requirement(package, other) if package in found and other in found else ""
-        if wanted and not fits(found[other], wanted):
+        wanted = requirement(package, other) if package in versions and other in versions else ""
+        if wanted and not fits(versions[other], wanted):
             wrong.append(
                 Problem(
                     package=package,
-                    text=f"{package} {found[package]} needs {other}{wanted}, but {found[other]} is installed",
+                    text=f"{package} {versions[package]} needs {other}{wanted}, but {versions[other]} is installed",
                     hint=f"pip install '{other}{wanted}'" if other != "torch" else f"pip install -U {package}",
                     breaks=True,
                 )
@@ -137,7 +137,7 @@ def _companions(found: Mapping[str, str]) -> list[Problem]:
 
 
 def requirement(package: str, other: str) -> str:
-    """Return the versions of another package that an installed one asks for, ">=1.1.0"; empty where it does not say."""
+    """Return the requirement of an installed package for another, ">=1.1.0"; empty if it has none."""
     from importlib import metadata
 
     try:
@@ -151,7 +151,7 @@ def requirement(package: str, other: str) -> str:
     return ""
 
 
-def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+def _builds(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
     wrong = []
     if build is not None and vendor and build.vendor != vendor:
         devices = {"nvidia": "NVIDIA", "amd": "AMD"}[vendor]
@@ -163,12 +163,12 @@ def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[
                 breaks=False,
             )
         )
-    built_with = prebuilt_for() if "deepspeed" in found else ""
+    built_with = prebuilt_for() if "deepspeed" in versions else ""
     if build is not None and built_with and parts(built_with)[:2] != parts(build.version)[:2]:
         wrong.append(
             Problem(
                 package="deepspeed",
-                text=f"deepspeed {found['deepspeed']} has operators built for torch {built_with}, but torch "
+                text=f"deepspeed {versions['deepspeed']} has operators built for torch {built_with}, but torch "
                 f"{build.version} is installed",
                 hint="pip install --force-reinstall --no-deps --no-build-isolation deepspeed",
                 breaks=True,
@@ -178,7 +178,7 @@ def _builds(found: Mapping[str, str], build: Build | None, vendor: str) -> list[
 
 
 def prebuilt_for() -> str:
-    """Return the PyTorch that DeepSpeed's operators were compiled with; empty where they are compiled when needed."""
+    """Return the PyTorch that DeepSpeed's operators were compiled with; empty if they are compiled on demand."""
     text = _source("deepspeed", "git_version_info_installed.py")
     operators = re.search(r"^installed_ops\s*=\s*\{(.*)\}", text, re.MULTILINE)
     built = re.search(r"^torch_info\s*=.*?'version':\s*'([\d.]+)'", text, re.MULTILINE)
@@ -187,5 +187,5 @@ def prebuilt_for() -> str:
 
 
 def row(name: str) -> Framework | None:
-    """Return the row of a framework by the name that scripts import."""
+    """Return the row of a framework by its import name."""
     return next((each for each in FRAMEWORKS if each.name == name), None)

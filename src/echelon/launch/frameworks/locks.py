@@ -1,4 +1,4 @@
-"""Locks that a dead build left: PyTorch's extensions, DeepSpeed's operators among them, wait for them for ever."""
+"""Find locks that a dead build left: PyTorch's extensions, DeepSpeed's operators among them, wait for them for ever."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from echelon.launch.frameworks.ranks import Ranks
 from echelon.script.calls import Source
 
 FOLDER = "TORCH_EXTENSIONS_DIR"
-DEAD_SECONDS = 1800.0  # no single file of an extension takes as long to compile, and between files the folder changes
+DEAD_SECONDS = 1800.0  # no file of an extension compiles longer than this, and each finished file changes the folder
 BUILDS = ("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline")
-"""What takes a lock (torch 2.13, cpp_extension.py, FileBaton)."""
+"""Functions that take a lock (torch 2.13, cpp_extension.py, FileBaton)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Lock:
 
     path: str
     idle_seconds: float
-    """Since anything in the extension's folder has changed."""
+    """The time since anything in the extension's folder changed."""
 
     @property
     def extension(self) -> str:
@@ -33,13 +33,13 @@ class Lock:
 
 
 def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: Callable[[], float]) -> tuple[str, ...]:
-    """Return a note for a lock that may be dead; raise UsageError for one that is. Scripts that build none pass."""
+    """Raise UsageError for a dead lock, return a note for one that may be dead; skip scripts that build nothing."""
     if not _builds(source, environ):
         return ()
-    from echelon.launch.console import duration  # the rest of the console is not needed for a plan
+    from echelon.launch.console import duration  # a plan does not need the rest of the console
 
-    found = sorted(_left(_roots(ranks, environ), now()), key=lambda lock: -lock.idle_seconds)
-    dead = [lock for lock in found if lock.idle_seconds >= DEAD_SECONDS]
+    locks = sorted(_left(_roots(ranks, environ), now()), key=lambda lock: -lock.idle_seconds)
+    dead = [lock for lock in locks if lock.idle_seconds >= DEAD_SECONDS]
     if dead:
         lock, idle = dead[0], duration(dead[0].idle_seconds)
         raise UsageError(
@@ -50,18 +50,18 @@ def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: C
     return tuple(
         f"no process here holds {lock.path}; unless another node builds {lock.extension} now, ranks that need "
         f"it wait forever: {shlex.join(['rm', lock.path])}"
-        for lock in found[:1]
+        for lock in locks[:1]
     )
 
 
 def _builds(source: Source, environ: Mapping[str, str]) -> bool:
-    """Tell whether ranks will surely ask for an extension to be built, or for one that is."""
+    """Say whether ranks will surely build an extension, or load a built one."""
     by_accelerate = environ.get("ACCELERATE_USE_DEEPSPEED", "").casefold() == "true"
     return by_accelerate or "deepspeed" in source.certain_imports or bool(source.calls(BUILDS))
 
 
 def _roots(ranks: Ranks, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the folders in which extensions are built, each in one of its own (cpp_extension._get_build_directory)."""
+    """Yield the folders that hold the extensions, one subfolder each (cpp_extension._get_build_directory)."""
     root = environ.get(FOLDER) or ranks.settings.get(FOLDER)
     if root:
         yield root
@@ -80,7 +80,7 @@ def _left(roots: Iterator[str], now: float) -> Iterator[Lock]:
             try:
                 changed = max(os.stat(entry).st_mtime for entry in (path, folder, *_paths(folder)))
             except OSError:
-                continue  # there is none, or it has just gone
+                continue  # the folder is missing, or was just removed
             if not _is_held(path):
                 yield Lock(path=path, idle_seconds=now - changed)
 
@@ -97,14 +97,14 @@ def _paths(folder: str) -> list[str]:
 
 
 def _is_held(path: str) -> bool:
-    """Tell whether a process of this machine has the file open, as whoever builds does until it is done."""
+    """Say whether a process of this machine has the file open, as a builder does until it is done."""
     wanted = os.stat(path)
     for process in _names("/proc"):
         for entry in _paths(f"/proc/{process}/fd") if digits.is_number(process) else ():
             try:
                 held = os.stat(entry)
             except OSError:
-                continue  # closed since, or another user's
+                continue  # closed meanwhile, or another user's
             if (held.st_dev, held.st_ino) == (wanted.st_dev, wanted.st_ino):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""How many ranks a script will have, and where: of a run that begins now, or of a job that is to be submitted."""
+"""The number and place of a script's ranks: of a run that begins now, or of a job to submit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from echelon.spec.booking import Variable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """What checks of a script must know of its ranks."""
+    """The facts about ranks that checks of a script need."""
 
     where: str
     """"here", "slurm" or "meet", as in a plan."""
     num_nodes: int
     per_node: int
-    """0: each node will tell."""
+    """0: each node decides."""
     devices_per_node: int
     visible: str
     settings: dict[str, str]
-    """The machine's."""
+    """The environment settings of the machine."""
 
     @property
     def num_ranks(self) -> int:

@@ -1,4 +1,4 @@
-"""The frameworks as rows: their names, the extra that installs each, and what is known not to work together."""
+"""The frameworks as rows: names, the extra that installs each, and known conflicts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Framework:
     """One framework."""
 
     name: str
-    """What a script imports."""
+    """The name that scripts import."""
     distributions: tuple[str, ...]
-    """What pip calls it, and other builds of it."""
+    """The names of the distribution and of its other builds on pip."""
     install: str
-    """What installs it."""
+    """The command that installs it."""
     tested: str
     """The version that echelon is tested with."""
 
@@ -37,14 +37,14 @@ FRAMEWORKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Two packages that are known not to work together."""
+    """Two packages that do not work together."""
 
     one: str
     below: str
-    """Versions of `one` below this; empty: any."""
+    """Affects versions of `one` below this; empty: all."""
     other: str
     other_from: str
-    """Versions of `other` from this on; empty: any."""
+    """Affects versions of `other` from this on; empty: all."""
     why: str
     breaks: bool
     """Whether a script that imports `one` cannot run."""
@@ -68,4 +68,4 @@ CONFLICTS = (
 )  # fmt: skip
 COMPANIONS = (("transformers", "accelerate"), ("torchvision", "torch"), ("torchaudio", "torch"), ("lightning", "torch"),
               ("accelerate", "torch"), ("deepspeed", "torch"), ("transformers", "torch"))  # fmt: skip
-"""Pairs of which the first says in its own metadata which versions of the second it takes."""
+"""Pairs of packages; the first states in its metadata which versions of the second it needs."""

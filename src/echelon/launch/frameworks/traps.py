@@ -1,4 +1,4 @@
-"""What frameworks get wrong only after the start, found before it by reading the script and its configuration."""
+"""Find framework mistakes that would show only after the start, by reading the script and its configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READS_DEEPSPEED = frozenset({"deepspeed", "transformers", "accelerate", "trl"})
 
 
 def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Raise UsageError for what would fail, or train something else, in every rank; return what may do so."""
+    """Raise UsageError for mistakes that fail or train wrongly in every rank; return notes on possible mistakes."""
     source = read(script)
     if source is None:
         return ()
@@ -50,7 +50,7 @@ def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -
 
 
 def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
-    """Refuse what cannot be imported: each rank would say so, after all of them have been started."""
+    """Refuse a script whose imports are not installed: each rank would fail, after all of them have started."""
     shown = os.path.relpath(source.path)
     frameworks = [row for name in used if (row := installed.row(name)) is not None]
     for row in frameworks:
@@ -62,8 +62,8 @@ def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
     names = {row.name for row in frameworks}
     if not names - {"torch"}:
         return
-    found = installed.versions()
-    broken = [each for each in installed.problems(found, installed.torch_build(), "") if each.breaks]
+    versions = installed.versions()
+    broken = [each for each in installed.problems(versions, installed.torch_build(), "") if each.breaks]
     for problem in broken:
         if problem.package in names:
             raise UsageError(f"{shown} imports {problem.package}: {problem.text}", hint=problem.hint)
@@ -76,7 +76,7 @@ def _is_own(path: str, name: str) -> bool:
 
 
 def _refuse_trainer_without_accelerate(source: Source) -> None:
-    """Transformers installs without accelerate, and its Trainer does not work without it."""
+    """Refuse a Transformers Trainer without accelerate: pip installs one without the other."""
     if installed.is_there("accelerate") or not source.calls(("transformers.Trainer", "transformers.Seq2SeqTrainer")):
         return
     wanted = installed.requirement("transformers", "accelerate")
@@ -99,7 +99,7 @@ def _refuse_configuration(job: Job, source: Source, num_ranks: int) -> None:
 
 
 def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
-    """Lightning's own count of devices and nodes must be that of the ranks; one call that fits is enough."""
+    """Refuse a Lightning Trainer whose numbers differ from those of the ranks; one matching call is enough."""
     calls = [call for call in source.calls(TRAINERS) if not call.has_more]
     if not calls or len(calls) < len(source.calls(TRAINERS)):
         return
@@ -107,52 +107,52 @@ def _refuse_numbers_of_trainer(source: Source, ranks: Ranks) -> None:
     if len(wrong) < len(calls):
         return
     call, text = wrong[0]
-    what = call.name.rpartition(".")[2]
+    trainer = call.name.rpartition(".")[2]
     per_node, nodes = ranks.per_node, ranks.num_nodes
     devices = _devices(call, ranks)
     several = f", num_nodes={nodes}" if nodes > 1 else ""
-    repair = f"{what}(devices={per_node}{several}, …)"
+    repair = f"{trainer}(devices={per_node}{several}, …)"
     if devices and devices != per_node and devices > 1:
         repair = f"echelon run -n {devices} {shlex.quote(os.path.relpath(source.path))} …   or {repair}"
     raise UsageError(f"{os.path.relpath(source.path)}, line {call.line}: {text}", hint=repair)
 
 
 def _wrong_numbers(call: Call, ranks: Ranks) -> str:
-    """Return what is wrong with the numbers of one call; empty where they fit or cannot be read."""
-    what = call.name.rpartition(".")[2]
+    """Return what is wrong with the numbers of one call; empty if they fit or cannot be read."""
+    name = call.name.rpartition(".")[2]
     per_node, nodes = ranks.per_node, ranks.num_nodes
     number = f"{per_node} rank{'s' if per_node != 1 else ''}"
     devices, num_nodes = _devices(call, ranks), call.arguments.get("num_nodes", 1)
     if devices and devices != per_node:
-        given = call.arguments.get("devices", "auto")
+        value = call.arguments.get("devices", "auto")
         if devices == 1 and per_node > 1:
-            said = f"{what}(devices={given!r})" if "devices" in call.arguments else f"{what}() without devices"
+            said = f"{name}(devices={value!r})" if "devices" in call.arguments else f"{name}() without devices"
             return f"{said} means one device here, so each of {number} on a node would train alone"
-        return f"{what}(devices={given!r}) does not match this run, which has {number} on each node"
+        return f"{name}(devices={value!r}) does not match this run, which has {number} on each node"
     if isinstance(num_nodes, int) and num_nodes != nodes:
-        said = f"{what}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{what}() without num_nodes"
+        said = f"{name}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{name}() without num_nodes"
         return f"{said} is for {num_nodes} node{'s' if num_nodes != 1 else ''}, but this run has {nodes}"
     return ""
 
 
 def _devices(call: Call, ranks: Ranks) -> int:
-    """Return how many devices the call means on each node; 0 where reading cannot tell."""
-    given = call.arguments.get("devices", "auto")
+    """Return the number of devices per node that the call asks for; 0 if reading cannot tell."""
+    devices = call.arguments.get("devices", "auto")
     accelerator = call.arguments.get("accelerator", "auto")
-    if given is UNKNOWN or accelerator is UNKNOWN:
+    if devices is UNKNOWN or accelerator is UNKNOWN:
         return 0
-    if isinstance(given, list):
-        return len(given)
-    text = str(given)
+    if isinstance(devices, list):
+        return len(devices)
+    text = str(devices)
     if text not in ("auto", "-1", "None"):
         return digits.whole(text)
     if accelerator == "cpu" or (accelerator == "auto" and not ranks.devices_per_node):
-        return 1  # Lightning takes one process where it counts CPUs
+        return 1  # Lightning takes one process if it counts CPUs
     return (1 if ranks.visible == "own" else ranks.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0
 
 
 def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapping[str, str]) -> None:
-    """Refuse ranks that only their own launcher makes known to each other, unless they meet through torch as well."""
+    """Refuse ranks that only their own launcher can connect, unless they also meet through torch."""
     used = source.certain_imports
     if source.mentions("init_process_group"):
         return
@@ -179,7 +179,7 @@ def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapp
 
 
 def _notes_of_jax(source: Source, ranks: Ranks) -> tuple[str, ...]:
-    """Return what is wrong with an `initialize()` that leaves the ranks to be found: outside of Slurm JAX cannot."""
+    """Return a note for an `initialize()` without numbers of ranks: outside of Slurm, JAX cannot find them."""
     if ranks.where == "slurm":
         return ()
     for call in source.calls(("jax.distributed.initialize",)):
@@ -194,7 +194,7 @@ def _notes_of_jax(source: Source, ranks: Ranks) -> tuple[str, ...]:
 
 
 def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:
-    """A TF_CONFIG of the user's reaches every rank alike, so that all would be the same worker."""
+    """Refuse a TF_CONFIG of the user's: every rank would get it, and all would be the same worker."""
     text = environ.get("TF_CONFIG", "")
     if not text:
         return
@@ -204,8 +204,8 @@ def _refuse_set_cluster(environ: Mapping[str, str], num_ranks: int) -> None:
         said = f"says that this is {task['type']} {task['index']} of {workers}"
     except (ValueError, LookupError, TypeError):
         said = "is not JSON with cluster and task"
-    each = f"each of {num_ranks} ranks" if num_ranks else "each rank"
+    receivers = f"each of {num_ranks} ranks" if num_ranks else "each rank"
     raise UsageError(
-        f"TF_CONFIG is set and {said}; every rank would read the same value, but echelon gives {each} its own",
+        f"TF_CONFIG is set and {said}; every rank would read the same value, but echelon gives {receivers} its own",
         hint="unset TF_CONFIG",
     )

@@ -1,4 +1,4 @@
-"""Compare versions as pip writes them, as far as choosing between releases needs it."""
+"""Compare versions as pip writes them, as far as choosing between releases needs that."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def parts(version: str) -> tuple[int, ...]:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Tell whether a version comes before another; trailing zeros do not count."""
-    one, other = parts(version), parts(than)
-    width = max(len(one), len(other))
-    return one + (0,) * (width - len(one)) < other + (0,) * (width - len(other))
+    """Say whether a version comes before another; trailing zeros do not count."""
+    ours, theirs = parts(version), parts(than)
+    width = max(len(ours), len(theirs))
+    return ours + (0,) * (width - len(ours)) < theirs + (0,) * (width - len(theirs))
 
 
 def fits(version: str, wanted: str) -> bool:
-    """Tell whether a version is one that a requirement such as ">=1.1,<2" or "==2.13.*" allows."""
+    """Say whether a version satisfies a requirement such as ">=1.1,<2" or "==2.13.*"."""
     return all(_is_allowed(version, operator, bound) for operator, bound in OPERATORS.findall(wanted))
 
 

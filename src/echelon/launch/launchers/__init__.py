@@ -1,4 +1,4 @@
-"""Other launchers' command lines, read: what they would start, in the words of `echelon run`."""
+"""Translate other launchers' command lines into the words of `echelon run`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAMS = ("torchrun", "deepspeed", "horovodrun", "srun", *MPI)
 
 
 def recognise(words: Sequence[str]) -> Line | None:
-    """Return what a command line asks for; None where it is no launcher's. Raise UsageError where it is wrong."""
+    """Return the Line of a launcher's command; None for any other. Raise UsageError if it is invalid."""
     name, arguments = _name(list(words))
     if name in ("torchrun", "torch.distributed.launch"):
         return torchrun.line(name, arguments)
@@ -39,7 +39,7 @@ def recognise(words: Sequence[str]) -> Line | None:
 
 
 def _name(words: list[str]) -> tuple[str, list[str]]:
-    """Return a launcher's name and its arguments; an empty name for anything else."""
+    """Return the launcher's name and its arguments; an empty name for any other command."""
     if not words:
         return "", []
     program = os.path.basename(words[0])

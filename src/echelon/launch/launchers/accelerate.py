@@ -1,4 +1,4 @@
-"""`accelerate launch`: its simple options are read here; what a configuration means, accelerate itself is asked."""
+"""`accelerate launch`: echelon reads its simple options; accelerate itself interprets configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echelon.launch.launchers.words import Grammar, Read, read, whole
 
 Ask = Callable[[Sequence[str]], Answer]
 
-# accelerate 1.15, accelerate/commands/launch.py: these set what is set below, and nothing else
+# accelerate 1.15, accelerate/commands/launch.py: these options need no configuration
 _SIMPLE_FLAGS = frozenset(
     {"cpu", "multi-gpu", "same-network", "module", "no-python", "quiet", "debug", "dynamo-use-fullgraph",
      "dynamo-use-dynamic", "dynamo-use-regional-compilation", "enable-cpu-affinity"}
@@ -71,61 +71,61 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
 def line(name: str, words: Sequence[str], ask: Ask) -> Line:
-    """Read the line, and ask accelerate where a configuration or a plug-in decides."""
-    found = read(words, GRAMMAR, example=EXAMPLE)
-    for given in found.given:
-        if given.key in UNSUPPORTED:
-            raise UsageError(f"{name} {given.text} is for {UNSUPPORTED[given.key]}", hint="remove it")
-    if found.has("mpirun-hostfile"):
+    """Read the line; ask accelerate if a configuration or a plug-in decides."""
+    arguments = read(words, GRAMMAR, example=EXAMPLE)
+    for option in arguments.given:
+        if option.key in UNSUPPORTED:
+            raise UsageError(f"{name} {option.text} is for {UNSUPPORTED[option.key]}", hint="remove it")
+    if arguments.has("mpirun-hostfile"):
         raise UsageError(
             f"{name} --mpirun_hostfile would start mpirun, but echelon starts the ranks",
             hint="remove it: in a Slurm allocation echelon knows the nodes",
         )
     command = script_or_program(
-        name, found.rest, module=found.has("module"), no_python=found.has("no-python"), example=EXAMPLE
+        name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
     )
-    needs_answer = any(given.key in _OTHER_FLAGS | _OTHER_VALUES for given in found.given)
-    has_config = os.path.isfile(default_config()) and not found.has("cpu")
-    if needs_answer or has_config or found.value("mixed-precision") == "fp8":
-        return _answered(name, found, command_line=Line(launcher=name, command=command), answer=ask(words))
-    layout = _number_of_ranks(found)
-    total = found.last("num-processes")
-    alone = found.has("cpu") and total is not None and total.value != "1"
+    needs_answer = any(given.key in _OTHER_FLAGS | _OTHER_VALUES for given in arguments.given)
+    has_config = os.path.isfile(default_config()) and not arguments.has("cpu")
+    if needs_answer or has_config or arguments.value("mixed-precision") == "fp8":
+        return _answered(name, arguments, command_line=Line(launcher=name, command=command), answer=ask(words))
+    layout = _number_of_ranks(arguments)
+    total = arguments.last("num-processes")
+    alone = arguments.has("cpu") and total is not None and total.value != "1"
     return Line(
         launcher=name,
         command=command,
         options=layout,
-        num_ranks=_total(name, found),
+        num_ranks=_total(name, arguments),
         num_ranks_text=total.text if total else "",
-        environ=_environ(name, found),
-        devices="" if found.value("gpu-ids") in ("", "all") else found.value("gpu-ids"),
-        no_meaning=without_meaning(found.given, NO_MEANING),
+        environ=_environ(name, arguments),
+        devices="" if arguments.value("gpu-ids") in ("", "all") else arguments.value("gpu-ids"),
+        no_meaning=without_meaning(arguments.given, NO_MEANING),
         note="without echelon --cpu would start one process, whatever --num_processes says" if alone else "",
     )
 
 
 def default_config() -> str:
-    """Return the file that accelerate reads when none is named."""
+    """Return the file that accelerate reads by default."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
     home = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
     return os.path.join(os.path.expanduser(home), "accelerate", "default_config.yaml")
 
 
-def _number_of_ranks(found: Read) -> tuple[Given, ...]:
-    """Return the options of place; one machine is what is meant where nobody speaks of several."""
-    kept = [each for each in found.given if not (each.key == "num-machines" and each.value == "1")]
-    if found.value("num-machines") in ("", "1"):
+def _number_of_ranks(arguments: Read) -> tuple[Given, ...]:
+    """Return the options of place; a line without a number of machines means one machine."""
+    kept = [each for each in arguments.given if not (each.key == "num-machines" and each.value == "1")]
+    if arguments.value("num-machines") in ("", "1"):
         kept = [each for each in kept if each.key in ("max-restarts", "tee")]
     return renamed(kept, _KEYS)
 
 
-def _total(name: str, found: Read) -> int:
-    total = found.last("num-processes")
+def _total(name: str, arguments: Read) -> int:
+    total = arguments.last("num-processes")
     return whole(name, total) if total is not None else 0
 
 
-def _environ(name: str, found: Read) -> tuple[tuple[str, str], ...]:
-    precision = found.value("mixed-precision") or "no"
+def _environ(name: str, arguments: Read) -> tuple[tuple[str, str], ...]:
+    precision = arguments.value("mixed-precision") or "no"
     if precision not in PRECISIONS:
         raise UsageError(
             f"{name} --mixed_precision {precision}: the choices are {', '.join(PRECISIONS)}",
@@ -133,27 +133,27 @@ def _environ(name: str, found: Read) -> tuple[tuple[str, str], ...]:
         )
     pairs = {
         "ACCELERATE_MIXED_PRECISION": precision,
-        "ACCELERATE_DYNAMO_BACKEND": (found.value("dynamo-backend") or "no").upper(),
-        "ACCELERATE_DYNAMO_MODE": found.value("dynamo-mode") or "default",
-        "ACCELERATE_DYNAMO_USE_FULLGRAPH": str(found.has("dynamo-use-fullgraph")),
-        "ACCELERATE_DYNAMO_USE_DYNAMIC": str(found.has("dynamo-use-dynamic")),
-        "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": str(found.has("dynamo-use-regional-compilation")),
+        "ACCELERATE_DYNAMO_BACKEND": (arguments.value("dynamo-backend") or "no").upper(),
+        "ACCELERATE_DYNAMO_MODE": arguments.value("dynamo-mode") or "default",
+        "ACCELERATE_DYNAMO_USE_FULLGRAPH": str(arguments.has("dynamo-use-fullgraph")),
+        "ACCELERATE_DYNAMO_USE_DYNAMIC": str(arguments.has("dynamo-use-dynamic")),
+        "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": str(arguments.has("dynamo-use-regional-compilation")),
     }
-    if found.has("cpu"):
+    if arguments.has("cpu"):
         pairs["ACCELERATE_USE_CPU"] = "True"
-    if found.has("debug"):
+    if arguments.has("debug"):
         pairs["ACCELERATE_DEBUG_MODE"] = "true"
-    if found.has("num-cpu-threads-per-process"):
-        pairs["OMP_NUM_THREADS"] = found.value("num-cpu-threads-per-process")
+    if arguments.has("num-cpu-threads-per-process"):
+        pairs["OMP_NUM_THREADS"] = arguments.value("num-cpu-threads-per-process")
     return tuple(pairs.items())
 
 
-def _answered(name: str, found: Read, *, command_line: Line, answer: Answer) -> Line:
-    """Return the line as accelerate understands it: from here, from its file, and from what it sees."""
-    source = found.value("config-file") or default_config()
-    total = found.last("num-processes")
+def _answered(name: str, arguments: Read, *, command_line: Line, answer: Answer) -> Line:
+    """Return the line as accelerate interprets it: from its options, its file, and the devices here."""
+    source = arguments.value("config-file") or default_config()
+    total = arguments.last("num-processes")
     said = total.text if total is not None else f"num_processes of {source}"
-    options = [*renamed([each for each in found.given if each.key in ("max-restarts", "tee")], _KEYS)]
+    options = [*renamed([each for each in arguments.given if each.key in ("max-restarts", "tee")], _KEYS)]
     if answer.num_machines > 1:
         options.append(Given(key="nnodes", value=str(answer.num_machines), text=f"num_machines of {source}"))
         options += [
@@ -166,8 +166,8 @@ def _answered(name: str, found: Read, *, command_line: Line, answer: Answer) -> 
             if value
         ]
     environ = dict(answer.environ)
-    if found.has("num-cpu-threads-per-process"):
-        environ["OMP_NUM_THREADS"] = found.value("num-cpu-threads-per-process")
+    if arguments.has("num-cpu-threads-per-process"):
+        environ["OMP_NUM_THREADS"] = arguments.value("num-cpu-threads-per-process")
     alone = answer.kind == "simple" and answer.num_processes > 1
     return Line(
         launcher=name,
@@ -177,7 +177,7 @@ def _answered(name: str, found: Read, *, command_line: Line, answer: Answer) -> 
         num_ranks_text=said if answer.num_processes else "",
         environ=tuple(environ.items()),
         devices=answer.gpu_ids,
-        no_meaning=without_meaning(found.given, NO_MEANING),
+        no_meaning=without_meaning(arguments.given, NO_MEANING),
         note="without echelon it would start one process: its configuration is not for several processes"
         if alone
         else "",

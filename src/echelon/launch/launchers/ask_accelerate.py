@@ -1,4 +1,4 @@
-"""Ask accelerate what a command line and a configuration mean: in a process of its own, because it imports torch."""
+"""Ask accelerate what a command line and a configuration mean; a separate process, because it imports torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from echelon.host import Host
 
 SECONDS = 120.0  # importing torch from a cold shared disk can take a minute
 
-# Accelerate decides which of its launchers to call; these three are replaced by one that writes down what it was given.
+# Accelerate decides which of its launchers to call; a recorder of the arguments replaces these three.
 PROGRAM = """
 import json, os, sys
 out = os.fdopen(os.dup(1), "w")
@@ -40,25 +40,25 @@ try:
 except Exception as error:
     json.dump({"error": str(error) or type(error).__name__}, out)
 """
-# Where ranks meet, how many threads they have and where Python looks is echelon's to say.
+# Echelon decides where ranks meet, how many threads they have, and where Python looks.
 OURS = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "PYTHONPATH",
         "CUDA_VISIBLE_DEVICES")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What accelerate says of a line."""
+    """Accelerate's interpretation of a command line."""
 
     kind: str
     """"simple" (one process), "multi" or "deepspeed"."""
     num_processes: int
-    """0: it does not say."""
+    """0: not stated."""
     num_machines: int
     machine_rank: str
     main_process_ip: str
     main_process_port: str
     gpu_ids: str
-    """Empty: all."""
+    """Empty: all devices."""
     environ: tuple[tuple[str, str], ...]
 
 

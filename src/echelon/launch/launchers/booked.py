@@ -1,4 +1,4 @@
-"""What a launcher's line says of the resources of a job that is to be submitted, beside what the options say."""
+"""Merge the resources of a launcher's line with the options of a job that is to be submitted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from echelon.spec import ALL_NODES, Job
 
 
 def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[int, int]:
-    """Return devices and nodes with the line's numbers in them, 0 for "not said"; raise UsageError where they differ.
+    """Return devices and nodes, with the line's numbers; 0 means not stated. Raise UsageError if they differ.
 
     `job` has the line's options; a rank has one device, so ranks are counted as devices.
     """
@@ -18,11 +18,11 @@ def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[in
     nodes = _nodes(job, line, num_nodes)
     per_node, total = job.ranks_per_node, line.num_ranks
     if per_node and not nodes:
-        known = total or num_devices or per_node  # torchrun and deepspeed alone are for one node
+        known = total or num_devices or per_node  # torchrun and deepspeed without --nnodes mean one node
         if known % per_node:
-            what = line.num_ranks_text if total else f"--gpus {num_devices}"
+            number_text = line.num_ranks_text if total else f"--gpus {num_devices}"
             raise UsageError(
-                f"{what} is not a multiple of the {per_node} ranks per node of {line.launcher} {_words(line)}",
+                f"{number_text} is not a multiple of the {per_node} ranks per node of {line.launcher} {_words(line)}",
                 hint=f"--gpus {max(1, known // per_node) * per_node}",
             )
         nodes = known // per_node
@@ -42,7 +42,7 @@ def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[in
 
 
 def refuse_nodes_of_horovodrun(job: Job, num_nodes: int) -> None:
-    """Raise UsageError for nodes that horovodrun would reach by ssh, before the job has waited for them."""
+    """Raise UsageError for nodes that horovodrun would reach by ssh, before the job waits for them."""
     if job.launcher is not None and job.launcher.mpi == "horovodrun" and num_nodes > 1:
         raise UsageError(
             f"horovodrun reaches its {num_nodes} nodes by ssh, but echelon starts nothing by ssh",
@@ -51,7 +51,7 @@ def refuse_nodes_of_horovodrun(job: Job, num_nodes: int) -> None:
 
 
 def _nodes(job: Job, line: Line, asked: int) -> int:
-    """Return the number of nodes, as asked for or as the line has it; torchrun may be content with several."""
+    """Return the number of nodes, from the options or from the line; torchrun may accept a range."""
     most = job.num_nodes
     if most == ALL_NODES:
         return asked
@@ -85,7 +85,7 @@ def _refuse_chosen_devices(line: Line) -> None:
 
 
 def _words(line: Line) -> str:
-    """Return the words of the line that count ranks and nodes."""
+    """Return the words of the line that state numbers of ranks and nodes."""
     texts = [given.text for given in line.options if given.key in ("nnodes", "nproc_per_node")]
     return " ".join([*texts, *([line.num_ranks_text] if line.num_ranks_text else [])])
 

@@ -12,7 +12,7 @@ from echelon.launch.launchers.line import Given, Line
 from echelon.launch.launchers.program import renamed, script_or_program, without_meaning
 from echelon.launch.launchers.words import Grammar, Read, read, whole
 
-# deepspeed 0.19.8, deepspeed/launcher/runner.py, and what older versions had besides
+# deepspeed 0.19.8, deepspeed/launcher/runner.py, and options of older versions
 GRAMMAR = Grammar(
     launcher="deepspeed",
     flags=frozenset(
@@ -27,7 +27,7 @@ GRAMMAR = Grammar(
     short={"-H": "hostfile", "-i": "include", "-e": "exclude", "-q": "quiet"},
 )  # fmt: skip
 EXAMPLE = "echelon run -- deepspeed --num_gpus=4 train.py --deepspeed --deepspeed_config ds.json"
-HOSTFILE = "/job/hostfile"  # read where it is there, also when nobody names it
+HOSTFILE = "/job/hostfile"  # read if it exists, even if no option names it
 ENVIRONMENT_FILE = ".deepspeed_env"  # in the home or the working folder: variables for all nodes
 _BINDS = "--bind binds ranks"
 _BY_ECHELON = "echelon starts the ranks"
@@ -47,19 +47,19 @@ UNSUPPORTED = {
 
 
 def line(name: str, words: Sequence[str]) -> Line:
-    """Read the line; files that it names are read too."""
-    found = read(words, GRAMMAR, example=EXAMPLE)
-    _refuse_unsupported(found)
+    """Read the line and the files that it names."""
+    arguments = read(words, GRAMMAR, example=EXAMPLE)
+    _refuse_unsupported(arguments)
     command = script_or_program(
-        name, found.rest, module=found.has("module"), no_python=found.has("no-python"), example=EXAMPLE
+        name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
     )
-    slots = _pool(found)
-    is_by_hand = found.has("no-ssh") or found.has("node-rank")
+    slots = _pool(arguments)
+    is_by_hand = arguments.has("no-ssh") or arguments.has("node-rank")
     others = tuple(host for host in slots if host not in hosts.HERE)
-    num_nodes, per_node, devices = _layout(found, slots)
-    options = [*renamed(found.given, {"node-rank": "node_rank"})]
+    num_nodes, per_node, devices = _layout(arguments, slots)
+    options = [*renamed(arguments.given, {"node-rank": "node_rank"})]
     if is_by_hand:
-        options += renamed(found.given, {"master-addr": "master_addr", "master-port": "master_port"})
+        options += renamed(arguments.given, {"master-addr": "master_addr", "master-port": "master_port"})
     if num_nodes is not None and (num_nodes.value != "1" or others):
         options.append(num_nodes)
     if per_node is not None:
@@ -72,35 +72,35 @@ def line(name: str, words: Sequence[str]) -> Line:
         environ=_environment_file() if len(others) > 1 else (),
         devices=devices,
         hosts=() if is_by_hand else others,
-        rank_argument="" if found.has("no-local-rank") else "--local_rank=",
-        no_meaning=without_meaning(found.given, NO_MEANING | met),
+        rank_argument="" if arguments.has("no-local-rank") else "--local_rank=",
+        no_meaning=without_meaning(arguments.given, NO_MEANING | met),
     )
 
 
-def _refuse_unsupported(found: Read) -> None:
-    for given in found.given:
-        if given.key in UNSUPPORTED:
+def _refuse_unsupported(arguments: Read) -> None:
+    for option in arguments.given:
+        if option.key in UNSUPPORTED:
             raise UsageError(
-                f"deepspeed {given.text}: it {UNSUPPORTED[given.key]}, but echelon starts a single run",
+                f"deepspeed {option.text}: it {UNSUPPORTED[option.key]}, but echelon starts a single run",
                 hint="remove it, or start deepspeed without echelon",
             )
 
 
-def _pool(found: Read) -> dict[str, int]:
-    """Return the hosts of the line with their slots; empty where it means this machine."""
-    named = found.value("hostfile")
+def _pool(arguments: Read) -> dict[str, int]:
+    """Return the hosts of the line with their slots; empty means this machine."""
+    named = arguments.value("hostfile")
     if named:
         return hosts.read_file(named, launcher="deepspeed")
     return hosts.read_file(HOSTFILE, launcher="deepspeed") if os.path.isfile(HOSTFILE) else {}
 
 
-def _layout(found: Read, pool: dict[str, int]) -> tuple[Given | None, Given | None, str]:
-    """Return nodes and ranks per node as options of `echelon run`, and the devices that each node's ranks see."""
-    counted = found.last("num-gpus") or found.last("num-accelerators")
-    nodes = found.last("num-nodes")
-    chosen = found.last("include") or found.last("exclude")
-    if chosen is not None and (counted or nodes or (found.has("include") and found.has("exclude"))):
-        other = counted or nodes or found.last("exclude")
+def _layout(arguments: Read, pool: dict[str, int]) -> tuple[Given | None, Given | None, str]:
+    """Return nodes and ranks per node as options of `echelon run`, and the devices that ranks see on each node."""
+    counted = arguments.last("num-gpus") or arguments.last("num-accelerators")
+    nodes = arguments.last("num-nodes")
+    chosen = arguments.last("include") or arguments.last("exclude")
+    if chosen is not None and (counted or nodes or (arguments.has("include") and arguments.has("exclude"))):
+        other = counted or nodes or arguments.last("exclude")
         raise UsageError(
             f"deepspeed: {chosen.text} and {other.text if other else ''} exclude each other",
             hint="remove one of them",
@@ -112,21 +112,21 @@ def _layout(found: Read, pool: dict[str, int]) -> tuple[Given | None, Given | No
         whole("deepspeed", counted)
         per_node = Given(key="nproc_per_node", value=counted.value, text=counted.text)
     elif pool and (slots := hosts.slots_per_node(pool, launcher="deepspeed")):
-        per_node = Given(key="nproc_per_node", value=str(slots), text=f"slots={slots} of {_source(found)}")
+        per_node = Given(key="nproc_per_node", value=str(slots), text=f"slots={slots} of {_source(arguments)}")
     if nodes is not None and nodes.value != "-1":
         most = whole("deepspeed", nodes)
         if pool and most > len(pool):
             raise UsageError(
-                f"deepspeed {nodes.text}: {_source(found)} names only {len(pool)}", hint=f"--num_nodes {len(pool)}"
+                f"deepspeed {nodes.text}: {_source(arguments)} names only {len(pool)}", hint=f"--num_nodes {len(pool)}"
             )
         return Given(key="nnodes", value=nodes.value, text=nodes.text), per_node, ""
     if pool:
-        return Given(key="nnodes", value=str(len(pool)), text=f"the hosts of {_source(found)}"), per_node, ""
+        return Given(key="nnodes", value=str(len(pool)), text=f"the hosts of {_source(arguments)}"), per_node, ""
     return None, per_node, ""
 
 
 def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given | None, str]:
-    """Read NAME[:SLOT,SLOT][@NAME…]; every node must show the same devices."""
+    """Apply an include filter NAME[:SLOT,SLOT][@NAME…]; every node must keep the same devices."""
     slots: dict[str, list[int]] = {}
     for part in chosen.value.split("@"):
         host, _, listed = part.partition(":")
@@ -154,7 +154,7 @@ def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given 
 
 
 def _without(chosen: Given, slots: dict[str, list[int]], pool: dict[str, int]) -> dict[str, list[int]]:
-    """Return what is left of the pool."""
+    """Apply an exclude filter to the pool."""
     if not pool:
         from echelon.environment import devices
 
@@ -171,8 +171,8 @@ def _without(chosen: Given, slots: dict[str, list[int]], pool: dict[str, int]) -
     return {host: each for host, each in left.items() if each}
 
 
-def _source(found: Read) -> str:
-    return found.value("hostfile") or HOSTFILE
+def _source(arguments: Read) -> str:
+    return arguments.value("hostfile") or HOSTFILE
 
 
 def _environment_file() -> tuple[tuple[str, str], ...]:
@@ -183,6 +183,6 @@ def _environment_file() -> tuple[tuple[str, str], ...]:
         try:
             lines = regular_files.read_text(os.path.join(folder, name)).splitlines()
         except OSError:
-            continue  # most have none
+            continue  # most folders have no such file
         pairs.update((key, value) for key, equals, value in (each.partition("=") for each in lines) if equals)
     return tuple(pairs.items())

@@ -1,4 +1,4 @@
-"""horovodrun: read for the layout; it starts our agents, which find its rendezvous in their environment."""
+"""horovodrun: its line gives the layout; it starts our agents, which find its rendezvous in their environment."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ EXAMPLE = "echelon run -- horovodrun -np 4 python train.py"
 
 
 def line(name: str, program: str, words: Sequence[str]) -> Line:
-    """Read the line; its launcher keeps its words and starts our agents in place of the program."""
-    found = read(words, GRAMMAR, example=EXAMPLE)
-    elastic = next((given for given in found.given if given.key in ELASTIC), None)
+    """Read the line; the launcher keeps its options and starts our agents instead of the program."""
+    arguments = read(words, GRAMMAR, example=EXAMPLE)
+    elastic = next((given for given in arguments.given if given.key in ELASTIC), None)
     if elastic is not None:
         raise UsageError(
             f"horovodrun {elastic.text}: echelon does not add or remove nodes during a run",
             hint="echelon run -- horovodrun -np 4 …",
         )
-    total = found.last("num-proc")
+    total = arguments.last("num-proc")
     if total is None:
         raise UsageError("horovodrun needs -np, the number of ranks", hint=EXAMPLE)
     pool: dict[str, int] = {}
-    if found.has("hosts"):
-        pool = hosts.read_list(found.value("hosts"), launcher=name)
-    elif found.has("hostfile"):
-        pool = hosts.read_file(found.value("hostfile"), launcher=name)
+    if arguments.has("hosts"):
+        pool = hosts.read_list(arguments.value("hosts"), launcher=name)
+    elif arguments.has("hostfile"):
+        pool = hosts.read_file(arguments.value("hostfile"), launcher=name)
     return Line(
         launcher=name,
-        command=command(name, found.rest, example=EXAMPLE),
+        command=command(name, arguments.rest, example=EXAMPLE),
         num_ranks=whole(name, total),
         num_ranks_text=total.text,
         hosts=tuple(host for host in pool if host not in hosts.HERE),
-        mpi=MpiStart(kind="horovodrun", words=(program, *words[: len(words) - len(found.rest)])),
+        mpi=MpiStart(kind="horovodrun", words=(program, *words[: len(words) - len(arguments.rest)])),
     )

@@ -1,4 +1,4 @@
-"""Lists of hosts, as MPI, Horovod and DeepSpeed write them in files and on command lines."""
+"""Lists of hosts in the formats of MPI, Horovod and DeepSpeed, from files and command lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def read_file(path: str, *, launcher: str) -> dict[str, int]:
-    """Return the hosts of a file with their slots, 0 where it names none; raise UsageError where it cannot be read."""
+    """Return the hosts of a file with their slots, 0 if not stated; raise UsageError if it cannot be read."""
     try:
         text = regular_files.read_text(path)
     except OSError as error:
@@ -28,8 +28,8 @@ def read_file(path: str, *, launcher: str) -> dict[str, int]:
         content = raw.partition("#")[0].strip()
         match = LINE.fullmatch(content)
         if content and (match is None or match["host"] in hosts):
-            what = "names a host a second time" if match is not None else "is not `host slots=N`"
-            raise UsageError(f"{launcher}: line {number} of {path} {what}: {raw.strip()}", hint="worker-0 slots=4")
+            mistake = "names a host a second time" if match is not None else "is not `host slots=N`"
+            raise UsageError(f"{launcher}: line {number} of {path} {mistake}: {raw.strip()}", hint="worker-0 slots=4")
         if match is not None and content:
             hosts[match["host"]] = int(match["short"] or match["slots"] or 0)
     if not hosts:
@@ -38,7 +38,7 @@ def read_file(path: str, *, launcher: str) -> dict[str, int]:
 
 
 def read_list(text: str, *, launcher: str) -> dict[str, int]:
-    """Return the hosts of server1:4,server2:4 with their slots, 0 where none are named."""
+    """Return the hosts of server1:4,server2:4 with their slots, 0 if not stated."""
     hosts: dict[str, int] = {}
     for word in text.split(","):
         host, colon, slots = word.strip().partition(":")
@@ -49,7 +49,7 @@ def read_list(text: str, *, launcher: str) -> dict[str, int]:
 
 
 def slots_per_node(hosts: Mapping[str, int], *, launcher: str) -> int:
-    """Return the slots that every host has, 0 where they are not named; raise UsageError where they differ."""
+    """Return the slots that every host has, 0 if not stated; raise UsageError if hosts differ."""
     counts = set(hosts.values())
     if len(counts) > 1:
         listed = ", ".join(f"{host}: {slots or 'none named'}" for host, slots in hosts.items())

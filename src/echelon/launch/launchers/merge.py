@@ -1,4 +1,4 @@
-"""Put a launcher's words among those of `echelon run`; where the two disagree, nothing is started."""
+"""Merge a launcher's words into the options of `echelon run`; if the two disagree, nothing is started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echelon.launch.launchers.line import Given, Line
 from echelon.spec import Command, Launcher
 
 AUTOMATIC = ("", "auto", "gpu", "xpu")
-"""Numbers of ranks that leave the choice to the machine; one that was said wins."""
+"""Values that leave the number of ranks to the machine; a stated number wins over these."""
 _WHAT = {
     "nproc_per_node": "ranks per node",
     "nnodes": "nodes",
@@ -22,14 +22,14 @@ _SAID = {"nproc_per_node": "-n"}
 
 
 def options(own: Mapping[str, list[str]], line: Line) -> dict[str, list[str]]:
-    """Return the options of `echelon run` with the launcher's added; raise UsageError where they disagree."""
+    """Return the options of `echelon run` with the launcher's added; raise UsageError if they disagree."""
     merged = {key: list(values) for key, values in own.items()}
-    for given in line.options:
-        said = merged.get(given.key, [""])[-1] if given.key in own else ""
-        if given.key not in own or said in AUTOMATIC:
-            merged[given.key] = [given.value]
-        elif given.value not in AUTOMATIC and given.value != said:
-            raise _disagreement(given, said, line)
+    for option in line.options:
+        said = merged.get(option.key, [""])[-1] if option.key in own else ""
+        if option.key not in own or said in AUTOMATIC:
+            merged[option.key] = [option.value]
+        elif option.value not in AUTOMATIC and option.value != said:
+            raise _disagreement(option, said, line)
     _refuse_other_command(own, line)
     kind = line.command.kind
     if kind == "module":
@@ -42,7 +42,7 @@ def options(own: Mapping[str, list[str]], line: Line) -> dict[str, list[str]]:
 
 
 def launcher(line: Line) -> Launcher:
-    """Return what of the line no option of `echelon run` says."""
+    """Return the parts of the line that no option of `echelon run` expresses."""
     return Launcher(
         name=line.launcher,
         num_ranks=line.num_ranks,
@@ -54,18 +54,18 @@ def launcher(line: Line) -> Launcher:
     )
 
 
-def _disagreement(given: Given, said: str, line: Line) -> UsageError:
-    option = _SAID.get(given.key, "--" + given.key.replace("_", "-"))
-    what = _WHAT.get(given.key, "")
+def _disagreement(word: Given, said: str, line: Line) -> UsageError:
+    option = _SAID.get(word.key, "--" + word.key.replace("_", "-"))
+    meaning = _WHAT.get(word.key, "")
     return UsageError(
-        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + what if what else ''}, but "
-        f"{line.launcher} {given.text} asks for {given.value}",
-        hint=f"echelon run -- {line.launcher} {given.text} …   or: echelon run {option} {said} {started(line.command)}",
+        f"two launchers disagree: echelon run {option} {said} asks for {said}{' ' + meaning if meaning else ''}, but "
+        f"{line.launcher} {word.text} asks for {word.value}",
+        hint=f"echelon run -- {line.launcher} {word.text} …   or: echelon run {option} {said} {started(line.command)}",
     )
 
 
 def started(command: Command) -> str:
-    """Return a command as it stands after `echelon run`, cut short."""
+    """Return a command as the end of an `echelon run` line, shortened."""
     mark = {"module": ["-m"], "program": ["--"]}.get(command.kind, [])
     more = " …" if command.arguments else ""
     return shlex.join([*mark, command.target]) + more

@@ -1,4 +1,4 @@
-"""mpirun and mpiexec, of Open MPI and of the MPICH family: read for the layout, started with their own options."""
+"""mpirun and mpiexec of Open MPI and the MPICH family: their lines give the layout, and they start our agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echelon.launch.launchers.line import Given, Line, MpiStart
 from echelon.launch.launchers.program import command
 from echelon.launch.launchers.words import Grammar, Read, read, whole
 
-# Open MPI 5's mpirun(1), Hydra's and Intel MPI's mpiexec(1): what has no effect on the layout is passed on unread.
+# Open MPI 5's mpirun(1), Hydra's and Intel MPI's mpiexec(1): options that do not affect the layout are passed on.
 GRAMMAR = Grammar(
     launcher="mpirun",
     flags=frozenset(
@@ -40,49 +40,49 @@ FILES = ("hostfile", "machinefile", "default-hostfile", "f")
 
 
 def line(name: str, program: str, words: Sequence[str]) -> Line:
-    """Read the line; its launcher keeps its words and starts our agents in place of the program."""
-    found = read(words, GRAMMAR, example=EXAMPLE)
-    if ":" in found.rest:
+    """Read the line; the launcher keeps its options and starts our agents instead of the program."""
+    arguments = read(words, GRAMMAR, example=EXAMPLE)
+    if ":" in arguments.rest:
         raise UsageError(
             f"{name} gets several programs, separated by a colon, but all ranks of a run must be one program",
             hint="use a script that asks for its rank, or start a run for each program",
         )
-    own = tuple(words[: len(words) - len(found.rest)])
-    total, per_node = _last(found, COUNTS), _last(found, PER_NODE)
-    pool = _pool(name, found)
+    own = tuple(words[: len(words) - len(arguments.rest)])
+    total, per_node = _last(arguments, COUNTS), _last(arguments, PER_NODE)
+    pool = _pool(name, arguments)
     others = tuple(host for host in pool if host not in hosts.HERE)
     options: tuple[Given, ...] = ()
     if per_node is not None:
         whole(name, per_node)
         options = (Given(key="nproc_per_node", value=per_node.value, text=per_node.text),)
-    elif found.has("pernode"):
+    elif arguments.has("pernode"):
         options = (Given(key="nproc_per_node", value="1", text="-pernode"),)
     elif total is None and pool and (slots := hosts.slots_per_node(pool, launcher=name)):
         options = (Given(key="nproc_per_node", value=str(slots), text="the slots of its hosts"),)
     return Line(
         launcher=name,
-        command=command(name, found.rest, example=EXAMPLE),
+        command=command(name, arguments.rest, example=EXAMPLE),
         options=options,
         num_ranks=whole(name, total) if total is not None else 0,
         num_ranks_text=total.text if total is not None else "",
-        environ=exported(found),
+        environ=exported(arguments),
         hosts=others,
         mpi=MpiStart(kind="mpirun", words=(program, *own)),
     )
 
 
-def exported(found: Read) -> tuple[tuple[str, str], ...]:
-    """Return the variables with a value that the line sets in every rank: -x NAME=VALUE, -genv NAME VALUE."""
-    named = [given.value.partition("=") for given in found.given if given.key in ("x", "genv", "env")]
+def exported(arguments: Read) -> tuple[tuple[str, str], ...]:
+    """Return the variables that the line sets in every rank: -x NAME=VALUE, -genv NAME VALUE."""
+    named = [given.value.partition("=") for given in arguments.given if given.key in ("x", "genv", "env")]
     return tuple((name, value) for name, equals, value in named if equals)
 
 
-def _pool(name: str, found: Read) -> dict[str, int]:
-    listed, file = _last(found, HOSTS), _last(found, FILES)
+def _pool(name: str, arguments: Read) -> dict[str, int]:
+    listed, file = _last(arguments, HOSTS), _last(arguments, FILES)
     if listed is not None:
         return hosts.read_list(listed.value, launcher=name)
     return hosts.read_file(file.value, launcher=name) if file is not None else {}
 
 
-def _last(found: Read, keys: Sequence[str]) -> Given | None:
-    return next((given for given in reversed(found.given) if given.key in keys), None)
+def _last(arguments: Read, keys: Sequence[str]) -> Given | None:
+    return next((given for given in reversed(arguments.given) if given.key in keys), None)

@@ -1,4 +1,4 @@
-"""The program at the end of a launcher's command line: a script of this Python, a module, or any program."""
+"""The program at the end of a launcher's command line: a Python script, a module, or any program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from echelon.errors import UsageError
 from echelon.launch.launchers.line import Given
 from echelon.spec import Command
 
-HARMLESS = ("-u",)  # ranks' output is line buffered anyway
+HARMLESS = ("-u",)  # output of ranks is line buffered in any case
 
 
 def script_or_program(launcher: str, rest: Sequence[str], *, module: bool, no_python: bool, example: str) -> Command:
-    """Return what follows a launcher that starts Python by itself."""
+    """Return the command after a launcher that starts Python by itself."""
     if not rest:
         raise UsageError(f"{launcher} needs a script", hint=example)
     if module and no_python:
@@ -26,7 +26,7 @@ def script_or_program(launcher: str, rest: Sequence[str], *, module: bool, no_py
 
 
 def command(launcher: str, rest: Sequence[str], *, example: str) -> Command:
-    """Return what follows a launcher of any program; `python train.py` is a script where that Python is our own."""
+    """Return the command after a launcher of any program; `python train.py` is a script if that Python is our own."""
     if not rest:
         raise UsageError(f"{launcher} needs a program", hint=example)
     words = list(rest)
@@ -42,21 +42,23 @@ def command(launcher: str, rest: Sequence[str], *, example: str) -> Command:
 
 
 def is_our_python(word: str) -> bool:
-    """Tell whether a word starts the Python that runs this: then nothing is lost by starting it ourselves."""
+    """Say whether a word starts the Python that runs echelon: then echelon can start the script itself."""
     if not re.fullmatch(r"(?:.*/)?python(?:3(?:\.\d+)?)?", word):
         return False
-    found = shutil.which(word)
-    return found is not None and os.path.dirname(os.path.abspath(found)) == os.path.dirname(
+    path = shutil.which(word)
+    return path is not None and os.path.dirname(os.path.abspath(path)) == os.path.dirname(
         os.path.abspath(sys.executable)
     )
 
 
-def renamed(given: Sequence[Given], keys: dict[str, str]) -> tuple[Given, ...]:
+def renamed(options: Sequence[Given], keys: dict[str, str]) -> tuple[Given, ...]:
     """Return the options that `echelon run` has too, under its names."""
-    return tuple(Given(key=keys[each.key], value=each.value, text=each.text) for each in given if each.key in keys)
+    return tuple(Given(key=keys[each.key], value=each.value, text=each.text) for each in options if each.key in keys)
 
 
-def without_meaning(given: Sequence[Given], reasons: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the options that have no meaning here, each once and with its reason."""
-    found = {each.text.partition(" ")[0].partition("=")[0]: reasons[each.key] for each in given if each.key in reasons}
-    return tuple(found.items())
+def without_meaning(options: Sequence[Given], reasons: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the options without an effect here, each once, with its reason."""
+    by_name = {
+        each.text.partition(" ")[0].partition("=")[0]: reasons[each.key] for each in options if each.key in reasons
+    }
+    return tuple(by_name.items())

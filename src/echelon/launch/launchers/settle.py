@@ -1,4 +1,4 @@
-"""Bring a launcher's line and the nodes together: how many ranks a node gets, and what starts those of MPI."""
+"""Fit a launcher's line to the nodes: the ranks of each node, and the program that starts ranks of MPI."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Launcher
 
 ANSWER_SECONDS = 20.0
 FAMILIES = (("Open MPI", "pmix"), ("OpenRTE", "pmix"), ("HYDRA", "pmi2"), ("Intel(R) MPI", "pmi2"), ("mvapich", "pmi2"))
-"""What `mpirun --version` says, and the protocol by which such a library starts under srun."""
+"""Names in the output of `mpirun --version`, each with the protocol that srun needs for such a library."""
 
 
 def settle(job: Job, allocation: Allocation | None, host: Host) -> Job:
-    """Return the job with the ranks that each node gets; raise UsageError where line and nodes do not fit."""
+    """Return the job with the ranks of each node; raise UsageError if line and nodes do not fit."""
     launcher = job.launcher
-    if launcher is None:  # nobody else's line
+    if launcher is None:  # no other launcher's line
         return job
     if launcher.name.startswith("srun") and allocation is None:
         raise UsageError(
@@ -32,7 +32,7 @@ def settle(job: Job, allocation: Allocation | None, host: Host) -> Job:
     _refuse_strange_hosts(launcher, allocation)
     job = _divided(job, launcher, _num_nodes(job, allocation))
     if launcher.name == "srun" and job.ranks_per_node == ONE_PER_DEVICE and allocation is not None:
-        job = replace(job, ranks_per_node=allocation.tasks_per_node)  # as srun does without numbers of its own
+        job = replace(job, ranks_per_node=allocation.tasks_per_node)  # srun's default without numbers
     return replace(job, launcher=_with_mpi(launcher, job, allocation, host)) if launcher.mpi else job
 
 
@@ -44,7 +44,7 @@ def _num_nodes(job: Job, allocation: Allocation | None) -> int:
 
 
 def _divided(job: Job, launcher: Launcher, num_nodes: int) -> Job:
-    """Turn a number for all nodes into one for each."""
+    """Divide a number of ranks on all nodes by the nodes."""
     total = launcher.num_ranks
     if not total:
         return job
@@ -85,7 +85,7 @@ def _refuse_strange_hosts(launcher: Launcher, allocation: Allocation | None) -> 
 
 
 def _with_mpi(launcher: Launcher, job: Job, allocation: Allocation | None, host: Host) -> Launcher:
-    """Choose what starts the ranks of an MPI program: Slurm where it speaks the library's protocol."""
+    """Choose the program that starts the ranks of MPI: Slurm if it speaks the library's protocol."""
     if allocation is not None and allocation.is_task:
         raise UsageError(
             f"this is one of {allocation.num_tasks} Slurm tasks, and each of them would start {launcher.name}",
@@ -106,13 +106,13 @@ def _with_mpi(launcher: Launcher, job: Job, allocation: Allocation | None, host:
         return replace(launcher, mpi=wanted, words=())
     _refuse_missing(launcher.words[0], "mpi", offered)
     if wanted == "pmix" and job.bind != "off" and not any("bind" in word for word in launcher.words):
-        # Open MPI keeps each of its processes, our agents, on few cores, and the ranks could be bound to no others
+        # Open MPI binds its processes, our agents, to few cores, and ranks cannot be bound outside of those
         return replace(launcher, words=(launcher.words[0], "--bind-to", "none", *launcher.words[1:]))
     return launcher
 
 
 def _protocol(launcher: Launcher, host: Host) -> str:
-    """Return the protocol of the MPI library whose mpirun the line names; empty where that is not known."""
+    """Return the protocol of the MPI library whose mpirun the line names; empty if unknown."""
     try:
         said = host.ask([launcher.words[0], "--version"], timeout_seconds=ANSWER_SECONDS)
     except EchelonError:

@@ -1,4 +1,4 @@
-"""srun: its tasks are the ranks; the step that starts them is echelon's own."""
+"""srun: its tasks are the ranks; echelon starts a step of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from echelon.launch.launchers.line import Given, Line, MpiStart
 from echelon.launch.launchers.program import command, without_meaning
 from echelon.launch.launchers.words import Grammar, Read, read, whole
 
-# srun(1) of Slurm 22.05 to 25.05: options of guides; what asks for an allocation is refused
+# srun(1) of Slurm 22.05 to 25.05: options that guides use; options that ask for an allocation are refused
 GRAMMAR = Grammar(
     launcher="srun",
     flags=frozenset({"label", "unbuffered", "overlap", "exclusive", "exact", "verbose", "quiet", "quit-on-interrupt",
@@ -59,60 +59,60 @@ UNSUPPORTED = {
 
 
 def line(name: str, words: Sequence[str], inner: Callable[[Sequence[str]], Line | None]) -> Line:
-    """Read the line; where it starts another launcher once per node, that one says what the ranks are."""
-    found = read(words, GRAMMAR, example=EXAMPLE)
-    for given in found.given:
-        if given.key in UNSUPPORTED:
-            raise UsageError(f"srun {given.text} has no counterpart here", hint=UNSUPPORTED[given.key])
-    within = inner(found.rest)
-    unused = without_meaning(found.given, NO_MEANING)
+    """Read the line; if srun starts another launcher once per node, that launcher determines the ranks."""
+    arguments = read(words, GRAMMAR, example=EXAMPLE)
+    for option in arguments.given:
+        if option.key in UNSUPPORTED:
+            raise UsageError(f"srun {option.text} has no counterpart here", hint=UNSUPPORTED[option.key])
+    within = inner(arguments.rest)
+    unused = without_meaning(arguments.given, NO_MEANING)
     if within is not None:
-        return _around(found, within, unused)
-    mpi = found.value("mpi")
-    total = found.last("ntasks")
+        return _around(arguments, within, unused)
+    mpi = arguments.value("mpi")
+    total = arguments.last("ntasks")
     return Line(
         launcher=name,
-        command=command(name, found.rest, example=EXAMPLE),
-        options=(*_nodes(found), *_tasks(found), *_own_device(found)),
-        num_ranks=whole(name, total) if total is not None and not found.has("ntasks-per-node") else 0,
+        command=command(name, arguments.rest, example=EXAMPLE),
+        options=(*_nodes(arguments), *_tasks(arguments), *_own_device(arguments)),
+        num_ranks=whole(name, total) if total is not None and not arguments.has("ntasks-per-node") else 0,
         num_ranks_text=total.text if total is not None else "",
-        environ=_exported(found),
+        environ=_exported(arguments),
         mpi=MpiStart(kind=mpi) if mpi not in ("", "none") else None,
         no_meaning=unused,
     )
 
 
-def _nodes(found: Read) -> tuple[Given, ...]:
-    nodes = found.last("nodes")
+def _nodes(arguments: Read) -> tuple[Given, ...]:
+    nodes = arguments.last("nodes")
     return () if nodes is None else (Given(key="nnodes", value=nodes.value.replace("-", ":"), text=nodes.text),)
 
 
-def _tasks(found: Read) -> tuple[Given, ...]:
-    tasks = found.last("ntasks-per-node")
+def _tasks(arguments: Read) -> tuple[Given, ...]:
+    tasks = arguments.last("ntasks-per-node")
     if tasks is None:
         return ()
     whole("srun", tasks)
     return (Given(key="nproc_per_node", value=tasks.value, text=tasks.text),)
 
 
-def _own_device(found: Read) -> tuple[Given, ...]:
-    given = found.last("gpus-per-task")
-    if given is None:
+def _own_device(arguments: Read) -> tuple[Given, ...]:
+    option = arguments.last("gpus-per-task")
+    if option is None:
         return ()
-    if given.value.rpartition(":")[2] != "1":
-        raise UsageError(f"srun {given.text}: a rank has one device here", hint="--gpus-per-task=1")
-    return (Given(key="visible", value="own", text=given.text),)
+    if option.value.rpartition(":")[2] != "1":
+        raise UsageError(f"srun {option.text}: a rank has one device here", hint="--gpus-per-task=1")
+    return (Given(key="visible", value="own", text=option.text),)
 
 
-def _exported(found: Read) -> tuple[tuple[str, str], ...]:
-    words = found.value("export").split(",")
+def _exported(arguments: Read) -> tuple[tuple[str, str], ...]:
+    words = arguments.value("export").split(",")
     return tuple((name, value) for name, equals, value in (word.partition("=") for word in words) if equals)
 
 
-def _around(found: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> Line:
-    """Return the inner launcher's line: `srun --ntasks-per-node=1 torchrun …` is one of them on each node."""
-    per_node = found.last("ntasks-per-node")
-    total, nodes = found.last("ntasks"), found.last("nodes")
+def _around(arguments: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> Line:
+    """Return the inner launcher's line: `srun --ntasks-per-node=1 torchrun …` starts one launcher on each node."""
+    per_node = arguments.last("ntasks-per-node")
+    total, nodes = arguments.last("ntasks"), arguments.last("nodes")
     tasks = whole("srun", per_node) if per_node is not None else 1
     if per_node is None and total is not None and nodes is not None and digits.whole(nodes.value):
         tasks = whole("srun", total) // int(nodes.value)
@@ -127,11 +127,11 @@ def _around(found: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> L
         raise UsageError(
             f"two launchers: srun and {within.launcher}", hint=f"remove one of them: echelon run -- {within.launcher} …"
         )
-    kept = tuple(each for each in _nodes(found) if not any(other.key == "nnodes" for other in within.options))
+    kept = tuple(each for each in _nodes(arguments) if not any(other.key == "nnodes" for other in within.options))
     return replace(
         within,
         launcher=f"srun {within.launcher}",
         options=(*within.options, *kept),
-        environ=(*_exported(found), *within.environ),
+        environ=(*_exported(arguments), *within.environ),
         no_meaning=(*unused, *within.no_meaning),
     )

@@ -24,17 +24,17 @@ EXAMPLE = "echelon run -- torchrun --nproc-per-node=4 train.py"
 
 
 def line(name: str, words: Sequence[str]) -> Line:
-    """Read the line; `torch.distributed.launch` gives each rank its local rank as an argument unless told not to."""
-    found = read(words, GRAMMAR, example=EXAMPLE)
-    passes_rank = name == "torch.distributed.launch" and not found.has("use-env")
+    """Read the line; `torch.distributed.launch` passes the local rank to each rank as an argument by default."""
+    arguments = read(words, GRAMMAR, example=EXAMPLE)
+    passes_rank = name == "torch.distributed.launch" and not arguments.has("use-env")
     return Line(
         launcher=name,
         command=script_or_program(
-            name, found.rest, module=found.has("module"), no_python=found.has("no-python"), example=EXAMPLE
+            name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
         ),
         options=tuple(
             Given(key=each.key.replace("-", "_"), value=each.value, text=each.text)
-            for each in found.given
+            for each in arguments.given
             if each.key not in ("module", "no-python")
         ),
         rank_argument="--local-rank=" if passes_rank else "",

@@ -1,4 +1,4 @@
-"""Take a launcher's command line apart: its own options, then the program, of which nothing is interpreted."""
+"""Split a launcher's command line into its own options and the program; the program's words are not interpreted."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from echelon.launch.launchers.line import Given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """The options that a launcher knows, by the spelling in its help."""
+    """The options of a launcher, as its help spells them."""
 
     launcher: str
     flags: frozenset[str]
     values: frozenset[str]
-    """Options that one word follows."""
+    """Options with one value."""
     wide: Mapping[str, int] = field(default_factory=dict)
-    """Options that several words follow, with their number."""
+    """Options with several values, and the number of values."""
     short: Mapping[str, str] = field(default_factory=dict)
-    """Short spellings, with the long one."""
+    """Short spellings, each with its long spelling."""
     single_dash: bool = False
-    """Whether -host is --host, as MPI's launchers have it."""
+    """Whether -host means --host, as for MPI's launchers."""
     abbreviates: bool = True
-    """Whether a beginning is enough, as argparse and getopt have it."""
+    """Whether a prefix of a name is accepted, as argparse and getopt do."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -35,28 +35,28 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A command line taken apart."""
+    """A command line, taken apart."""
 
     given: tuple[Given, ...]
     rest: tuple[str, ...]
     """The program and its arguments."""
 
     def last(self, key: str) -> Given | None:
-        """Return the last that was said of one option."""
+        """Return the last occurrence of an option."""
         return next((each for each in reversed(self.given) if each.key == key), None)
 
     def value(self, key: str) -> str:
-        """Return the last value of an option; empty where it was not given."""
-        found = self.last(key)
-        return found.value if found is not None else ""
+        """Return the last value of an option; empty if it was not given."""
+        option = self.last(key)
+        return option.value if option is not None else ""
 
     def has(self, key: str) -> bool:
         return self.last(key) is not None
 
 
 def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:
-    """Read options up to the program; raise UsageError for one that the launcher does not have."""
-    given: list[Given] = []
+    """Read options up to the program; raise UsageError for an option that the launcher does not have."""
+    options: list[Given] = []
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "--"):
         word = words[position]
@@ -66,19 +66,19 @@ def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:
         if inline is not None:
             if not count:
                 raise UsageError(f"{grammar.launcher}: --{key} takes no value, but got one: {word}", hint=example)
-            given.append(Given(key=key, value=inline, text=word))
+            options.append(Given(key=key, value=inline, text=word))
             continue
         taken = words[position : position + count]
         if len(taken) < count:
             raise UsageError(f"{grammar.launcher}: {word} needs a value", hint=example)
-        given.append(Given(key=key, value="=".join(taken), text=shlex.join([word, *taken])))
+        options.append(Given(key=key, value="=".join(taken), text=shlex.join([word, *taken])))
         position += count
     rest = tuple(words[position + (words[position : position + 1] == ["--"]) :])
-    return Read(given=tuple(given), rest=rest)
+    return Read(given=tuple(options), rest=rest)
 
 
 def _split(word: str, grammar: Grammar) -> tuple[str, str | None]:
-    """Return an option's full name and the value that is part of the word, if any."""
+    """Return an option's full name, and the value inside the word if there is one."""
     if word in grammar.short:
         return grammar.short[word], None
     if word.startswith("--") or grammar.single_dash:
@@ -100,7 +100,7 @@ def _known(word: str, name: str, grammar: Grammar) -> str:
 
 
 def _unknown(word: str, name: str, grammar: Grammar) -> UsageError:
-    import difflib  # 5 ms that only an error has to pay
+    import difflib  # only an error pays these 5 ms
 
     near = difflib.get_close_matches(name, sorted(grammar.names), n=2, cutoff=0.6)
     option = word.partition("=")[0]
@@ -111,10 +111,10 @@ def _unknown(word: str, name: str, grammar: Grammar) -> UsageError:
     )
 
 
-def whole(launcher: str, given: Given, *, least: int = 1) -> int:
-    """Return an option's value as a number; raise UsageError for anything else."""
-    if digits.whole(given.value, -1) < least:
+def whole(launcher: str, option: Given, *, least: int = 1) -> int:
+    """Return an option's value as a number; raise UsageError for any other value."""
+    if digits.whole(option.value, -1) < least:
         raise UsageError(
-            f"{launcher} {given.text}: give a whole number of at least {least}", hint=f"--{given.key} {least}"
+            f"{launcher} {option.text}: give a whole number of at least {least}", hint=f"--{option.key} {least}"
         )
-    return int(given.value)
+    return int(option.value)

@@ -1,1 +1,1 @@
-"""The rules: what they find stands in their functions, why it matters in their pages, found by the code."""
+"""The rules: their functions find mistakes; their pages, found by code, say why it matters."""

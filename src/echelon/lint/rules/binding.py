@@ -1,4 +1,4 @@
-"""Which cores and devices a task gets: masks, maps, and devices that are chosen twice."""
+"""Rules about the cores and devices of tasks: masks, maps, and devices that are chosen twice."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
 
 def _bindings(job: Job) -> Iterator[tuple[Start | None, Word, list[set[int]]]]:
-    """Yield each list of masks or cores with the cores of each task."""
+    """Yield each list of masks or cores, with the cores of each task."""
     for command in job.commands:
         if command.outer is not None:
             continue
         for word in command.words:
-            found = BIND.search(word.text)
-            if found is None:
+            match = BIND.search(word.text)
+            if match is None:
                 continue
             try:
-                numbers = [int(part, 16 if found[1] == "mask_cpu" else 10) for part in found[2].split(",") if part]
+                numbers = [int(part, 16 if match[1] == "mask_cpu" else 10) for part in match[2].split(",") if part]
             except ValueError:
                 continue
             step = next((start for start in job.starts if start.command is command and start.name == "srun"), None)
             bits = [{bit for bit in range(n.bit_length()) if n >> bit & 1} for n in numbers]
-            yield step, word, bits if found[1] == "mask_cpu" else [{number} for number in numbers]
+            yield step, word, bits if match[1] == "mask_cpu" else [{number} for number in numbers]
 
 
 def masks(job: Job) -> Iterator[Hit]:
-    """Two tasks on the same cores."""
+    """Find two tasks on the same cores."""
     for _, word, cores in _bindings(job):
         counts = Counter(frozenset(each) for each in cores)
-        for position, each in enumerate(cores):
-            if counts[frozenset(each)] > 1:
-                again = next(i for i in range(position + 1, len(cores)) if cores[i] == each)
-                shown = _shown(each)
+        for position, mask in enumerate(cores):
+            if counts[frozenset(mask)] > 1:
+                again = next(i for i in range(position + 1, len(cores)) if cores[i] == mask)
+                shown = _shown(mask)
                 message = f"tasks {position} and {again} of each node get the same cores, {shown}"
                 yield _repaired(job, word, cores, message)
                 break
@@ -55,7 +55,7 @@ def masks(job: Job) -> Iterator[Hit]:
 
 
 def reserved(job: Job) -> Iterator[Hit]:
-    """A core that jobs never get."""
+    """Find a core that jobs never get."""
     kept = set(job.kind.reserved_cores) if job.kind else set()
     for _, word, cores in _bindings(job):
         wrong = sorted(kept & set().union(*cores)) if cores else []
@@ -65,7 +65,7 @@ def reserved(job: Job) -> Iterator[Hit]:
 
 
 def number_of_masks(job: Job) -> Iterator[Hit]:
-    """Another number of masks than there are tasks on a node."""
+    """Find a number of masks that differs from the tasks on a node."""
     for step, word, cores in _bindings(job):
         tasks = job.step_tasks_per_node(step) if step else 0
         if tasks and len(cores) != tasks and (len(cores) < tasks or tasks > 1):
@@ -73,7 +73,7 @@ def number_of_masks(job: Job) -> Iterator[Hit]:
 
 
 def part_of_node(job: Job) -> Iterator[Hit]:
-    """A binding by number without the whole node: the numbers are the node's, and the cores may be others'."""
+    """Find a binding by number on part of a node: the numbers are the node's, and the cores may be others'."""
     for _, word, _cores in _bindings(job):
         if job.is_batch and not job.has_whole_nodes and job.kind is not None and job.kind.reserved_cores:
             message = "the option names cores by number, but the job does not have the whole node"
@@ -82,7 +82,7 @@ def part_of_node(job: Job) -> Iterator[Hit]:
 
 
 def wrong_order(job: Job) -> Iterator[Hit]:
-    """Cores that are not those nearest to each task's device."""
+    """Find cores that are not the nearest to each task's device."""
     nearest = {row.device: set(row.cores) for row in job.kind.nearest} if job.kind else {}
     for _, word, cores in _bindings(job):
         if not nearest or len(cores) != len(nearest) or len({frozenset(each) for each in cores}) != len(cores):
@@ -97,7 +97,7 @@ def wrong_order(job: Job) -> Iterator[Hit]:
 
 
 def _repaired(job: Job, word: Word, cores: list[set[int]], message: str) -> Hit:
-    """Return a hit with the masks that are right on this machine, for a task on each of a node's devices."""
+    """Return a hit with the right masks for this machine, with one task for each device of a node."""
     right = _right(job)
     is_sure = right and job.kind is not None and len(cores) == len(job.kind.nearest)
     becomes = BIND.sub(right.removeprefix("--cpu-bind="), word.raw, count=1) if is_sure else ""
@@ -121,7 +121,7 @@ def _shown(cores: set[int]) -> str:
 
 
 def devices_of_a_task(job: Job) -> Iterator[Hit]:
-    """--gpus-per-task, which puts each task's device into a cgroup where no other is seen."""
+    """Find --gpus-per-task, which puts each task's device into a cgroup that hides all others."""
     if "allow-task-sharing" in job.text or (job.kind is not None and job.kind.vendor != "amd"):
         return
     for name in ("gpus-per-task", "ntasks-per-gpu"):
@@ -141,7 +141,7 @@ def devices_of_a_task(job: Job) -> Iterator[Hit]:
 
 
 def chosen_twice(job: Job) -> Iterator[Hit]:
-    """One device is made visible, and the script takes another of the visible ones."""
+    """Find a visible device that the script selects once more among the visible devices."""
     local = f"{words()['slurm']['variable']}LOCALID"
     narrowed = next(
         (v for v in job.variables if v.name in VISIBLE and re.search(rf"{local}|LOCAL_RANK", v.value)), None
@@ -159,16 +159,16 @@ def chosen_twice(job: Job) -> Iterator[Hit]:
 
 
 def both_visible(job: Job) -> Iterator[Hit]:
-    """ROCR and HIP both: the second counts among what the first has left."""
-    found = {name: job.last(name) for name in VISIBLE[:2]}
-    first, second = found[VISIBLE[0]], found[VISIBLE[1]]
+    """Find ROCR and HIP filters together: the second counts among the devices that the first leaves."""
+    variables = {name: job.last(name) for name in VISIBLE[:2]}
+    first, second = variables[VISIBLE[0]], variables[VISIBLE[1]]
     if first and second:
         message = f"{VISIBLE[1]}={second.value} numbers the devices that {VISIBLE[0]}={first.value} has left"
         yield hit(second.word, message, f"unset {VISIBLE[1]}")
 
 
 def visible_count(job: Job) -> Iterator[Hit]:
-    """Another number of visible devices than was asked for."""
+    """Find a number of visible devices that differs from the request."""
     for name in VISIBLE:
         variable = job.last(name)
         if variable is None or not job.devices_per_node or not re.fullmatch(r"\d+(,\d+)*", variable.value):

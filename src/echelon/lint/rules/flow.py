@@ -1,4 +1,4 @@
-"""In what order a script does things: steps behind it, environments, pipes."""
+"""Rules about the order of a script: background steps, environments, pipes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WORK = ("srun", "python", "python3", *LAUNCHERS, *CONTAINERS)
 HOLDS = frozenset(
     {"wait", "fg", "tail", "sleep", "parallel", "xargs", "bash", "sh", "read", "exec", "ray", "dask", "curl"}
 )
-"""What may keep the script until the steps behind it have ended."""
+"""Commands that may keep the script alive until its background steps have ended."""
 PYTHONS = re.compile(r"python|conda|forge|mamba|pytorch|torch|tensorflow|scipy-stack|jax|anaconda|cray-python", re.I)
 HOOKS = re.compile(r"conda|mamba|forge|python|pytorch|anaconda|lang|env|tykky|apps", re.I)
 
 
 def not_waited_for(job: Job) -> Iterator[Hit]:
-    """Steps in the background, and a script that ends without them."""
+    """Find a script that ends before its background steps."""
     if not job.is_batch:
         return
     commands = job.commands
@@ -40,17 +40,17 @@ def not_waited_for(job: Job) -> Iterator[Hit]:
 
 
 def _ends(commands: list[Command], index: int) -> int:
-    """Return which command ends what runs in the background; -1 where nothing does."""
+    """Return the index of the command that puts a command into the background; -1 if none does."""
     command = commands[index]
     if command.ending == "&":
         return index
     if not command.blocks:
         return -1
     open_blocks = {block.number for block in command.blocks}
-    for later, each in enumerate(commands[index + 1 :], index + 1):
-        is_outside = not {block.number for block in each.blocks} >= open_blocks
-        if is_outside and each.words[0].raw in ("done", "}", "fi"):
-            return later if each.ending == "&" else -1
+    for later, follower in enumerate(commands[index + 1 :], index + 1):
+        is_outside = not {block.number for block in follower.blocks} >= open_blocks
+        if is_outside and follower.words[0].raw in ("done", "}", "fi"):
+            return later if follower.ending == "&" else -1
         if is_outside:
             return -1
     return -1
@@ -64,7 +64,7 @@ def _holds(command: Command) -> bool:
 
 
 def conda_without_hook(job: Job) -> Iterator[Hit]:
-    """conda activate in a shell that has never heard of it."""
+    """Find conda activate in a shell without conda's hook."""
     if not job.is_batch or re.search(r"^#!.*(?:\s-\w*[li]\w*|--login)\b", job.lines[0] if job.lines else ""):
         return
     for command in job.commands:
@@ -85,7 +85,7 @@ def conda_without_hook(job: Job) -> Iterator[Hit]:
 
 
 def conda_with_nounset(job: Job) -> Iterator[Hit]:
-    """set -u before conda activate, whose scripts read variables that are not set."""
+    """Find set -u before conda activate, whose scripts read unset variables."""
     is_set = None
     for command in job.commands:
         argv = [word.text for word in command.argv]
@@ -105,7 +105,7 @@ def conda_with_nounset(job: Job) -> Iterator[Hit]:
 
 
 def hidden_by_pipe(job: Job) -> Iterator[Hit]:
-    """`| tee`, whose exit code is that of tee."""
+    """Find `| tee`, which hides the exit code of the command before it."""
     if not job.is_batch or _has_pipefail(job):
         return
     for command, follows in pairwise([each for each in job.script.commands if each.outer is None]):
@@ -135,7 +135,7 @@ def _has_pipefail(job: Job) -> bool:
 
 
 def module_after_environment(job: Job) -> Iterator[Hit]:
-    """module load behind the environment, before which it puts its own Python."""
+    """Find a module load after the activation of an environment: the module's Python comes first in PATH."""
     activated = None
     for command in job.commands:
         argv = [word.text for word in command.argv]

@@ -1,4 +1,4 @@
-"""How ranks are started: the launcher's numbers against the job's."""
+"""Rules about the start of ranks: the launcher's numbers against the job's."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SELF_STARTING = frozenset(
 
 
 def nproc(job: Job) -> Iterator[Hit]:
-    """torchrun starts another number of ranks than there are devices."""
+    """Find a torchrun with another number of ranks than devices."""
     for start in job.started("torchrun", "deepspeed"):
-        given = start.option("nproc-per-node", "num-gpus")
-        count = job.number(given[1]) if given else 0
-        if given and count and job.devices_per_node and count != job.devices_per_node:
-            word = given[0]
+        option = start.option("nproc-per-node", "num-gpus")
+        count = job.number(option[1]) if option else 0
+        if option and count and job.devices_per_node and count != job.devices_per_node:
+            word = option[0]
             ranks = "1 rank" if count == 1 else f"{count} ranks"
             message = f"{ranks} on each node, but the job has {job.devices_per_node} devices there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
@@ -37,7 +37,7 @@ def nproc(job: Job) -> Iterator[Hit]:
 
 
 def started_by_each_task(job: Job) -> Iterator[Hit]:
-    """srun starts a launcher several times on a node, and each starts all ranks."""
+    """Find an srun that starts a launcher several times on a node, each of which starts all ranks."""
     for start in job.started(*PER_NODE):
         tasks = job.step_tasks_per_node(start)
         if start.step and tasks > 1:
@@ -46,7 +46,7 @@ def started_by_each_task(job: Job) -> Iterator[Hit]:
 
 
 def on_first_node_alone(job: Job) -> Iterator[Hit]:
-    """A launcher of one node, which nobody starts on the others."""
+    """Find a launcher that runs on the first node only."""
     if not job.is_batch:
         return
     if _reaches_others(job):
@@ -69,13 +69,13 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
 
 
 def _waits(job: Job, start: Start) -> bool:
-    """Tell whether a launcher waits for nodes on which nobody starts it."""
+    """Say whether a launcher waits for nodes on which none is started."""
     number = start.option("nnodes", "num-machines")
     return number is not None and ":" not in number[1] and job.number(number[1]) > 1
 
 
 def _is_beside_steps(job: Job, start: Start) -> bool:
-    """Tell whether another line of the script uses the nodes, or the script does so itself."""
+    """Say whether another line of the script, or the started program, uses the other nodes."""
     programs = [program for program in job.programs if job.runs(start, program)]
     starts_others = {"subprocess", "submitit", "ray", "dask", "dask_jobqueue", "mpi4py", "parsl"}
     return any(starts_others & program.uses for program in programs) or any(
@@ -89,7 +89,7 @@ def _reaches_others(job: Job) -> bool:
 
 
 def alone_on_several(job: Job) -> Iterator[Hit]:
-    """Each node for itself: --standalone, or one node by default."""
+    """Find launchers that train separately on each node: --standalone, or one node by default."""
     for start in job.started("torchrun"):
         nodes = job.step_nodes(start)
         if nodes < 2 or start.step is None or job.is_chosen(start.command) or _is_one_task(job, start):
@@ -102,7 +102,7 @@ def alone_on_several(job: Job) -> Iterator[Hit]:
 
 
 def _is_one_task(job: Job, start: Start) -> bool:
-    """Tell whether the step starts one task in all: there is a step for each node, or for each training."""
+    """Say whether the step starts a single task: then each node, or each training, has its own step."""
     number = start.step.option("ntasks", "n") if start.step else None
     return number is not None and job.number(number[1]) == 1
 
@@ -114,18 +114,18 @@ def _meeting(nodes: int) -> str:
 
 
 def nnodes(job: Job) -> Iterator[Hit]:
-    """torchrun waits for another number of nodes than the job has."""
+    """Find a torchrun that waits for another number of nodes than the job has."""
     for start in job.started("torchrun", "accelerate"):
-        given = start.option("nnodes", "num-machines")
-        count = job.number(given[1]) if given and ":" not in given[1] else 0
+        option = start.option("nnodes", "num-machines")
+        count = job.number(option[1]) if option and ":" not in option[1] else 0
         nodes = job.step_nodes(start)
         is_open = job.is_chosen(start.command) or (
             start.step is not None and start.step.option("nodelist", "w") is not None
         )
-        if given and count and job.is_batch and count != nodes and not is_open:
+        if option and count and job.is_batch and count != nodes and not is_open:
             if start.step is None and count > nodes and nodes > 1:
                 continue
-            word, value = given
+            word, value = option
             does = "waits for the others until it times out" if count > nodes else "leaves the others idle"
             message = f"this line names {count} nodes, but the job has {nodes}: it {does}"
             repair = word.text.replace(value, str(nodes)) if "=" in word.text else f"{word.text} {nodes}"
@@ -133,26 +133,26 @@ def nnodes(job: Job) -> Iterator[Hit]:
 
 
 def no_meeting(job: Job) -> Iterator[Hit]:
-    """Several nodes, and nothing that says where they meet."""
+    """Find a launcher on several nodes without a meeting point."""
     names = ("rdzv-endpoint", "master-addr", "standalone", "rdzv-conf")
     for start in job.started("torchrun"):
-        given = start.option("nnodes")
+        option = start.option("nnodes")
         if job.is_chosen(start.command) or start.has_unknown:
-            continue  # a variable that nobody knows may hold what is missing
+            continue  # a variable of unknown value may contain the option
         backend, address = start.option("rdzv-backend"), start.option("master-addr")
-        if given and job.number(given[1]) > 1 and address and backend and backend[1] in ("c10d", "etcd"):
+        if option and job.number(option[1]) > 1 and address and backend and backend[1] in ("c10d", "etcd"):
             if start.option("rdzv-endpoint") is None:
                 message = (
                     f"--rdzv-backend={backend[1]} does not read --master-addr: each node waits on its own localhost"
                 )
-                yield hit(address[0], message, _meeting(job.number(given[1])))
-        elif given and job.number(given[1]) > 1 and not any(start.option(name) for name in names):
-            message = f"{given[1]} nodes, but no --rdzv-endpoint: each node waits on its own localhost:29500"
-            yield hit(given[0], message, _meeting(job.number(given[1])))
+                yield hit(address[0], message, _meeting(job.number(option[1])))
+        elif option and job.number(option[1]) > 1 and not any(start.option(name) for name in names):
+            message = f"{option[1]} nodes, but no --rdzv-endpoint: each node waits on its own localhost:29500"
+            yield hit(option[0], message, _meeting(job.number(option[1])))
 
 
 def one_process(job: Job) -> Iterator[Hit]:
-    """One process for several devices."""
+    """Find a single process on several devices."""
     devices = job.devices_per_node * job.num_nodes
     if devices < 2 or any(job.started(*LAUNCHERS, "echelon")):
         return
@@ -168,8 +168,8 @@ def one_process(job: Job) -> Iterator[Hit]:
 
 
 def tasks_of_ranks(job: Job) -> Iterator[Hit]:
-    """srun starts ranks, and not as many as there are devices."""
-    are_ranks = any(variable.name in MEETING for variable in job.variables)  # of one program, which meet
+    """Find an srun whose number of tasks differs from the number of devices."""
+    are_ranks = any(variable.name in MEETING for variable in job.variables)  # of one program: its tasks meet
     if job.devices_per_node < (1 if are_ranks else 2):
         return
     for start in job.started("python", "python3"):
@@ -183,7 +183,7 @@ def tasks_of_ranks(job: Job) -> Iterator[Hit]:
 
 
 def two_launchers(job: Job) -> Iterator[Hit]:
-    """A launcher inside of a launcher."""
+    """Find a launcher inside of a launcher."""
     for start in job.started("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun"):
         around = [outer for outer in start.outer if outer.name in ("mpirun", "mpiexec", "horovodrun")]
         if start.name in ("mpirun", "mpiexec", "horovodrun"):
@@ -194,7 +194,7 @@ def two_launchers(job: Job) -> Iterator[Hit]:
 
 
 def gpu_variable(job: Job) -> Iterator[Hit]:
-    """Slurm's variable for the devices of a node as a number, where it is unset or has a type in it."""
+    """Find Slurm's variable for devices used as a number, where it is unset or contains a type."""
     name = words()["slurm"]["variable"] + "GPUS_PER_NODE"
     option = job.option("gpus-per-node")
     if not job.is_batch or (option and digits.is_number(option.value)) or job.last(name):
@@ -209,13 +209,13 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
 
 
 def processes_of_accelerate(job: Job) -> Iterator[Hit]:
-    """accelerate's --num_processes counts the ranks of all nodes."""
+    """Find an accelerate whose --num_processes does not count the ranks of all nodes."""
     for start in job.started("accelerate"):
-        given = start.option("num-processes")
-        count, nodes = (job.number(given[1]) if given else 0), job.step_nodes(start)
+        option = start.option("num-processes")
+        count, nodes = (job.number(option[1]) if option else 0), job.step_nodes(start)
         wanted = job.devices_per_node * nodes
-        if given and count and wanted and count != wanted:
-            word, value = given
+        if option and count and wanted and count != wanted:
+            word, value = option
             message = f"{count} processes in all, but the job has {nodes} × {job.devices_per_node} = {wanted} devices"
             repair = word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
             mistake = hit(word, message, repair)
@@ -223,7 +223,7 @@ def processes_of_accelerate(job: Job) -> Iterator[Hit]:
 
 
 def trainer(job: Job) -> Iterator[Hit]:
-    """Lightning's devices and num_nodes against the job's."""
+    """Find a Lightning Trainer whose devices and num_nodes differ from the job's."""
     for program in job.programs:
         if not {"lightning", "pytorch_lightning"} & program.uses or not job.devices_per_node or not job.is_batch:
             continue
@@ -234,23 +234,23 @@ def trainer(job: Job) -> Iterator[Hit]:
 def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[Hit]:
     place = next((start.word for start in job.starts if _runs(start, program)), None)
     for name, there in (("num_nodes", job.num_nodes), ("devices", job.devices_per_node)):
-        given = constant(keyword(call, name))
-        given = 1 if given is None and name == "num_nodes" and keyword(call, name) is None else given
+        value = constant(keyword(call, name))
+        value = 1 if value is None and name == "num_nodes" and keyword(call, name) is None else value
         if (
-            isinstance(given, int)
-            and not isinstance(given, bool)
-            and given > 0
-            and given != there
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and value > 0
+            and value != there
             and place is not None
         ):
-            message = f"Trainer({name}={given}) in {program.path}, line {call.lineno}, but the job has {there}"
+            message = f"Trainer({name}={value}) in {program.path}, line {call.lineno}, but the job has {there}"
             mistake = hit(place, message, f"Trainer({name}={there}, …)")
-            is_idle = name == "devices" and given < there
+            is_idle = name == "devices" and value < there
             yield replace(mistake, severity="warning") if is_idle else mistake
 
 
 def horovod(job: Job) -> Iterator[Hit]:
-    """Horovod, whose last version is of 2023."""
+    """Find Horovod, whose last version is of 2023."""
     for start in job.started("horovodrun"):
         yield hit(
             start.word, "Horovod's last version is 0.28.1 of June 2023", "torchrun …   and DistributedDataParallel"

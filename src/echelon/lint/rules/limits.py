@@ -1,4 +1,4 @@
-"""What a batch script asks for, against the limits of the machine and the partition."""
+"""Rules about the request of a batch script and the limits of machine and partition."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def unknown_partition(job: Job) -> Iterator[Hit]:
-    """A partition that the machine does not have."""
+    """Find a partition that the machine does not have."""
     option, machine = job.option("partition"), job.machine
     if option is None or machine is None or job.partition or not machine.partitions or not option.value.isascii():
         return
     if any(char in option.value for char in "<{$,") or not job.wants_devices:
-        return  # only partitions of devices are known
+        return  # only partitions with devices are known
     known = [row.name for row in machine.partitions if row.retired_on is None]
     near = difflib.get_close_matches(option.value, known, n=1, cutoff=0.5) or known[:1]
     message = f"{machine.title} has no partition for devices {option.value!r}; it has {', '.join(known)}"
@@ -32,7 +32,7 @@ def unknown_partition(job: Job) -> Iterator[Hit]:
 
 
 def retired_partition(job: Job) -> Iterator[Hit]:
-    """A partition that was closed."""
+    """Find a partition that was closed."""
     option, row = job.option("partition"), job.partition
     if option and row and row.retired_on and row.retired_on <= job.today and job.machine:
         others = [each.name for each in job.machine.partitions if each.retired_on is None and each.purpose == "batch"]
@@ -41,7 +41,7 @@ def retired_partition(job: Job) -> Iterator[Hit]:
 
 
 def retired_machine(job: Job) -> Iterator[Hit]:
-    """A machine that was shut down."""
+    """Find a machine that was shut down."""
     machine = job.machine
     if machine is None or machine.retired_on is None or machine.retired_on > job.today or not job.is_batch:
         return
@@ -52,7 +52,7 @@ def retired_machine(job: Job) -> Iterator[Hit]:
 
 
 def too_long(job: Job) -> Iterator[Hit]:
-    """More time than the partition gives."""
+    """Find more time than the partition allows."""
     option, row = job.option("time"), job.partition
     row = row or _most(job, "max_minutes")
     if option is None or row is None or row.max_minutes is None:
@@ -68,7 +68,7 @@ def too_long(job: Job) -> Iterator[Hit]:
 
 
 def _most(job: Job, limit: str) -> Partition | None:
-    """Return the partition with the highest limit where the job names none; None where a limit is not published."""
+    """Return the partition with the highest limit if the job names none; None if a limit is unpublished."""
     rows = [row for row in (job.machine.partitions if job.machine else ()) if row.retired_on is None]
     limits = [getattr(row, limit) for row in rows]
     if job.option("partition") or not rows or None in limits:
@@ -77,7 +77,7 @@ def _most(job: Job, limit: str) -> Partition | None:
 
 
 def too_many_nodes(job: Job) -> Iterator[Hit]:
-    """More nodes than the partition gives one job, or fewer than it takes."""
+    """Find more or fewer nodes than the partition allows for one job."""
     row = job.partition
     option = job.option("nodes") or job.option("partition")
     if row is None or option is None:
@@ -91,7 +91,7 @@ def too_many_nodes(job: Job) -> Iterator[Hit]:
 
 
 def devices(job: Job) -> Iterator[Hit]:
-    """More devices than a node has, or than the partition gives, or too few for it."""
+    """Find more devices than a node or the partition has, or too few for the partition."""
     row, kind = job.partition, job.kind
     option = next(
         filter(None, map(job.option, ("gpus-per-node", "gres", "gpus", "gpus-per-task", "ntasks-per-gpu"))), None
@@ -127,7 +127,7 @@ def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
 
 
 def cores(job: Job) -> Iterator[Hit]:
-    """More cores than jobs can get of a node."""
+    """Find more cores than jobs can get of a node."""
     option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
     there = usable_cores(job.kind) if job.kind else None
     if option is None or job.kind is None or not there:
@@ -144,7 +144,7 @@ def cores(job: Job) -> Iterator[Hit]:
 
 
 def memory(job: Job) -> Iterator[Hit]:
-    """More memory than jobs can get of a node."""
+    """Find more memory than jobs can get of a node."""
     option, there = job.memory_option, job.kind.memory_bytes if job.kind else None
     if option and there and job.memory_bytes_per_node > there:
         asked = units.size(job.memory_bytes_per_node)

@@ -1,4 +1,4 @@
-"""Where ranks meet and what each of them is told: addresses, ports, variables that reach it or do not."""
+"""Rules about the meeting of ranks: addresses, ports, and variables that must reach them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _port() -> str:
 
 
 def fixed_port(job: Job) -> Iterator[Hit]:
-    """A port that is the same in every job."""
+    """Find a port that is equal in every job."""
     if not job.is_batch or job.takes_all_devices:
         return
     variable = job.last("MASTER_PORT")
@@ -43,16 +43,16 @@ def fixed_port(job: Job) -> Iterator[Hit]:
         yield hit(variable.word, f"every job uses port {variable.value}, and jobs may share the node", _port())
         return
     for start in job.started("torchrun", "accelerate"):
-        given = start.option("master-port", "main-process-port", "rdzv-endpoint")
-        match = re.search(r"(?:^|:)(\d{4,5})$", given[1]) if given else None
-        if given and match:
-            word = given[0]
+        option = start.option("master-port", "main-process-port", "rdzv-endpoint")
+        match = re.search(r"(?:^|:)(\d{4,5})$", option[1]) if option else None
+        if option and match:
+            word = option[0]
             message = f"every job uses port {match[1]}, and jobs may share the node"
             yield hit(word, message, f"{_port()}   and here $MASTER_PORT")
 
 
 def wrong_host(job: Job) -> Iterator[Hit]:
-    """The address of the meeting, evaluated where each node finds itself."""
+    """Find a master address that each node evaluates to itself."""
     for variable in job.variables:
         if variable.name not in MEETING:
             continue
@@ -72,28 +72,28 @@ def wrong_host(job: Job) -> Iterator[Hit]:
                 _first_node(),
             )
     for start in job.started("torchrun"):
-        given = start.option("rdzv-endpoint", "master-addr")
-        if given is None or job.step_nodes(start) < 2 or start.step is None:
+        option = start.option("rdzv-endpoint", "master-addr")
+        if option is None or job.step_nodes(start) < 2 or start.step is None:
             continue
         nodes = job.step_nodes(start)
-        if LOOPBACK.match(given[1]) or (_in_task(start.command) and HOST.search(given[1])):
-            yield hit(given[0], f"{given[1]} means each node itself, but the job has {nodes} nodes", _first_node())
+        if LOOPBACK.match(option[1]) or (_in_task(start.command) and HOST.search(option[1])):
+            yield hit(option[0], f"{option[1]} means each node itself, but the job has {nodes} nodes", _first_node())
 
 
 def _in_task(command: Command) -> bool:
-    """Tell whether each task runs the command, as what bash -c after srun holds."""
+    """Say whether each task runs the command, as inside of `srun bash -c`."""
     outer = command.outer
     return outer is not None and (any(word.text == "srun" for word in outer.argv) or _in_task(outer))
 
 
 def _is_wrapper(job: Job) -> bool:
-    """Tell whether a script without options for Slurm is what srun starts: it reads a task's own variables."""
+    """Say whether srun starts this script, which has no Slurm options: it reads a task's own variables."""
     mine = [_slurm(name) for name in words()["slurm"]["of_each_task"]]
     return any(name in word.live for name in mine for command in job.commands for word in command.words)
 
 
 def several_addresses(job: Job) -> Iterator[Hit]:
-    """`hostname -i` gives several words where a node has several addresses."""
+    """Find `hostname -i`, which prints several addresses on some nodes."""
     for command in (each for each in job.commands if each.program not in ("echo", "printf", "logger")):
         for word in command.words:
             match = re.search(
@@ -104,15 +104,15 @@ def several_addresses(job: Job) -> Iterator[Hit]:
 
 
 def tool_in_container(job: Job) -> Iterator[Hit]:
-    """Slurm's programs inside of an image, which has none."""
+    """Find Slurm's programs inside of an image, which lacks them."""
     for command in job.commands:
         outer = _container_around(job, command)
         if outer is None:
             continue
         for word in command.words:
-            found = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
-            if found and not re.search(r"[\w/.-]" + found[1], word.text):
-                message = f"{found[1]} runs inside the container, which has no Slurm"
+            match = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
+            if match and not re.search(r"[\w/.-]" + match[1], word.text):
+                message = f"{match[1]} runs inside the container, which has no Slurm"
                 yield hit(word, message, f"{_first_node()}   before {outer.name}")
 
 
@@ -130,7 +130,7 @@ def _container_around(job: Job, command: Command) -> Start | None:
 
 
 def not_exported(job: Job) -> Iterator[Hit]:
-    """A variable for the ranks that stays in the batch script."""
+    """Find a variable for ranks that is not exported."""
     table = words()["variables"]
     if not any(job.started("srun", "torchrun", "accelerate", "python", "python3", "mpirun", "deepspeed")):
         return
@@ -141,15 +141,15 @@ def not_exported(job: Job) -> Iterator[Hit]:
             continue
         is_needed = name in NEEDED and _meets_by_variables(job)
         if name in GIVEN_BY_LAUNCHERS and not is_needed:
-            continue  # a launcher sets it, or nobody reads it
-        what = variable.word.raw.partition("\n")[0]
+            continue  # a launcher sets it, or nothing reads it
+        assignment = variable.word.raw.partition("\n")[0]
         message = f"{name} is not exported: the programs that the script starts do not see it"
-        mistake = hit(variable.word, message, f"export {what}", edits=_exported(variable))
+        mistake = hit(variable.word, message, f"export {assignment}", edits=_exported(variable))
         yield mistake if is_needed else replace(mistake, severity="warning")
 
 
 def _meets_by_variables(job: Job) -> bool:
-    """Tell whether ranks are started that find each other by variables alone."""
+    """Say whether ranks are started that find each other only by variables."""
     if any(job.started("torchrun", "accelerate", "deepspeed", "horovodrun", "echelon")):
         return False
     steps = [start for start in job.started("python", "python3") if start.step is not None]
@@ -157,7 +157,7 @@ def _meets_by_variables(job: Job) -> bool:
 
 
 def _exported(variable: Variable) -> tuple[Edit, ...]:
-    """Return the edit that exports what a command of assignments alone assigns."""
+    """Return the edit that exports the variables of a command of assignments alone."""
     if variable.command.argv:
         return ()
     first = variable.command.words[0]
@@ -170,7 +170,7 @@ def _is_expanded(job: Job, name: str) -> bool:
 
 
 def read_too_early(job: Job) -> Iterator[Hit]:
-    """A task's own variable, read in the batch script, where it is that of its first task."""
+    """Find a task's own variable in the batch script, where it has the value of the first task."""
     if not job.is_batch:
         return
     mine = re.compile(rf"\$\{{?({'|'.join(map(_slurm, words()['slurm']['of_each_task']))})\b")
@@ -183,30 +183,30 @@ def read_too_early(job: Job) -> Iterator[Hit]:
         if _in_task(command) or command.program in ("echo", "printf", "if", "[", "test"):
             continue
         for word in command.words:
-            found = mine.search(word.live)
-            if found and _matters(word):
-                message = f"the shell reads ${found[1]} before srun: it is 0 for all {num_tasks} tasks"
+            match = mine.search(word.live)
+            if match and _matters(word):
+                message = f"the shell reads ${match[1]} before srun: it is 0 for all {num_tasks} tasks"
                 if re.search(r"(?i)(?:node|machine)[_-]rank", word.text) and _meets_by_itself(job):
                     continue
                 placed = hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
                 yield placed if _is_needed(job, command, word) else replace(placed, severity="warning")
     for document in job.script.documents:
-        found = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
-        if found:
-            line = document.line + document.text[: found.start()].count("\n")
-            column = found.start() - document.text.rfind("\n", 0, found.start())
-            message = f"the shell reads ${found[1]} while it writes the file: it is 0 for all {num_tasks} tasks"
-            yield Hit(line=line, column=column, width=len(found.group()), message=message, repair=f"\\${found[1]}")
+        match = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
+        if match:
+            line = document.line + document.text[: match.start()].count("\n")
+            column = match.start() - document.text.rfind("\n", 0, match.start())
+            message = f"the shell reads ${match[1]} while it writes the file: it is 0 for all {num_tasks} tasks"
+            yield Hit(line=line, column=column, width=len(match.group()), message=message, repair=f"\\${match[1]}")
 
 
 def _meets_by_itself(job: Job) -> bool:
-    """Tell whether every launcher of the job numbers its nodes by itself, so that no number is read."""
+    """Say whether every launcher of the job numbers its nodes itself, so that a node rank is not read."""
     backends = [start.option("rdzv-backend") for start in job.started("torchrun", "accelerate")]
     return bool(backends) and all(given is not None and given[1] != "static" for given in backends)
 
 
 def _is_needed(job: Job, command: Command, word: Word) -> bool:
-    """Tell whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
+    """Say whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
     if re.match(r"(?:LOCAL_)?RANK=", word.text) or command.program.startswith("python"):
         return True
     for start in job.started("torchrun", "accelerate"):
@@ -218,22 +218,22 @@ def _is_needed(job: Job, command: Command, word: Word) -> bool:
 
 
 def _matters(word: Word) -> bool:
-    """A folder on the node's own disk may be called alike on all nodes."""
+    """Say whether a name must differ between nodes: a path on a node's own disk need not."""
     return "/tmp" not in word.live and not re.search(r"DIR=|PATH=|CACHE|FILE=|^/", word.text)
 
 
 def differing_id(job: Job) -> Iterator[Hit]:
-    """A rendezvous whose name each node draws for itself."""
+    """Find a rendezvous id that each node generates for itself."""
     for start in job.started("torchrun"):
-        given = start.option("rdzv-id")
-        if given and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", given[1]) and _in_task(start.command):
-            message = f"each node evaluates {given[1]} itself, so the nodes never meet"
-            becomes = given[0].raw.replace(given[1], f"${_slurm('JOB_ID')}") if "=" in given[0].raw else ""
-            yield hit(given[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
+        option = start.option("rdzv-id")
+        if option and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", option[1]) and _in_task(start.command):
+            message = f"each node evaluates {option[1]} itself, so the nodes never meet"
+            becomes = option[0].raw.replace(option[1], f"${_slurm('JOB_ID')}") if "=" in option[0].raw else ""
+            yield hit(option[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
 
 
 def no_local_rank(job: Job) -> Iterator[Hit]:
-    """RANK and WORLD_SIZE by hand, and no LOCAL_RANK."""
+    """Find RANK and WORLD_SIZE set by hand without LOCAL_RANK."""
     assigned = {variable.name for variable in job.variables}
     first = next((variable for variable in job.variables if variable.name == "RANK"), None)
     reads = [program.path for program in job.programs if "LOCAL_RANK" in program.texts]

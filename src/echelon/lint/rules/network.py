@@ -1,4 +1,4 @@
-"""Variables for the network, the caches and the libraries, against what the machine needs."""
+"""Rules about variables of the network, the caches and the libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", 
 
 
 def _first(job: Job) -> Start | None:
-    """Return the first program that becomes ranks; None where echelon starts them."""
+    """Return the first program that starts ranks; None if echelon starts them."""
     is_without = job.partition is None and not job.wants_devices  # a partition of cores alone
     if any(job.started("echelon")) or is_without:
         return None
@@ -26,7 +26,7 @@ def _first(job: Job) -> Start | None:
 
 
 def _provides(job: Job) -> bool:
-    """Tell whether a module sets the network up."""
+    """Say whether a module sets up the network."""
     return any(
         PROVIDING.search(word.text)
         for command in job.commands
@@ -36,7 +36,7 @@ def _provides(job: Job) -> bool:
 
 
 def _sources(job: Job) -> bool:
-    """Tell whether another file may set variables."""
+    """Say whether another file may set variables."""
     return any(
         command.program in ("source", ".") and not re.search(r"activate|bashrc|profile|conda", command.argv[-1].text)
         for command in job.commands
@@ -44,13 +44,13 @@ def _sources(job: Job) -> bool:
 
 
 def _meant_names(job: Job, name: str) -> set[str]:
-    """Return the names that are assigned, and this one where another is a slip for it."""
+    """Return the assigned names, and this name if an assigned one is a misspelling of it."""
     assigned = {variable.name for variable in job.variables}
     return assigned | {name for each in assigned if meant(each, [name])}
 
 
 def no_interface(job: Job) -> Iterator[Hit]:
-    """Several nodes, and nothing says which network the ranks meet on."""
+    """Find a job on several nodes that names no network interface for the ranks."""
     settings = {row.name: row for row in job.machine.settings} if job.machine else {}
     row, start = settings.get("NCCL_SOCKET_IFNAME"), _first(job)
     if row is None or start is None or job.num_nodes < 2 or _provides(job) or _sources(job):
@@ -62,7 +62,7 @@ def no_interface(job: Job) -> Iterator[Hit]:
 
 
 def wrong_interface(job: Job) -> Iterator[Hit]:
-    """A network interface that the machine's nodes do not have, or the slow one."""
+    """Find a network interface that the machine's nodes do not have, or the slow one."""
     variable = job.last("NCCL_SOCKET_IFNAME")
     known = [name for network in job.machine.networks for name in network.interfaces] if job.machine else []
     if variable is None or not known or not re.fullmatch(r"[\w,=^]+", variable.value):
@@ -78,7 +78,7 @@ def wrong_interface(job: Job) -> Iterator[Hit]:
 
 
 def too_many_nodes(job: Job) -> Iterator[Hit]:
-    """A setting that is known to fail in jobs of this size."""
+    """Find a setting that is known to fail in jobs of this size."""
     for row in job.machine.settings if job.machine else ():
         variable = job.last(row.name)
         if variable and row.max_nodes is not None and job.num_nodes > row.max_nodes:
@@ -88,7 +88,7 @@ def too_many_nodes(job: Job) -> Iterator[Hit]:
 
 
 def cache(job: Job) -> Iterator[Hit]:
-    """A cache of compiled code on a file system that all nodes share."""
+    """Find a cache of compiled code on a file system that all nodes share."""
     for variable in job.variables:
         if variable.name in CACHES and re.match(
             r"\$\{?(?:HOME|SCRATCH|WORK)\b|~|/(?:scratch|project\w*|flash|pfs|home|users|work|blue|lustre)\b",
@@ -109,7 +109,7 @@ def cache(job: Job) -> Iterator[Hit]:
 
 
 def no_cache(job: Job) -> Iterator[Hit]:
-    """AMD's MIOpen left in the home folder, by many ranks."""
+    """Find a job of many ranks that leaves AMD's MIOpen cache in the home folder."""
     names = {row.name for row in job.machine.settings if row.kind == "folder"} if job.machine else set()
     start, row = _first(job), "MIOPEN_USER_DB_PATH"
     if start is None or row not in names or job.devices_per_node * job.num_nodes < 2 or _provides(job) or _sources(job):
@@ -123,7 +123,7 @@ def no_cache(job: Job) -> Iterator[Hit]:
 
 
 def misspelt(job: Job) -> Iterator[Hit]:
-    """A name that nothing reads, like one that something does."""
+    """Find a variable that nothing reads, with a name like a known one."""
     table = words()["variables"]
     known, prefixes = set(table["known"]), tuple({f"{name.partition('_')[0]}_" for name in table["known"]})
     for variable in _once(job):
@@ -142,7 +142,7 @@ def misspelt(job: Job) -> Iterator[Hit]:
 
 
 def renamed(job: Job) -> Iterator[Hit]:
-    """A name that was read once."""
+    """Find a variable that only older versions read."""
     table = words()["variables"]["renamed"]
     for variable in _once(job):
         if variable.name in table:
@@ -153,7 +153,7 @@ def renamed(job: Job) -> Iterator[Hit]:
 
 
 def _called(job: Job, name: str, new: str) -> tuple[Edit, ...]:
-    """Return the edits that call a variable something else; none where the script itself expands it, or has both."""
+    """Return the edits that rename a variable; none if the script expands it, or sets both names."""
     if re.search(rf"\$\{{?{name}\b", job.text) or job.last(new):
         return ()
     words = {(variable.word.line, variable.word.column): variable.word for variable in job.variables}
@@ -162,7 +162,7 @@ def _called(job: Job, name: str, new: str) -> tuple[Edit, ...]:
 
 
 def slow(job: Job) -> Iterator[Hit]:
-    """A switch for finding errors that costs speed."""
+    """Find a debugging switch that costs speed."""
     table = words()["variables"]["slow"]
     for variable in _once(job):
         if table.get(variable.name, "") == variable.value and variable.value:
@@ -171,14 +171,14 @@ def slow(job: Job) -> Iterator[Hit]:
 
 
 def _once(job: Job) -> list[Variable]:
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for variable in job.variables:
-        found.setdefault(variable.name, variable)
-    return list(found.values())
+        variables.setdefault(variable.name, variable)
+    return list(variables.values())
 
 
 def binds(job: Job) -> Iterator[Hit]:
-    """An image without the folders of the host that it needs."""
+    """Find an image without the binds that it needs."""
     if job.machine is None or _provides(job):
         return
     bound = any(
@@ -187,8 +187,8 @@ def binds(job: Job) -> Iterator[Hit]:
     )
     for start in job.started(*CONTAINERS):
         row = next((row for row in job.machine.containers if row.binds and _is_for(row.images, job, start)), None)
-        given = " ".join(word.text for word in start.words)
-        if row is None or bound or re.search(r"(^| )(-B|--bind|--mount)", given) or job.num_nodes < 2:
+        text = " ".join(word.text for word in start.words)
+        if row is None or bound or re.search(r"(^| )(-B|--bind|--mount)", text) or job.num_nodes < 2:
             continue
         needed = ", ".join(row.binds[:3])
         message = (
@@ -198,7 +198,7 @@ def binds(job: Job) -> Iterator[Hit]:
 
 
 def _is_for(images: str, job: Job, start: Start) -> bool:
-    """Tell whether an image, perhaps behind a variable, is one of these."""
+    """Say whether an image, perhaps given by a variable, is one of these."""
     stem = images.rstrip("*")
     names = [word.text for word in start.words]
     names += [
@@ -210,7 +210,7 @@ def _is_for(images: str, job: Job, start: Start) -> bool:
 
 
 def conda(job: Job) -> Iterator[Hit]:
-    """$WITH_CONDA, expanded outside of the image that defines it."""
+    """Find $WITH_CONDA expanded outside of the image that defines it."""
     for command in job.commands:
         for word in command.words:
             if command.outer is None and re.search(r"\$\{?WITH_CONDA\b", word.live) and job.last("WITH_CONDA") is None:
@@ -222,14 +222,14 @@ def conda(job: Job) -> Iterator[Hit]:
 
 
 def image_without_gpu(job: Job) -> Iterator[Hit]:
-    """An image in which NVIDIA's driver is missing."""
+    """Find an image that lacks NVIDIA's driver."""
     if job.chip[1] != "nvidia" or not job.devices_per_node:
         return
     for start in job.started(*CONTAINERS):
-        given = [word.text for word in start.words]
-        first = given[0] if given else ""
+        words_of_start = [word.text for word in start.words]
+        first = words_of_start[0] if words_of_start else ""
         is_set = any(variable.name in ("SINGULARITY_NV", "APPTAINER_NV") for variable in job.variables)
-        if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(given) and not is_set:
+        if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(words_of_start) and not is_set:
             message = f"{start.name} {first} without --nv: the image sees none of {job.devices_per_node} devices"
             word = start.words[0]
             edits = (Edit(line=word.line, column=word.column, old=word.raw, new=f"{word.raw} --nv"),)
@@ -237,13 +237,13 @@ def image_without_gpu(job: Job) -> Iterator[Hit]:
 
 
 def one_profile(job: Job) -> Iterator[Hit]:
-    """A profiler in every rank, and one file for all."""
+    """Find a profiler that runs in every rank and writes a single file."""
     for start in job.started("rocprof", "rocprofv2", "rocprofv3", "nsys"):
         tasks = job.step_tasks_per_node(start) * job.step_nodes(start) if start.step else 1
-        given = start.option("o", "output", "output-file", "d", "output-directory")
-        if tasks > 1 and (given is None or not re.search(r"[$%]", given[1])) and start.name != "nsys":
+        option = start.option("o", "output", "output-file", "d", "output-directory")
+        if tasks > 1 and (option is None or not re.search(r"[$%]", option[1])) and start.name != "nsys":
             rank = f"${words()['slurm']['variable']}PROCID"
-            message = f"{tasks} ranks write " + (f"{given[1]}" if given else "the same results.csv")
+            message = f"{tasks} ranks write " + (f"{option[1]}" if option else "the same results.csv")
             yield hit(start.word, message, f"srun … bash -c '{start.name} -o results-{rank}.csv …'")
 
 

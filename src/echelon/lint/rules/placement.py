@@ -1,4 +1,4 @@
-"""Which device a rank takes."""
+"""Rules about the device that a rank takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _uses_nccl(call: ast.Call) -> bool:
 
 
 def no_device(program: Program) -> Iterator[Hit]:
-    """init_process_group("nccl") and no device of its own."""
+    """Find init_process_group("nccl") without a device for each rank."""
     if program.is_served or {"set_device", "device_id"} & (
         program.words | {each.arg or "" for _, c in program.calls for each in c.keywords}
     ):
@@ -29,7 +29,7 @@ def no_device(program: Program) -> Iterator[Hit]:
         return
     bare = _first_bare(program)
     if bare is None and "DistributedDataParallel" not in program.words:
-        return  # what the ranks compute on stands in another file
+        return  # another file has the code that uses devices
     for call in program.called("init_process_group"):
         backend = keyword(call, "backend") or (call.args[0] if call.args else None)
         is_open = isinstance(backend, (ast.Name, ast.Attribute)) and bare is not None and not _chooses(program)
@@ -47,13 +47,13 @@ def no_device(program: Program) -> Iterator[Hit]:
 
 
 def _chooses(program: Program) -> bool:
-    """Tell whether a device is taken by its number anywhere."""
+    """Say whether the script selects a device by number anywhere."""
     texts = (ast.unparse(node) for node in program.nodes if isinstance(node, ast.JoinedStr))
     return any("cuda:" in text for text in texts) or any(len(call.args) > 1 for call in program.called("device"))
 
 
 def _first_bare(program: Program) -> ast.expr | None:
-    """Return the first place that means the current device: .cuda(), .to("cuda"), device = "cuda"."""
+    """Return the first use of the current device: .cuda(), .to("cuda"), device = "cuda"."""
     for node in program.nodes:
         if isinstance(node, ast.Call) and tail(node.func) == "cuda" and not node.args and not node.keywords:
             return node
@@ -66,7 +66,7 @@ def _first_bare(program: Program) -> ast.expr | None:
 
 
 def _zero(call: ast.Call) -> ast.expr | None:
-    """Return the constant 0 by which a call takes the first device."""
+    """Return the constant 0 with which a call takes the first device."""
     word, args = tail(call.func), call.args
     if word in ("set_device", "cuda") and args and constant(args[0]) == 0 and constant(args[0]) is not False:
         return args[0]
@@ -79,7 +79,7 @@ def _zero(call: ast.Call) -> ast.expr | None:
 
 
 def first_device(program: Program) -> Iterator[Hit]:
-    """ "cuda:0" in a script for several ranks."""
+    """Find "cuda:0" in a script for several ranks."""
     if not program.is_distributed:
         return
     for node in program.nodes:
@@ -100,7 +100,7 @@ def first_device(program: Program) -> Iterator[Hit]:
 
 
 def global_as_local(program: Program) -> Iterator[Hit]:
-    """The number among all ranks as the number of a device."""
+    """Find the global rank used as the number of a device."""
     if not program.is_distributed or "spawn" in program.words:
         return
     ranks = _names_of_rank(program)
@@ -110,8 +110,8 @@ def global_as_local(program: Program) -> Iterator[Hit]:
             ids = keyword(call, "device_ids")
             chosen = ids.elts[0] if isinstance(ids, ast.List) and ids.elts else None
         named = chosen.id if isinstance(chosen, ast.Name) else ""
-        if isinstance(chosen, ast.JoinedStr) and (found := re.search(r"cuda:\{(\w+)\}", ast.unparse(chosen))):
-            named = found[1]
+        if isinstance(chosen, ast.JoinedStr) and (match := re.search(r"cuda:\{(\w+)\}", ast.unparse(chosen))):
+            named = match[1]
         if named and named in ranks:
             message = f"{named} is the number among all ranks: the second node has no such device"
             yield program.hit(call, message, 'int(os.environ["LOCAL_RANK"])')
@@ -119,21 +119,21 @@ def global_as_local(program: Program) -> Iterator[Hit]:
 
 
 def _names_of_rank(program: Program) -> set[str]:
-    """Return the names that are given the global rank and nothing else."""
-    found: set[str] = set()
+    """Return the names that are assigned only the global rank."""
+    names: set[str] = set()
     others: set[str] = set()
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, text = node.targets[0].id, ast.unparse(node.value)
             is_rank = re.search(r"get_rank\(\)|environ\[['\"]RANK['\"]\]|(?:getenv|environ\.get)\(['\"]RANK['\"]", text)
-            (found if is_rank and "%" not in text and "LOCAL" not in text else others).add(name)
+            (names if is_rank and "%" not in text and "LOCAL" not in text else others).add(name)
         elif isinstance(node, ast.arg):
             others.add(node.arg)
-    return found - others
+    return names - others
 
 
 def data_parallel(program: Program) -> Iterator[Hit]:
-    """nn.DataParallel."""
+    """Find nn.DataParallel."""
     for name, call in program.calls:
         if name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
             message = "DataParallel: one process drives all devices of one node, and copies the model in every step"
@@ -143,7 +143,7 @@ def data_parallel(program: Program) -> Iterator[Hit]:
 
 
 def loads_to_first(program: Program) -> Iterator[Hit]:
-    """torch.load without map_location, which every rank does onto the device that had saved."""
+    """Find torch.load without map_location, with which every rank loads onto the device that saved."""
     if not program.is_distributed or "FullyShardedDataParallel" in program.words:
         return
     for name, call in program.calls:
@@ -154,7 +154,7 @@ def loads_to_first(program: Program) -> Iterator[Hit]:
 
 
 def argument(program: Program) -> Iterator[Hit]:
-    """--local_rank as an argument, which torchrun does not pass."""
+    """Find --local_rank as an argument, which torchrun does not pass."""
     if "LOCAL_RANK" in program.texts or {"deepspeed"} & program.uses or not program.is_distributed:
         return
     for call in program.called("add_argument"):

@@ -1,4 +1,4 @@
-"""What every rank does that one should do, and what one does that all must do together."""
+"""Rules about work that one rank should do and every rank does, and the other way round."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _is_collective(program: Program, call: ast.Call) -> bool:
 
 
 def collective_on_some(program: Program) -> Iterator[Hit]:
-    """A collective below `if rank == 0`."""
+    """Find a collective below `if rank == 0`."""
     for _, call in program.calls:
         if not _is_collective(program, call) or any(each.arg == "group" for each in call.keywords):
             continue
@@ -47,7 +47,7 @@ def collective_on_some(program: Program) -> Iterator[Hit]:
 
 
 def _moved_out(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> tuple[Edit, ...]:
-    """Return the edit that lets all ranks reach a barrier which stands last below an if."""
+    """Return the edit that moves a barrier out of an `if`, if it is the last statement."""
     statement = program.parents.get(call)
     if not isinstance(guard, ast.If) or guard.orelse or len(guard.body) < 2 or guard.body[-1] is not statement:
         return ()
@@ -59,7 +59,7 @@ def _moved_out(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> t
 
 
 def is_of_one(program: Program, test: ast.expr) -> bool:
-    """Tell whether a test lets one rank through, or all but one."""
+    """Say whether a test selects one rank, or all but one."""
     text = ast.unparse(test).lower()
     if any(isinstance(each, ast.Name) and each.id in program.flags for each in ast.walk(test)):
         return True
@@ -67,7 +67,7 @@ def is_of_one(program: Program, test: ast.expr) -> bool:
 
 
 def _pairs(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> bool:
-    """One rank first and the others after it: each side has the same collective, or the test is met by both in turn."""
+    """Say whether every rank reaches the collective: in both branches, or before and after the others' turn."""
     if isinstance(guard, ast.IfExp):
         return False
     name = tail(call.func)
@@ -85,7 +85,7 @@ def _pairs(program: Program, guard: ast.If | ast.IfExp, call: ast.Call) -> bool:
 
 
 def exit_on_some(program: Program) -> Iterator[Hit]:
-    """One rank ends, and the others wait for it."""
+    """Find an exit of one rank for which the others wait."""
     if not program.is_distributed:
         return
     for name, call in program.calls:
@@ -105,7 +105,7 @@ def exit_on_some(program: Program) -> Iterator[Hit]:
 
 
 def saves_everywhere(program: Program) -> Iterator[Hit]:
-    """torch.save in every rank, to one file."""
+    """Find torch.save in every rank, to one file."""
     if not program.is_distributed:
         return
     for name, call in program.calls:
@@ -118,7 +118,7 @@ def saves_everywhere(program: Program) -> Iterator[Hit]:
 
 
 def downloads_everywhere(program: Program) -> Iterator[Hit]:
-    """download=True in every rank."""
+    """Find download=True in every rank."""
     if not program.is_distributed:
         return
     for _, call in program.calls:
@@ -129,7 +129,7 @@ def downloads_everywhere(program: Program) -> Iterator[Hit]:
 
 
 def node_instead_of_job(program: Program) -> Iterator[Hit]:
-    """`local_rank == 0`, which is one rank of every node."""
+    """Find `local_rank == 0`, which selects one rank of every node."""
     for _, call in program.calls:
         if not _writes_file(program, call):
             continue
@@ -155,7 +155,7 @@ def _guard_of_callers(program: Program, call: ast.AST) -> ast.If | ast.IfExp | N
 
 
 def _is_first_of_node(program: Program, test: ast.expr) -> bool:
-    """Tell whether a test is of the number on the node alone, and not of that among all."""
+    """Say whether a test compares only the local rank with 0, and no other rank."""
     names = {tail(each) for each in ast.walk(test) if isinstance(each, (ast.Name, ast.Attribute))}
     is_first = any(
         isinstance(each, ast.Compare) and tail(each.left) in program.local_ranks and constant(each.comparators[0]) == 0
@@ -174,7 +174,7 @@ def _writes_file(program: Program, call: ast.Call) -> bool:
 
 
 def prints_everywhere(program: Program) -> Iterator[Hit]:
-    """A line for every rank in every step."""
+    """Find a line that every rank prints in every step."""
     if not program.is_distributed:
         return
     for name, call in program.calls:
@@ -191,7 +191,7 @@ def prints_everywhere(program: Program) -> Iterator[Hit]:
 
 
 def fixed_port(program: Program) -> Iterator[Hit]:
-    """A port in the script, the same in every job."""
+    """Find a port in the script, which is equal in every job."""
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             target = node.targets[0]
@@ -217,7 +217,7 @@ def fixed_port(program: Program) -> Iterator[Hit]:
 
 
 def _is_fallback(program: Program, node: ast.AST) -> bool:
-    """Tell whether it is set only where the launcher has set none."""
+    """Say whether the port is set only if the launcher has set none."""
     return any(isinstance(each, ast.If) and "MASTER_PORT" in ast.unparse(each.test) for each in program.around(node))
 
 

@@ -1,4 +1,4 @@
-"""What a batch script asks for, and whether Slurm can read it."""
+"""Rules about the options of a batch script, and whether Slurm can read them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PLACEHOLDER = re.compile(
     r"|[Pp]roject_(?:X+|x+|0{3,}|N+)\b|\b(?:XXX+|xxx+|CHANGEME|FIXME|TODO)\b"
 )
 SURE = 0.9
-"""Of difflib: gpu-per-node and gpus-per-node have 0.96; where two options are as near, a person has to decide."""
+"""The least likeness of difflib for a certain repair: gpu-per-node and gpus-per-node have 0.96."""
 EXPANDED = re.compile(r"(?<!\\)(?:\$(?:[A-Za-z_]\w*|\{[^}]*\}|\([^)]*\))|`[^`]*`)")
-"""What a shell fills in."""
+"""Match the text that a shell expands."""
 FILES, LABELS = ("output", "error", "input"), ("job-name", "comment", "mail-user", "wckey")
 PERSONAL = re.compile(r"(?<![\w$}./])/(?:home|users|u)/[A-Za-z]\w+")
 
 
 def unknown_option(job: Job) -> Iterator[Hit]:
-    """An option that Slurm does not have, or that has one dash too few."""
+    """Find an option that Slurm does not have, or with one dash too few."""
     known = names()
     for option in job.header.options:
         if option.name in known or PLACEHOLDER.search(option.name):
@@ -72,7 +72,7 @@ def _of_nobody(option: Option, known: frozenset[str]) -> Iterator[Hit]:
 
 
 def _is_slip(written: str, name: str) -> bool:
-    """Tell whether one letter more, less or else makes one name of the other, or a sign between words."""
+    """Say whether two names differ by one letter, or only by signs between words."""
     if written.replace("_", "-") == name or written.replace("-", "") == name.replace("-", ""):
         return True
     shorter, longer = sorted((written, name), key=len)
@@ -83,10 +83,10 @@ def _is_slip(written: str, name: str) -> bool:
 
 
 def not_read(job: Job) -> Iterator[Hit]:
-    """Options that come too late, or look like a comment."""
+    """Find options that come too late, or that look like a comment."""
     before = None
     is_habit = _comments_so(job)
-    for late in (each for each in job.header.late if each.line not in job.document_lines):  # of a script it writes
+    for late in (each for each in job.header.late if each.line not in job.document_lines):  # none of a job inside
         if before is not None and late.line == before.line + 1 and late.why == before.why:
             before = late
             continue  # one finding for a block of lines
@@ -106,16 +106,16 @@ def not_read(job: Job) -> Iterator[Hit]:
 
 
 def _comments_so(job: Job) -> bool:
-    """Tell whether `# SBATCH` is how the author comments options out: one of them is given in another line."""
-    given = {option.name for option in job.header.options}
+    """Say whether the author comments options out with `# SBATCH`: another line gives such an option."""
+    names = {option.name for option in job.header.options}
     directive = words()["slurm"]["directive"]
     commented = [late.text for late in job.header.late if "begin" in late.why]
     lines = [re.sub(r"^#?\s*#?\w+", directive, text) for text in commented]
-    return any(option.name in given for option in read(lines).options)
+    return any(option.name in names for option in read(lines).options)
 
 
 def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
-    """Return the edits that put a block of late options where Slurm reads them; none where that contradicts others."""
+    """Return the edits that move a block of late options up; none if they contradict options there."""
     numbers = {late.line for late in job.header.late if "begin" not in late.why}
     last = next(number for number in range(first, len(job.lines) + 2) if number not in numbers)
     block = job.lines[first - 1 : last - 1]
@@ -128,7 +128,7 @@ def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
 
 
 def unreadable_value(job: Job) -> Iterator[Hit]:
-    """A time, a size or a number that is none."""
+    """Find an invalid time, size or number."""
     for option in job.header.options:
         if not option.value or PLACEHOLDER.search(option.value) or EXPANDED.search(option.written):
             continue
@@ -156,7 +156,7 @@ def _unreadable(option: Option) -> str:
 
 
 def _meant(option: Option) -> tuple[str, bool]:
-    """Return what to write instead, and whether it is what was meant."""
+    """Return a valid option, and whether it has the intended value."""
     if option.name in ("time", "time-min"):
         try:
             return f"--{option.name}={units.slurm_time(units.minutes(option.value))}", True
@@ -167,7 +167,7 @@ def _meant(option: Option) -> tuple[str, bool]:
 
 
 def placeholder(job: Job) -> Iterator[Hit]:
-    """Something that a person was to fill in."""
+    """Find a placeholder that a person was to replace."""
     for option in job.header.options:
         match = PLACEHOLDER.search(option.written)
         if match and option.name not in ("job-name", "comment"):
@@ -187,20 +187,20 @@ def placeholder(job: Job) -> Iterator[Hit]:
 
 
 def unexpanded(job: Job) -> Iterator[Hit]:
-    """A variable of the shell in an option, which Slurm takes as it stands."""
+    """Find a shell variable in an option: Slurm does not expand it."""
     for option in job.header.options:
-        found = EXPANDED.search(option.written)
-        if job.writer is not None or found is None or PLACEHOLDER.search(option.written):
+        match = EXPANDED.search(option.written)
+        if job.writer is not None or match is None or PLACEHOLDER.search(option.written):
             continue
         becomes = _with_patterns(option)
         repair = becomes or f"{words()['slurm']['submit']} {option.written} …   there the shell fills it in"
-        message = f"Slurm reads {found.group()} as plain text, because no shell reads this line"
+        message = f"Slurm reads {match.group()} as plain text, because no shell reads this line"
         severity = "warning" if option.name in LABELS else ""
         yield replace(hit(option, message, repair, becomes=becomes), severity=severity)
 
 
 def _with_patterns(option: Option) -> str:
-    """Return the name of a file with Slurm's own signs for all variables in it; empty where one has none."""
+    """Return the option with Slurm's file name patterns in place of variables; empty if a variable has none."""
     if option.name not in FILES:
         return ""
     signs = words()["slurm"]["patterns"]
@@ -209,7 +209,7 @@ def _with_patterns(option: Option) -> str:
 
 
 def no_first_line(job: Job) -> Iterator[Hit]:
-    """A batch script that does not say which shell it is for."""
+    """Find a batch script without a first line that names its shell."""
     if job.is_batch and not job.text.startswith("#!"):
         first = job.lines[0] if job.lines else ""
         submit = words()["slurm"]["submit"]
@@ -219,7 +219,7 @@ def no_first_line(job: Job) -> Iterator[Hit]:
 
 
 def _first_line(lines: list[str]) -> tuple[Edit, ...]:
-    """Return the edit that gives the script its first line: the one that stands below empty lines, or bash's."""
+    """Return the edit that inserts the first line: the one below empty lines, or bash's."""
     written = next((number for number, line in enumerate(lines) if line.strip()), 0)
     if lines[written].startswith("#!"):
         return (Edit(line=1, column=1, old="".join(f"{line}\n" for line in lines[:written]), new=""),)
@@ -227,7 +227,7 @@ def _first_line(lines: list[str]) -> tuple[Edit, ...]:
 
 
 def no_account(job: Job) -> Iterator[Hit]:
-    """No account where the machine wants one."""
+    """Find a missing account on a machine that requires one."""
     if (
         job.machine
         and job.machine.account == "required"
@@ -239,28 +239,28 @@ def no_account(job: Job) -> Iterator[Hit]:
 
 
 def personal_path(job: Job) -> Iterator[Hit]:
-    """A path of one person's home."""
+    """Find a path in one person's home."""
     for command in job.script.commands:
         for word in command.words:
-            if found := PERSONAL.search(word.text):
-                path = found.group()
+            if match := PERSONAL.search(word.text):
+                path = match.group()
                 repair = word.text.replace(path, "$HOME", 1) if "\n" not in word.text else "$HOME"
                 if not re.match(r"/(?:home|users|u)/me\b", path):
                     yield hit(word, f"{path} is the folder of one person: nobody else can run this script", repair)
 
 
 def total_tasks(job: Job) -> Iterator[Hit]:
-    """The number of tasks in all, with which Slurm may fill one node and leave another with few."""
+    """Find a total number of tasks, with which Slurm may fill one node and leave another nearly empty."""
     total, per_node = job.option("ntasks"), job.option("ntasks-per-node")
     if total is None or per_node is not None or job.num_nodes < 2 or not job.number(total.value):
         return
     count = job.number(total.value)
     if count > job.num_nodes and not job.devices_per_node * job.num_nodes == count == 0:
-        each, rest = divmod(count, job.num_nodes)
-        message = f"{count} tasks on {job.num_nodes} nodes: no option gives each node {each}"
+        quotient, rest = divmod(count, job.num_nodes)
+        message = f"{count} tasks on {job.num_nodes} nodes: no option gives each node {quotient}"
         if rest:
             message = f"Slurm cannot give each of {job.num_nodes} nodes the same part of {count} tasks"
-        repair = f"--ntasks-per-node={each or 1}"
+        repair = f"--ntasks-per-node={quotient or 1}"
         yield hit(total, message, repair, becomes="" if rest else repair)
 
 

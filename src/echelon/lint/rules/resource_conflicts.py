@@ -1,4 +1,4 @@
-"""Options of a batch script that contradict each other, or that the script behind them does not live up to."""
+"""Rules about options that contradict each other, or that contradict the script."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 HAS_DEVICES = re.compile(
     r"gpu|cuda|[avhbt]\d{2,3}|gh\d*|mi\d{3}|rtx|dgx|hgx|boost|accel|tesla|volta|ampere|hopper|-g\b", re.I
 )
-"""Names of partitions, constraints and reservations whose nodes have devices."""
+"""Match names of partitions, constraints and reservations whose nodes have devices."""
 WANTS_DEVICE = re.compile(r"(?:^|=)(?:cuda(?::\d+)?|gpu)$")
 
 
 def folder_of_output(job: Job) -> Iterator[Hit]:
-    """A log in a folder that the job itself makes, after Slurm has tried to open the log."""
+    """Find a log in a folder that the job itself creates: Slurm opens the log before."""
     for name in ("output", "error"):
         option = job.option(name)
         folder = os.path.dirname(option.value) if option else ""
@@ -44,7 +44,7 @@ def _makes(command: Command, path: str) -> bool:
 
 
 def one_core_each(job: Job) -> Iterator[Hit]:
-    """Several ranks on a node, and one core for each."""
+    """Find several ranks on a node with one core each."""
     names = ("cpus-per-task", "cpus-per-gpu", "mincpus", "exclusive", "cores-per-socket", "ntasks-per-core", "hint")
     option = job.option("ntasks-per-node") or job.option("ntasks")
     if option is None or any(job.option(name) for name in names) or job.machine is not None or job.is_heterogeneous:
@@ -62,7 +62,7 @@ def _other_tasks(start: object) -> bool:
 
 
 def contradicting_tasks(job: Job) -> Iterator[Hit]:
-    """--ntasks beside --nodes and --ntasks-per-node that have another product."""
+    """Find --ntasks that differs from the product of --nodes and --ntasks-per-node."""
     total, per_node, nodes = (job.option(name) for name in ("ntasks", "ntasks-per-node", "nodes"))
     count = job.asked("ntasks")
     if total is None or not count or nodes is None or not job.asked("nodes") or "-" in nodes.value:
@@ -89,7 +89,7 @@ def two_memories(job: Job) -> Iterator[Hit]:
 
 
 def signal(job: Job) -> Iterator[Hit]:
-    """A signal that nobody catches, or that the shell cannot catch in time."""
+    """Find a signal that nothing catches, or that the shell cannot catch in time."""
     option = job.option("signal")
     match = re.fullmatch(r"(?:([BR]+):)?(?:SIG)?(\w+)(?:@\d+)?", option.value.upper()) if option else None
     if option is None or match is None:
@@ -118,14 +118,14 @@ def _catches(command: Command, name: str) -> bool:
 
 
 def _is_behind(job: Job, command: Command) -> bool:
-    """Tell whether a command runs in the background, by itself or with the block around it."""
+    """Say whether a command runs in the background, by itself or within a block."""
     if command.ending == "&":
         return True
     return any(each.ending == "&" and each.words[0].raw in ("done", "}", "fi") for each in job.script.commands)
 
 
 def overwritten(job: Job) -> Iterator[Hit]:
-    """--requeue, and a log that the second run begins anew."""
+    """Find --requeue with a log that the second start truncates."""
     option = job.option("requeue")
     is_kept = job.value("open-mode").startswith("a")
     if option is not None and not is_kept and not job.value("output").startswith("/dev/null"):
@@ -134,7 +134,7 @@ def overwritten(job: Job) -> Iterator[Hit]:
 
 
 def empty_environment(job: Job) -> Iterator[Hit]:
-    """--export=NONE, which the steps inherit."""
+    """Find --export=NONE, which steps inherit."""
     option = job.option("export")
     if option is None or option.value.upper() not in ("NONE", "NIL"):
         return
@@ -151,7 +151,7 @@ def empty_environment(job: Job) -> Iterator[Hit]:
 
 
 def no_device_asked(job: Job) -> Iterator[Hit]:
-    """No device is asked for, and the script that is started wants one."""
+    """Find a request without devices for a script that needs one."""
     places = ("partition", "constraint", "qos", "reservation", "nodelist", "account", "licenses", "tres-per-task")
     if not job.is_batch or job.machine is not None or any(job.option(name) for name in DEVICE_OPTIONS):
         return
@@ -172,7 +172,7 @@ def no_device_asked(job: Job) -> Iterator[Hit]:
 
 
 def _wants(argv: tuple[Word, ...], word: Word) -> bool:
-    """Tell whether an argument asks for a device: --device cuda, --accelerator=gpu, --nproc-per-node=gpu."""
+    """Say whether an argument asks for a device: --device cuda, --accelerator=gpu, --nproc-per-node=gpu."""
     at = argv.index(word)
     before = argv[at - 1].text if at else ""
     is_about = re.search("device|accel|nproc", before + word.text) is not None
@@ -180,7 +180,7 @@ def _wants(argv: tuple[Word, ...], word: Word) -> bool:
 
 
 def _signs(job: Job) -> Iterator[Word]:
-    """Yield what else in a script is of use with a device alone."""
+    """Yield other words in a script that only make sense with a device."""
     for command in job.commands:
         if command.program in ("module", "ml") and not any(word.text == "unload" for word in command.argv):
             yield from (word for word in command.argv if re.match(r"(?:cuda|cudnn|nvhpc)\b", word.text.lower()))

@@ -1,4 +1,4 @@
-"""Which samples each rank sees, and what is said of all from a part."""
+"""Rules about the samples of each rank, and about results that are computed on a part of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METRIC = re.compile(
 
 
 def no_set_epoch(program: Program) -> Iterator[Hit]:
-    """A DistributedSampler that is not told the epoch."""
+    """Find a DistributedSampler without set_epoch."""
     if "set_epoch" in program.words or program.is_served:
         return
     for call in program.called("DistributedSampler"):
@@ -45,7 +45,7 @@ def no_set_epoch(program: Program) -> Iterator[Hit]:
 
 
 def _told(program: Program, call: ast.Call, name: str) -> tuple[Edit, ...]:
-    """Return the edit that tells a sampler the epoch, where the loop over epochs is there for sure, and sees it."""
+    """Return the edit that adds set_epoch, if there is a single loop over epochs and the sampler is visible in it."""
     statement = next((each for each in program.around(call) if isinstance(each, ast.stmt)), None)
     loops = [
         node
@@ -64,7 +64,7 @@ def _told(program: Program, call: ast.Call, name: str) -> tuple[Edit, ...]:
 
 
 def _outermost(program: Program, call: ast.Call) -> ast.AST:
-    """Return what is assigned where a sampler is made: it, or the loader around it."""
+    """Return the assigned value that contains a sampler: the sampler, or the loader around it."""
     statement = next(each for each in program.around(call) if isinstance(each, ast.stmt))
     value: ast.AST = getattr(statement, "value", call)
     is_loader = isinstance(value, ast.Call) and any(each.value is call for each in value.keywords)
@@ -84,14 +84,14 @@ def _target(program: Program, call: ast.AST) -> str:
 
 
 def _of_loader(program: Program, call: ast.AST) -> str:
-    """Return how a sampler is called that stands inside of DataLoader(…)."""
+    """Return the expression for a sampler that is created inside of DataLoader(…)."""
     loader = next((each for each in program.around(call) if isinstance(each, ast.Call)), None)
     name = _target(program, loader) if loader is not None else ""
     return f"{name}.sampler" if name else "sampler"
 
 
 def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
-    """DataLoader(shuffle=True, sampler=…)."""
+    """Find DataLoader(shuffle=True, sampler=…)."""
     open_names = _may_be_none(program)
     for call in program.called("DataLoader"):
         sampler = keyword(call, "sampler") or keyword(call, "batch_sampler")
@@ -103,26 +103,26 @@ def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
 
 
 def _may_be_none(program: Program) -> set[str]:
-    """Return the names that are also given None, or come from a caller."""
-    found = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
+    """Return the names that may be None, or that are parameters."""
+    names = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
     for node in program.nodes:
         if not isinstance(node, ast.Assign):
             continue
         if isinstance(node.value, ast.IfExp) or (isinstance(node.value, ast.Constant) and node.value.value is None):
-            found |= {ast.unparse(target) for target in node.targets}
-    return found
+            names |= {ast.unparse(target) for target in node.targets}
+    return names
 
 
 def same_samples(program: Program) -> Iterator[Hit]:
-    """Every rank reads all samples in an order of its own."""
+    """Find a loader with which every rank reads all samples, in its own order."""
     if not program.is_distributed or "DistributedDataParallel" not in program.words:
         return
     if _is_cut(program):
         return
     for call in program.called("DataLoader"):
-        given = {each.arg for each in call.keywords}
+        keywords = {each.arg for each in call.keywords}
         text = f"{ast.unparse(call)} {_origin(program, call)}".lower()
-        if None in given or given & {"sampler", "batch_sampler"} or SHARING.search(text):
+        if None in keywords or keywords & {"sampler", "batch_sampler"} or SHARING.search(text):
             continue
         is_plain = constant(keyword(call, "shuffle")) is not True
         if is_plain and (keyword(call, "shuffle") is not None or not _trains_with(program, call)):
@@ -134,14 +134,14 @@ def same_samples(program: Program) -> Iterator[Hit]:
 
 
 def _origin(program: Program, call: ast.Call) -> str:
-    """Return how the samples of a loader are made, where a line of the script assigns them."""
+    """Return the code that creates the samples of a loader, if the script assigns them."""
     names = {each.id for argument in call.args[:1] for each in ast.walk(argument) if isinstance(each, ast.Name)}
     assigned = (node for node in program.nodes if isinstance(node, ast.Assign))
     return " ".join(ast.unparse(node) for node in assigned if names & {ast.unparse(each) for each in node.targets})
 
 
 def _trains_with(program: Program, call: ast.Call) -> bool:
-    """Tell whether the script trains with a loader that neither shuffles nor shares out its samples."""
+    """Say whether the script trains with a loader, and neither shuffles nor distributes its samples."""
     name, dataset = _target(program, call), ast.unparse(call.args[0]) if call.args else ""
     shares = SHARING.search(re.sub(r"world_size|get_rank", "", program.text.lower()))
     if shares or not name or not dataset or re.search("val|test|eval", name):
@@ -154,14 +154,14 @@ def _trains_with(program: Program, call: ast.Call) -> bool:
 
 
 def _is_cut(program: Program) -> bool:
-    """Tell whether the data set itself is cut by rank somewhere."""
+    """Say whether the script splits the data set itself by rank."""
     code = "\n".join(line for line in program.lines if not line.lstrip().startswith("#"))
     own = {"shard", "split_dataset_by_node", "IterableDataset"}
     return CUT.search(code) is not None or bool(own & program.words)
 
 
 def unseeded_split(program: Program) -> Iterator[Hit]:
-    """random_split before any seed, so that each rank splits differently."""
+    """Find random_split before any seed, so that each rank splits differently."""
     if not program.is_distributed:
         return
     seeds = [
@@ -173,22 +173,22 @@ def unseeded_split(program: Program) -> Iterator[Hit]:
         seeded = keyword(call, "generator") or keyword(call, "random_state") or len(call.args) > 2
         if not seeded and not seeds and not program.is_guarded(call):
             name = tail(call.func)
-            given = "generator=torch.Generator().manual_seed(0)" if name == "random_split" else "random_state=0"
+            argument = "generator=torch.Generator().manual_seed(0)" if name == "random_split" else "random_state=0"
             message = (
                 f"{name} has no seed: each rank draws other samples, so a sample can be for validation on one "
                 "rank and for training on another"
             )
-            yield program.hit(call, message, f"{name}(…, {given})")
+            yield program.hit(call, message, f"{name}(…, {argument})")
 
 
 def _is_of_generator(program: Program, call: ast.Call) -> bool:
-    """A generator's seed is its own, and no split is drawn from it by itself."""
+    """Say whether a call seeds a generator of its own, which does not affect random_split."""
     own = isinstance(call.func, ast.Attribute) and call.func.attr == "manual_seed"
     return own and not program.name(call.func).startswith("torch.")
 
 
 def metric_of_a_part(program: Program) -> Iterator[Hit]:
-    """A rank prints what it has counted on its own part."""
+    """Find a metric that a rank prints from its own samples only."""
     if not program.is_distributed or REDUCING & (program.words | program.uses):
         return
     if not ({"DistributedSampler"} & program.words):
@@ -204,7 +204,7 @@ def metric_of_a_part(program: Program) -> Iterator[Hit]:
 
 
 def length_of_all(program: Program) -> Iterator[Hit]:
-    """Divided by the samples of all ranks, counted on one."""
+    """Find a division by the number of all samples after counting on one rank."""
     if (
         not program.is_distributed
         or REDUCING & (program.words | program.uses)

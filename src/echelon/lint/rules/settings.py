@@ -1,4 +1,4 @@
-"""Files of settings: DeepSpeed's JSON, Accelerate's YAML."""
+"""Rules about files of settings: DeepSpeed's JSON, Accelerate's YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from echelon.lint.toml import words
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One file of settings, with the jobs that were given beside it."""
+    """A file of settings, with the jobs that were given beside it."""
 
     path: str
     text: str
@@ -30,21 +30,21 @@ class Settings:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """What a JSON file holds; nothing where it is broken or no table."""
+        """The content of a JSON file; empty if it is broken or no table."""
         try:
-            found = json.loads(self.text) if self.path.endswith(".json") else {}
+            content = json.loads(self.text) if self.path.endswith(".json") else {}
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def hit(self, key: str, message: str, repair: str = "") -> Hit:
         """Return a hit at the line of a key."""
         for number, line in enumerate(self.lines, 1):
-            if found := re.search(rf'"?\b{re.escape(key)}"?\s*:.*', line):
+            if match := re.search(rf'"?\b{re.escape(key)}"?\s*:.*', line):
                 return Hit(
                     line=number,
-                    column=found.start() + 1,
-                    width=len(found.group().rstrip(" ,")),
+                    column=match.start() + 1,
+                    width=len(match.group().rstrip(" ,")),
                     message=message,
                     repair=repair,
                 )
@@ -52,25 +52,25 @@ class Settings:
 
 
 def not_json(settings: Settings) -> Iterator[Hit]:
-    """A file of the name .json that is not JSON."""
+    """Find a file with the name .json that is not JSON."""
     if not settings.path.endswith(".json"):
         return
     try:
         json.loads(settings.text)
     except json.JSONDecodeError as error:
         text = settings.lines[error.lineno - 1].strip() if error.lineno <= len(settings.lines) else ""
-        what = error.msg[:1].lower() + error.msg[1:]
+        mistake = error.msg[:1].lower() + error.msg[1:]
         repair = ""
         edits: tuple[Edit, ...] = ()
         if comma := _comma(error.doc, error.pos):
-            what = "JSON has no comma after the last value"
+            mistake = "JSON has no comma after the last value"
             repair, edits = "remove the comma", (comma,)
         elif text.startswith(("//", "#")) or "//" in text:
-            what = "JSON has no comments"
+            mistake = "JSON has no comments"
             repair = "remove the comment"
             if text.startswith(("//", "#")):
                 edits = (Edit(line=error.lineno, column=1, old=f"{settings.lines[error.lineno - 1]}\n", new=""),)
-        message = f"{what}: no program can read this file"
+        message = f"{mistake}: no program can read this file"
         line, column = (edits[0].line, edits[0].column) if edits else (error.lineno, max(1, error.colno))
         yield Hit(line=line, column=column, message=message, repair=repair, edits=edits)
     except RecursionError:
@@ -78,7 +78,7 @@ def not_json(settings: Settings) -> Iterator[Hit]:
 
 
 def _comma(text: str, at: int) -> Edit | None:
-    """Return the edit that takes a comma away which stands after a last value; Python 3.13 says where, others after."""
+    """Return the edit that removes a trailing comma; Python 3.13 gives its place, others the place after it."""
     if text[at : at + 1] != ",":
         at = len(text[:at].rstrip()) - 1
     if text[max(0, at) : at + 1] != "," or text[at + 1 :].lstrip()[:1] not in ("}", "]"):
@@ -87,7 +87,7 @@ def _comma(text: str, at: int) -> Edit | None:
 
 
 def batch_sizes(settings: Settings) -> Iterator[Hit]:
-    """DeepSpeed: train_batch_size = micro batch × accumulation × ranks."""
+    """Find DeepSpeed sizes that violate train_batch_size = micro batch × accumulation × ranks."""
     values = settings.values
     total, micro = values.get("train_batch_size"), values.get("train_micro_batch_size_per_gpu")
     steps = values.get("gradient_accumulation_steps", 1)
@@ -106,7 +106,7 @@ def batch_sizes(settings: Settings) -> Iterator[Hit]:
 
 
 def two_precisions(settings: Settings) -> Iterator[Hit]:
-    """DeepSpeed: fp16 and bf16 both."""
+    """Find DeepSpeed settings with both fp16 and bf16."""
     on = [name for name in ("fp16", "bf16") if _is_on(settings.values.get(name))]
     if len(on) == 2:
         yield settings.hit(
@@ -121,7 +121,7 @@ def _is_on(value: object) -> bool:
 
 
 def bf16(settings: Settings) -> Iterator[Hit]:
-    """bf16 on a chip that has none."""
+    """Find bf16 on a chip without it."""
     chips = [job.kind.chip for job in settings.jobs if job.kind and job.kind.chip in words()["chips"]["without_bf16"]]
     is_on = _is_on(settings.values.get("bf16")) or re.search(
         r"^\s*mixed_precision:\s*['\"]?bf16", settings.text, re.MULTILINE
@@ -136,7 +136,7 @@ def bf16(settings: Settings) -> Iterator[Hit]:
 
 
 def processes(settings: Settings) -> Iterator[Hit]:
-    """Accelerate's numbers against the job's."""
+    """Find Accelerate's numbers that differ from the job's."""
     job = next((job for job in settings.jobs if job.devices_per_node), None)
     if job is None or settings.path.endswith(".json"):
         return

@@ -1,4 +1,4 @@
-"""Several nodes or ranks, and what a launcher must be told of them."""
+"""Rules about options that launchers need for several nodes or ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from echelon.lint.toml import words
 
 
 def no_machine_rank(job: Job) -> Iterator[Hit]:
-    """Find accelerate on several nodes where each node takes itself for the first."""
+    """Find accelerate on several nodes without a machine rank: each node would take itself for the first."""
     for start in job.started("accelerate"):
         machines = start.option("num-machines")
         count = job.number(machines[1]) if machines else 0
@@ -28,7 +28,7 @@ def no_machine_rank(job: Job) -> Iterator[Hit]:
 
 
 def lightning_tasks(job: Job) -> Iterator[Hit]:
-    """Lightning with several devices, and one task on each node."""
+    """Find Lightning with several devices and one task on each node."""
     if not job.is_batch or job.is_heterogeneous or any(job.started(*LAUNCHERS, "echelon")):
         return
     for start in job.started("python", "python3"):
@@ -49,7 +49,7 @@ def lightning_tasks(job: Job) -> Iterator[Hit]:
 
 
 def _devices(job: Job, start: Start, call: ast.Call) -> int:
-    """Return how many devices a Trainer takes; 0 where it cannot be told."""
+    """Return the number of devices that a Trainer takes; 0 if unknown."""
     option = next((start.option(name) for name in ("devices", "trainer.devices") if start.option(name)), None)
     node = keyword(call, "devices") or keyword(call, "gpus")
     value = constant(node)
@@ -65,7 +65,7 @@ def _devices(job: Job, start: Start, call: ast.Call) -> int:
 
 
 def keeps_waiting(job: Job) -> Iterator[Hit]:
-    """--kill-on-bad-exit=0: where one rank dies, the others wait for it."""
+    """Find --kill-on-bad-exit=0: after one rank fails, the others wait for it."""
     variable = job.last(f"{words()['slurm']['variable']}KILL_BAD_EXIT")
     inner = [each for each in job.starts if each.name in ("python", "python3", *LAUNCHERS)]
     training = {id(each.step.word) for each in inner if each.step is not None}
@@ -82,7 +82,7 @@ def keeps_waiting(job: Job) -> Iterator[Hit]:
 
 
 def no_slots(job: Job) -> Iterator[Hit]:
-    """A hostfile for DeepSpeed that does not say how many devices each host has."""
+    """Find a hostfile for DeepSpeed without the number of devices of each host."""
     for start in job.started("deepspeed"):
         hostfile = start.option("hostfile", "H")
         if hostfile is None:
@@ -101,8 +101,8 @@ def no_slots(job: Job) -> Iterator[Hit]:
                 return
 
 
-def _same(one: str, other: str) -> bool:
-    return bool(other) and re.sub(r"[${}]|^\./", "", one) == re.sub(r"[${}]|^\./", "", other)
+def _same(path: str, other: str) -> bool:
+    return bool(other) and re.sub(r"[${}]|^\./", "", path) == re.sub(r"[${}]|^\./", "", other)
 
 
 RULES = (

@@ -1,4 +1,4 @@
-"""Cores and memory against the share of the devices: too little starves them, too much is billed."""
+"""Rules about cores and memory against the share of the devices: too little starves them, too much is billed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from echelon.lint.hits import hit
 from echelon.lint.job import Job
 
 STARVED = 0.5
-"""Of the share: LUMI's slides and CSC's guide give the whole share; below half of it loaders wait for cores."""
+"""LUMI's slides and CSC's guide give the whole share of cores; below half of it, loaders wait for cores."""
 SHORT = 0.7
-"""Of the memory's share: CSC's guide raised 0.69 of it (64G for 2 of Puhti's GPUs) to more in 584afdadd."""
+"""The least share of memory: CSC's guide raised a value of 0.69 (64G for 2 of Puhti's GPUs) in 584afdadd."""
 
 
 def no_devices(job: Job) -> Iterator[Hit]:
-    """No device is asked for in a partition of devices."""
+    """Find a request without devices in a partition of devices."""
     kind, option = job.kind, job.option("partition")
     asked = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
     if kind is None or option is None or job.machine is None or kind.vendor in ("none", "unknown"):
@@ -32,7 +32,7 @@ def no_devices(job: Job) -> Iterator[Hit]:
 
 
 def few_cores(job: Job) -> Iterator[Hit]:
-    """Far fewer cores than the share of the devices."""
+    """Find far fewer cores than the share of the devices."""
     option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
     share = job.kind.cores_per_device if job.kind else None
     if not share or not job.devices_per_node or not job.is_batch:
@@ -49,12 +49,12 @@ def few_cores(job: Job) -> Iterator[Hit]:
 
 
 def _are_steps_bound(job: Job) -> bool:
-    """Say whether srun gives tasks a number of cores, and not all that a whole node has."""
+    """Say whether srun gives tasks a number of cores; otherwise they have all cores of a whole node."""
     return any(start.option("cpus-per-task", "c") is not None for start in job.started("srun"))
 
 
 def over_share(job: Job) -> Iterator[Hit]:
-    """More cores or memory than the share of the devices: billed as more devices, or taken from others'."""
+    """Find more cores or memory than the share of the devices: it is billed, or taken from others' devices."""
     kind = job.kind
     if kind is None or not job.devices_per_node or job.takes_all_devices or job.machine is None:
         return
@@ -66,9 +66,9 @@ def over_share(job: Job) -> Iterator[Hit]:
         some = f"{job.devices_per_node} of {kind.num_devices} devices"
         message = f"{job.cores_per_node} cores for {some}, but their share is {fair}"
         yield hit(option, message, f"--{option.name}={max(1, fair // parts)}")
-    memory, each = job.memory_option, kind.memory_bytes_per_device
-    if memory and each and job.memory_bytes_per_node > each * job.devices_per_node * 1.1:
-        fair_bytes = each * job.devices_per_node
+    memory, share_bytes = job.memory_option, kind.memory_bytes_per_device
+    if memory and share_bytes and job.memory_bytes_per_node > share_bytes * job.devices_per_node * 1.1:
+        fair_bytes = share_bytes * job.devices_per_node
         message = (
             f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} of {kind.num_devices} "
             f"devices, but their share is {units.size(fair_bytes)}"
@@ -77,11 +77,11 @@ def over_share(job: Job) -> Iterator[Hit]:
 
 
 def little_memory(job: Job) -> Iterator[Hit]:
-    """Much less memory than the share of the devices."""
-    option, each = job.memory_option, job.kind.memory_bytes_per_device if job.kind else None
-    if option is None or not each or job.devices_per_node < 2 or not job.memory_bytes_per_node:
+    """Find much less memory than the share of the devices."""
+    option, share_bytes = job.memory_option, job.kind.memory_bytes_per_device if job.kind else None
+    if option is None or not share_bytes or job.devices_per_node < 2 or not job.memory_bytes_per_node:
         return
-    fair = each * job.devices_per_node
+    fair = share_bytes * job.devices_per_node
     if job.memory_bytes_per_node < SHORT * fair and not (job.kind and job.kind.memory_follows_devices):
         message = (
             f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} devices, but their share of a "
@@ -91,28 +91,28 @@ def little_memory(job: Job) -> Iterator[Hit]:
 
 
 def all_memory(job: Job) -> Iterator[Hit]:
-    """--mem=0, the memory of the whole node, where the node is shared."""
+    """Find --mem=0, the memory of the whole node, on a shared node."""
     option = job.option("mem")
     if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.takes_all_devices:
         return
-    each = job.kind.memory_bytes_per_device if job.kind else None
+    share = job.kind.memory_bytes_per_device if job.kind else None
     repair = (
-        f"--mem={units.slurm_size(each * job.devices_per_node)}" if each and job.devices_per_node else "--exclusive"
+        f"--mem={units.slurm_size(share * job.devices_per_node)}" if share and job.devices_per_node else "--exclusive"
     )
     yield hit(option, "--mem=0 asks for all memory of the node, but jobs share the node", repair)
 
 
 def given_memory(job: Job) -> Iterator[Hit]:
-    """Memory where Slurm gives it with the devices."""
+    """Find a request for memory where Slurm gives memory with the devices."""
     option = job.memory_option
     if option and job.kind and job.kind.memory_follows_devices and job.machine and job.kind.memory_bytes_per_device:
-        each = units.size(job.kind.memory_bytes_per_device)
-        message = f"{option.written}: on {job.machine.title} each device brings {each} of memory"
+        share = units.size(job.kind.memory_bytes_per_device)
+        message = f"{option.written}: on {job.machine.title} each device brings {share} of memory"
         yield hit(option, message, f"remove {option.written}", edits=_without(job, option))
 
 
 def _without(job: Job, option: Option) -> tuple[Edit, ...]:
-    """Return the edit that takes an option away, with its line where nothing else stands on it."""
+    """Return the edit that removes an option, with its line if nothing else is on it."""
     line = job.lines[option.line - 1]
     if line.split(None, 1)[1].strip() == option.written:
         return (Edit(line=option.line, column=1, old=f"{line}\n", new=""),)
@@ -120,7 +120,7 @@ def _without(job: Job, option: Option) -> tuple[Edit, ...]:
 
 
 def exclusive_without_memory(job: Job) -> Iterator[Hit]:
-    """The nodes alone, yet not their memory."""
+    """Find exclusive nodes without their whole memory."""
     option, kind = job.option("exclusive"), job.kind
     if option is None or job.memory_option or kind is None or not kind.memory_bytes or kind.memory_follows_devices:
         return
@@ -130,7 +130,7 @@ def exclusive_without_memory(job: Job) -> Iterator[Hit]:
 
 
 def unused_part(job: Job) -> Iterator[Hit]:
-    """Whole nodes are billed, and some of their devices are not asked for."""
+    """Find whole nodes that are billed, with devices that are not requested."""
     kind, row, option = job.kind, job.partition, job.option("partition")
     if kind is None or row is None or option is None or not kind.num_devices or not job.has_whole_nodes:
         return
@@ -141,7 +141,7 @@ def unused_part(job: Job) -> Iterator[Hit]:
 
 
 def _shares(other: object, row: object) -> bool:
-    """Tell whether another partition has the same nodes, by the device."""
+    """Say whether another open partition shares the same node type by the device."""
     same = getattr(other, "node_type", "") == getattr(row, "node_type", None)
     is_open = getattr(other, "retired_on", None) is None and getattr(other, "purpose", "") == "batch"
     return same and is_open and not getattr(other, "whole_nodes", True)

@@ -1,4 +1,4 @@
-"""Mistakes in the shell's own grammar, most of which the shell does not notice before the job runs."""
+"""Rules about shell syntax: the shell notices most of these mistakes only when the job runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")
 TYPOGRAPHIC = {"“": '"', "”": '"', "‘": "'", "–": "--", "—": "--", "\u00a0": " ", "−": "-"}
 LISTENING = re.compile(r"(?:--(?:ip|host|bind|listen|server[.]address)[= ]?|\s)(?:0\.0\.0\.0|\*|::)(?=[\s:'\"]|$)")
 NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
-"""What a variable is called that a script may export without having assigned it."""
+"""Match names of variables that a script may export without assigning them."""
 SERVERS = (
     "nc",
     "ncat",
@@ -37,26 +37,26 @@ BUILT_IN = frozenset({"PWD", "HOSTNAME", "RANDOM", "SECONDS", "LINENO", "PATH", 
 
 
 def substitution(job: Job) -> Iterator[Hit]:
-    """$(NAME), which runs a command called NAME."""
+    """Find $(NAME), which runs a command called NAME."""
     for number, line in enumerate(job.lines, 1):
         if line.lstrip().startswith("#") or not job.is_bash or number in job.literal_lines:
             continue
-        for found in CAPITALS.finditer(line):
+        for match in CAPITALS.finditer(line):
             message = (
-                f"{found.group()} runs a command {found[1]}, which does not exist; ${{{found[1]}}} is the variable"
+                f"{match.group()} runs a command {match[1]}, which does not exist; ${{{match[1]}}} is the variable"
             )
             yield Hit(
                 line=number,
-                column=found.start() + 1,
-                width=len(found.group()),
+                column=match.start() + 1,
+                width=len(match.group()),
                 message=message,
-                repair=f"${{{found[1]}}}",
-                edits=(Edit(line=number, column=found.start() + 1, old=found.group(), new=f"${{{found[1]}}}"),),
+                repair=f"${{{match[1]}}}",
+                edits=(Edit(line=number, column=match.start() + 1, old=match.group(), new=f"${{{match[1]}}}"),),
             )
 
 
 def unclosed(job: Job) -> Iterator[Hit]:
-    """A quote or bracket that never ends."""
+    """Find a quote or bracket without an end."""
     for problem in job.script.problems[:1]:
         message = f"{problem.what}: the shell reads on to the end of the file"
         text = job.lines[problem.line - 1] if problem.line <= len(job.lines) else ""
@@ -68,7 +68,7 @@ def unclosed(job: Job) -> Iterator[Hit]:
 
 
 def no_semicolon(job: Job) -> Iterator[Hit]:
-    """`if [ … ] then` in one line."""
+    """Find `if [ … ] then` in one line."""
     wanted = {"if": "then", "elif": "then", "while": "do", "until": "do"}
     for command in job.script.commands:
         word = next((each for each in command.words[1:] if each.raw == wanted.get(command.keyword)), None)
@@ -95,7 +95,7 @@ def _semicolon(job: Job, word: Word) -> tuple[Edit, ...]:
 
 
 def space_after_backslash(job: Job) -> Iterator[Hit]:
-    """A backslash that continues nothing, since a space follows."""
+    """Find a backslash that continues nothing, because a space follows."""
     quoted = {
         word.line + number
         for command in job.script.commands
@@ -124,7 +124,7 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
 
 
 def no_continuation(job: Job) -> Iterator[Hit]:
-    """A line that begins with an option: the line before was to go on."""
+    """Find a line that begins with an option: the line before should continue."""
     for before, command in pairwise(job.script.commands):
         word = command.words[0]
         if not re.match(r"--?[a-zA-Z]", word.raw) or command.keyword or word.line == before.words[0].line:
@@ -139,19 +139,19 @@ def no_continuation(job: Job) -> Iterator[Hit]:
             else "the line before has no \\ at its end"
         )
         if re.search(r"\\[ \t]+$", job.lines[last.line - 1]) or command.outer is not before.outer:
-            continue  # said already
+            continue  # another finding reports this line
         repair = f"{job.lines[last.line - 1].rstrip()} \\"
         yield hit(word, f"the shell runs {word.raw} as a command: {why}", repair, edits=_continued(job, last, word))
 
 
 def _is_pattern(job: Job, word: Word) -> bool:
-    """Tell whether a word is a pattern of a case: -h | --help)."""
+    """Say whether a word is a pattern of a case: -h | --help)."""
     rest = job.lines[word.line - 1][word.column - 1 :]
     return re.match(r"[^\s()|;]+(?:\s*\|\s*[^\s()|;]+)*\s*(?:\)|\|\s*\\?$)", rest) is not None
 
 
 def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
-    """Return the edit that lets a line go on; none where more than its last word stands between the two."""
+    """Return the edit that continues a line; none if other text stands between the two words."""
     line = job.lines[last.line - 1]
     kept = line.rstrip()
     if word.line != last.line + 1 or not kept.endswith(last.raw) or job.lines[word.line - 1][: word.column - 1].strip():
@@ -160,23 +160,23 @@ def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
 
 
 def first_of_array(job: Job) -> Iterator[Hit]:
-    """$NAME of an array, which is its first element."""
+    """Find $NAME of an array, which is only its first element."""
     arrays = {variable.name: variable.word for variable in job.variables if re.match(r"\w+=\(", variable.word.raw)}
     for command in (
         each for each in job.script.commands if each.program != "[["
-    ):  # which asks whether there is a first one
+    ):  # this test asks whether there is a first element
         for word in command.words:
-            for found in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
-                name = found[1] or found[2]
+            for match in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
+                name = match[1] or match[2]
                 is_own = re.match(rf"{name}\+?=|\w+=\(\s*\${name}\s*\)$", word.raw) is not None
                 if name in arrays and not is_own and word.line >= arrays[name].line:
                     where = f"{name} is an array (line {arrays[name].line})"
-                    message = f"{found.group()} is only the first element: {where}"
+                    message = f"{match.group()} is only the first element: {where}"
                     yield hit(word, message, f'"${{{name}[@]}}"')
 
 
 def removal(job: Job) -> Iterator[Hit]:
-    """rm -rf of a path that begins with a variable which may be empty."""
+    """Find rm -rf of a path that begins with a variable which may be empty."""
     stops = any(
         command.program == "set" and any(re.match(r"-\w*u|nounset", word.text) for word in command.argv)
         for command in job.script.commands
@@ -196,7 +196,7 @@ def removal(job: Job) -> Iterator[Hit]:
 
 
 def open_listener(job: Job) -> Iterator[Hit]:
-    """Something that listens on every interface."""
+    """Find a server that listens on every interface."""
     for command in job.script.commands:
         if command.program not in SERVERS:
             continue
@@ -212,7 +212,7 @@ def open_listener(job: Job) -> Iterator[Hit]:
 
 
 def stray_words(job: Job) -> Iterator[Hit]:
-    """Words after an assignment that are no names."""
+    """Find words after an assignment that are no names."""
     for command in job.script.commands:
         if command.program != "export" or len(command.argv) < 3 or not ASSIGNMENT.match(command.argv[1].raw):
             continue
@@ -228,7 +228,7 @@ def stray_words(job: Job) -> Iterator[Hit]:
 
 
 def windows_lines(job: Job) -> Iterator[Hit]:
-    """Lines that end as Windows ends them."""
+    """Find lines that end with \\r\\n."""
     if "\r\n" in job.text:
         count = job.text.count("\r\n")
         message = f"{count} lines have Windows line ends: the shell sees a carriage return at the end of every word"
@@ -239,7 +239,7 @@ def windows_lines(job: Job) -> Iterator[Hit]:
 
 
 def typographic(job: Job) -> Iterator[Hit]:
-    """Quotes, dashes and spaces from a slide or a word processor."""
+    """Find quotes, dashes and spaces of a slide or a word processor."""
     for number, line in enumerate(job.lines, 1):
         if line.lstrip().startswith("#") and not job.is_batch:
             continue
@@ -250,39 +250,39 @@ def typographic(job: Job) -> Iterator[Hit]:
             if line.lstrip().startswith("#")
             else re.sub(r"\s#.*|'[^']*'", _blank, line)
         )
-        found = [each for each in re.finditer("|".join(TYPOGRAPHIC), code) if _matters(code, each.start())]
-        if found:
-            char = found[0].group()
+        matches = [each for each in re.finditer("|".join(TYPOGRAPHIC), code) if _matters(code, each.start())]
+        if matches:
+            char = matches[0].group()
             name = "a space that does not separate" if char == "\u00a0" else f"{char} from a slide or a word processor"
-            message = f"{name}: to the shell it is a letter; replace it with {_plain(code, found[0])!r}"
+            message = f"{name}: to the shell it is a letter; replace it with {_plain(code, matches[0])!r}"
             edits = tuple(
-                Edit(line=number, column=each.start() + 1, old=each.group(), new=_plain(code, each)) for each in found
+                Edit(line=number, column=each.start() + 1, old=each.group(), new=_plain(code, each)) for each in matches
             )
             repair = line
-            for each in reversed(found):
-                repair = repair[: each.start()] + _plain(code, each) + repair[each.end() :]
-            yield Hit(line=number, column=found[0].start() + 1, message=message, repair=repair.strip(), edits=edits)
+            for match in reversed(matches):
+                repair = repair[: match.start()] + _plain(code, match) + repair[match.end() :]
+            yield Hit(line=number, column=matches[0].start() + 1, message=message, repair=repair.strip(), edits=edits)
 
 
-def _blank(found: re.Match[str]) -> str:
-    return " " * len(found.group())
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match.group())
 
 
-def _plain(line: str, found: re.Match[str]) -> str:
-    """Return what was typed before a program made it pretty; a dash before one letter was a single one."""
-    plain = TYPOGRAPHIC[found.group()]
-    return "-" if plain == "--" and re.match(r"\w(?!\w)", line[found.end() :]) else plain
+def _plain(line: str, match: re.Match[str]) -> str:
+    """Return the plain characters that a program replaced; a dash before a single letter was a single dash."""
+    plain = TYPOGRAPHIC[match.group()]
+    return "-" if plain == "--" and re.match(r"\w(?!\w)", line[match.end() :]) else plain
 
 
 def _matters(line: str, at: int) -> bool:
-    """A dash in the words of a message does no harm."""
+    """Say whether a character matters to the shell: a dash in a quoted message does not."""
     inside = line[:at].count('"') % 2 == 1
     is_option = line[at - 1 : at] in (" ", "") and line[at + 1 : at + 2].isalnum()
     return not inside and (line[at] not in "–—−" or is_option)
 
 
 def spaces_around_equals(job: Job) -> Iterator[Hit]:
-    """NAME = value, which runs NAME."""
+    """Find NAME = value, which runs NAME."""
     for command in job.script.commands:
         argv = command.argv
         if len(argv) > 1 and argv[1].raw.startswith("=") and re.fullmatch(r"[A-Za-z_]\w*", argv[0].raw):

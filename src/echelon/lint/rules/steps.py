@@ -1,4 +1,4 @@
-"""What a step takes over from its job, and what it does not."""
+"""Rules about the options that a step inherits from its job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = frozenset(
 
 
 def cores_not_inherited(job: Job) -> Iterator[Hit]:
-    """srun does not take over --cpus-per-task since Slurm 22.05."""
+    """Find an srun without --cpus-per-task: since Slurm 22.05 it does not inherit the job's."""
     option = job.option("cpus-per-task")
     hands_on = any(name.startswith("SRUN_CPUS") for name in job.exported_names)
     if option is None or job.number(option.value) < 2 or hands_on or _is_handed_on(job):
@@ -34,15 +34,15 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
         if start.option("cpus-per-task", "c", "cpus-per-gpu", "cpu-bind") is None:
             count = job.number(option.value)
             message = f"the job has --cpus-per-task={count}, but the step does not inherit it: each task gets one core"
-            counts = start.option("ntasks", "n", "ntasks-per-node") is not None  # then they may be more than fit
+            counts = start.option("ntasks", "n", "ntasks-per-node") is not None  # then more cores may not fit
             becomes = "" if counts else f"{start.word.raw} --cpus-per-task={count}"
-            found = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
-            # of a site whose facts are known and say nothing about it, its own guides leave the option out
-            yield replace(found, severity="note") if job.machine else found
+            mistake = hit(start.word, message, f"srun --cpus-per-task={count} …", becomes=becomes)
+            # guides of a site omit the option if its known facts say nothing about it
+            yield replace(mistake, severity="note") if job.machine else mistake
 
 
 def _only_prepares(job: Job, start: Start) -> bool:
-    """Tell whether a step runs a shell in which nothing of weight is started."""
+    """Say whether a step runs only a shell with small programs."""
     if not any(word.text.rpartition("/")[2] in SHELLS for word in start.words):
         return False
     inner = [command for command in job.commands if command.outer is start.command]
@@ -51,37 +51,37 @@ def _only_prepares(job: Job, start: Start) -> bool:
 
 
 def _is_handed_on(job: Job) -> bool:
-    """A site may hand it on by itself: then its facts say so."""
+    """Say whether the site's facts state that steps inherit the option."""
     quirks = job.machine.quirks if job.machine else ()
     return any("cpus-per-task" in quirk.text and "handed on" in quirk.text for quirk in quirks)
 
 
 def tasks_overridden(job: Job) -> Iterator[Hit]:
-    """srun's --ntasks-per-node, overridden by the job's number of tasks."""
+    """Find srun's --ntasks-per-node overridden by the job's number of tasks."""
     option = job.option("ntasks") or job.option("ntasks-per-node")
     if option is None:
         return
     for start in job.started("srun"):
-        given = start.option("ntasks-per-node")
-        wanted, has = (job.number(given[1]) if given else 0), job.tasks_per_node
-        if given and wanted and has and wanted != has and start.option("ntasks", "n") is None:
+        step_option = start.option("ntasks-per-node")
+        wanted, has = (job.number(step_option[1]) if step_option else 0), job.tasks_per_node
+        if step_option and wanted and has and wanted != has and start.option("ntasks", "n") is None:
             total = wanted * job.step_nodes(start)
             message = f"this step asks for {wanted} tasks on each node, but the job's {option.written} overrides it"
-            yield hit(given[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
+            yield hit(step_option[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
 
 
 def threads(job: Job) -> Iterator[Hit]:
-    """More threads than cores, all ranks together."""
+    """Find more threads than cores, over all ranks."""
     variable = job.last("OMP_NUM_THREADS")
     ranks, cores = ranks_per_node(job), job.cores_per_node
-    each = job.number(variable.value) if variable else 0
-    if variable and each and ranks > 1 and cores and ranks * each > cores:
-        message = f"{ranks} ranks × {each} threads = {ranks * each}, but the node's part of the job has {cores} cores"
+    count = job.number(variable.value) if variable else 0
+    if variable and count and ranks > 1 and cores and ranks * count > cores:
+        message = f"{ranks} ranks × {count} threads = {ranks * count}, but the node's part of the job has {cores} cores"
         yield hit(variable.word, message, f"export OMP_NUM_THREADS={max(1, cores // ranks)}")
 
 
 def workers(job: Job) -> Iterator[Hit]:
-    """More data loader workers than cores, all ranks together."""
+    """Find more data loader workers than cores, over all ranks."""
     ranks, cores = ranks_per_node(job), job.cores_per_node
     if not ranks or not cores:
         return
@@ -99,11 +99,11 @@ def workers(job: Job) -> Iterator[Hit]:
 
 
 def ranks_per_node(job: Job) -> int:
-    """Return how many ranks each node has; 0 where it cannot be told."""
+    """Return the number of ranks on each node; 0 if unknown."""
     for start in job.started(*LAUNCHERS):
-        given = start.option("nproc-per-node", "num-gpus")
-        if given:
-            return job.number(given[1]) or (job.devices_per_node if given[1] in ("gpu", "auto") else 0)
+        option = start.option("nproc-per-node", "num-gpus")
+        if option:
+            return job.number(option[1]) or (job.devices_per_node if option[1] in ("gpu", "auto") else 0)
     ranks = [job.step_tasks_per_node(start) for start in job.started("python", "python3") if start.step]
     return max(ranks, default=0)
 

@@ -1,4 +1,4 @@
-"""What only job and training script together show."""
+"""Rules that need both the job and the training script."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _place(job: Job) -> Word | None:
 
 
 def bf16(job: Job) -> Iterator[Hit]:
-    """bf16 on a chip that has none."""
+    """Find bf16 on a chip without it."""
     chip = job.chip[0]
     if chip not in words()["chips"]["without_bf16"]:
         return
     for start in job.starts:
-        found = BF16.search(" ".join(word.text for word in start.words))
-        if found:
+        match = BF16.search(" ".join(word.text for word in start.words))
+        if match:
             yield hit(
                 start.word,
-                f"this line asks for {found.group()}, but {chip} has no bf16 hardware",
+                f"this line asks for {match.group()}, but {chip} has no bf16 hardware",
                 "--fp16   or --mixed_precision=fp16",
             )
             return
@@ -64,7 +64,7 @@ def _line_of_bf16(program: Program) -> int:
 
 
 def fork(job: Job) -> Iterator[Hit]:
-    """Data loader workers that fork, beside a network that does not survive it."""
+    """Find forked data loader workers beside a network that does not survive a fork."""
     needed = next((row for row in job.machine.settings if row.name == "CXI_FORK_SAFE"), None) if job.machine else None
     place = _place(job)
     if needed is None or place is None or job.num_nodes < 2 or any(job.started("echelon")):
@@ -84,7 +84,7 @@ def fork(job: Job) -> Iterator[Hit]:
 
 
 def workers_of_script(job: Job) -> Iterator[Hit]:
-    """num_workers of the script, times the ranks of a node, against its cores."""
+    """Find a script whose num_workers, times the ranks of a node, exceeds the cores."""
     ranks, cores, place = ranks_per_node(job), job.cores_per_node, _place(job)
     if not ranks or not cores or place is None:
         return
@@ -99,7 +99,7 @@ def workers_of_script(job: Job) -> Iterator[Hit]:
 
 
 def batch(job: Job) -> Iterator[Hit]:
-    """A batch of all ranks that they cannot share evenly."""
+    """Find a global batch that the ranks cannot divide equally."""
     ranks, place = job.devices_per_node * job.num_nodes, _place(job)
     if ranks < 2 or place is None:
         return

@@ -1,4 +1,4 @@
-"""The training loop itself, checkpoints, and names that are not there."""
+"""Rules about the training loop, checkpoints, and missing names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATE = re.compile(r"per_sec|per_second|throughput|img_?s\b|images?_sec|samples_s
 
 
 def no_zero_grad(program: Program) -> Iterator[Hit]:
-    """Gradients that are never cleared."""
+    """Find gradients that are never cleared."""
     if "zero_grad" in program.words or program.is_served or "grad" in _assigned_attributes(program):
         return
     for loop in (node for node in program.nodes if isinstance(node, LOOPS) or _is_called_in_a_loop(program, node)):
@@ -40,7 +40,7 @@ def no_zero_grad(program: Program) -> Iterator[Hit]:
 
 
 def _is_called_in_a_loop(program: Program, node: ast.AST) -> bool:
-    """Tell whether it is a function that does one step."""
+    """Say whether a loop calls this function, so that it may be a single step."""
     if not isinstance(node, FUNCTIONS):
         return False
     return any(isinstance(each, LOOPS) for place in program.callers(node) for each in program.around(place))
@@ -62,7 +62,7 @@ def _owner(call: ast.Call) -> str:
 
 
 def resumes_one_early(program: Program) -> Iterator[Hit]:
-    """The epoch that is saved is the one that is begun again."""
+    """Find a resume that repeats the saved epoch."""
     saved = _saved_epochs(program)
     for node in program.nodes:
         if not isinstance(node, ast.Assign):
@@ -83,23 +83,23 @@ def resumes_one_early(program: Program) -> Iterator[Hit]:
 
 
 def _saved_epochs(program: Program) -> dict[str, int]:
-    """Return the keys under which a loop's own variable is saved, with the line."""
+    """Return the keys under which the variable of a loop is saved, each with its line."""
     loops = {
         node.target.id
         for node in program.nodes
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "range" in ast.unparse(node.iter)
     }
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for key, value in _pairs(program):
         text = constant(key)
         is_epoch = isinstance(value, ast.Name) and "epoch" in value.id.lower() and value.id in loops
         if isinstance(text, str) and "epoch" in text.lower() and is_epoch and "save" in program.words:
-            found[text] = value.lineno
-    return found
+            lines[text] = value.lineno
+    return lines
 
 
 def _pairs(program: Program) -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    """Yield every key with its value, of tables and of assignments to one entry."""
+    """Yield every key with its value, from dict displays and item assignments."""
     for node in program.nodes:
         if isinstance(node, ast.Dict):
             yield from zip(node.keys, node.values, strict=True)
@@ -108,7 +108,7 @@ def _pairs(program: Program) -> Iterator[tuple[ast.expr | None, ast.expr]]:
 
 
 def not_imported(program: Program) -> Iterator[Hit]:
-    """A name of torch that is called and never imported."""
+    """Find a name of torch that is called and never imported."""
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in program.nodes):
         return
     names = _bound(program)
@@ -123,28 +123,28 @@ def not_imported(program: Program) -> Iterator[Hit]:
 
 
 def _imported(program: Program, line: str) -> tuple[Edit, ...]:
-    """Return the edit that puts an import before the first one."""
+    """Return the edit that inserts an import before the first one."""
     imports = (node for node in program.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
     first = next((node for node in imports if getattr(node, "module", "") != "__future__"), None)
     return program.line_before(first, line) if first is not None else ()
 
 
 def _bound(program: Program) -> set[str]:
-    found: set[str] = set(program.aliases)
+    names: set[str] = set(program.aliases)
     for node in program.nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
 
 
 def not_waited_for(program: Program) -> Iterator[Hit]:
-    """A rate from a clock that is read before the device has ended."""
+    """Find a rate from a clock that is read before the device has finished."""
     if "synchronize" in program.words or not {"cuda", "Event"} & program.words or "Event" in program.words:
         return
     if "backward" not in program.words:
@@ -153,7 +153,7 @@ def not_waited_for(program: Program) -> Iterator[Hit]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Div):
             names = " ".join(tail(target) for target in node.targets if isinstance(target, (ast.Name, ast.Attribute)))
             if not RATE.search(names) or ".item()" in ast.unparse(program.function(node) or program.tree):
-                continue  # .item() waits
+                continue  # .item() waits for the device
             if re.search(r"time|elapsed|dur|dt|end|start", ast.unparse(node.value.right)):
                 message = "the script reads the clock while the device still works, because its calls return at once"
                 yield program.hit(node, message, "torch.cuda.synchronize()   before each reading of the clock")

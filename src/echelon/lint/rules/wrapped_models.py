@@ -16,7 +16,7 @@ OPTIMIZER = re.compile(r"optim|^opt$", re.IGNORECASE)
 
 
 def _wrapped(program: Program) -> dict[str, int]:
-    """Return the names of models that DistributedDataParallel wraps, with the line."""
+    """Return the names of models that DistributedDataParallel wraps, each with its line."""
     lines: dict[str, int] = {}
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -27,7 +27,7 @@ def _wrapped(program: Program) -> dict[str, int]:
 
 
 def recorded_everywhere(program: Program) -> Iterator[Hit]:
-    """wandb.init in every rank."""
+    """Find wandb.init in every rank."""
     if not program.is_distributed or any("WANDB_MODE" in text for text in program.texts):
         return
     for name, call in program.calls:
@@ -40,7 +40,7 @@ def recorded_everywhere(program: Program) -> Iterator[Hit]:
 
 
 def loaded_on_one(program: Program) -> Iterator[Hit]:
-    """load_state_dict on one rank, after all have been made equal."""
+    """Find load_state_dict on one rank, after DDP has made all ranks equal."""
     models = _wrapped(program)
     if not program.is_distributed or not models or {"broadcast", "_sync_params_and_buffers"} & program.words:
         return
@@ -59,7 +59,7 @@ def loaded_on_one(program: Program) -> Iterator[Hit]:
 
 
 def leaves_loop(program: Program) -> Iterator[Hit]:
-    """One rank leaves the loop in which all train together."""
+    """Find one rank that leaves the loop in which all train."""
     if not program.is_distributed:
         return
     for node in program.nodes:
@@ -96,7 +96,7 @@ def _trains_together(loop: ast.AST) -> bool:
 
 
 def past_the_wrapper(program: Program) -> Iterator[Hit]:
-    """model.module(x) in training, past what averages gradients."""
+    """Find model.module(x) in training, which bypasses the averaging of gradients."""
     models = _wrapped(program)
     bare = {f"{model}.module" for model in models}
     bare |= {

@@ -1,1 +1,1 @@
-"""What a node offers a run, as the node itself shows it: read in one pass, and judged by `echelon.checks`."""
+"""Read what a node offers a run, in one pass; `echelon.checks` judges the result."""

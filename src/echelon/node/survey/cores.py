@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use."""
+"""Read the cores and the memory that this process may use."""
 
 import os
 from typing import List
@@ -9,11 +9,11 @@ from ...topology.cpu_lists import cpu_list, parse_cpu_list
 from ...topology.node import Node
 from .nouns import Cores
 
-_NO_LIMIT = 1 << 60  # cgroup v1 writes a number near 2^63 where there is none
+_NO_LIMIT = 1 << 60  # without a limit, cgroup v1 shows a number near 2^63
 
 
 def read(root: str, node: Node) -> Cores:
-    """Return what the mask, the cgroup and the memory policy leave of a node."""
+    """Return the cores and memory of a node that the mask, the cgroup and the memory policy leave."""
     allowed = set(node.allowed)
     usable = [cpu for cpu in node.cpus if cpu.number in allowed]
     num_allowed = len({cpu.core for cpu in usable})
@@ -37,11 +37,11 @@ def read(root: str, node: Node) -> Cores:
 
 def _meminfo(root: str) -> "dict[str, int]":
     # MemAvailable:   127863252 kB
-    found = {}
+    sizes = {}
     for line in files.text(os.path.join(root, "proc/meminfo")).splitlines():
         name, _, rest = line.partition(":")
-        found[name] = files.number(rest.split()[0] if rest.split() else "", 0) * 1024
-    return found
+        sizes[name] = files.number(rest.split()[0] if rest.split() else "", 0) * 1024
+    return sizes
 
 
 def _memory_domains(root: str) -> List[int]:
@@ -53,7 +53,7 @@ def _memory_domains(root: str) -> List[int]:
 
 
 def _policy(root: str) -> str:
-    """Return the memory policy of this process: that of its first mapping.
+    """Return the memory policy of this process, as its first mapping shows it.
 
     55d0c0000000 bind:0 file=/usr/bin/python3.11 mapped=2 N0=2 kernelpagesize_kB=4
     """
@@ -62,7 +62,7 @@ def _policy(root: str) -> str:
 
 
 def _limit(root: str) -> int:
-    """Return the least memory limit of this process's cgroups and of all above; 0 where there is none."""
+    """Return the lowest memory limit of this process's cgroups and their ancestors; 0 without a limit."""
     limits = []
     for line in files.text(os.path.join(root, "proc/self/cgroup")).splitlines():
         _, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""The devices, what the visibility filters leave of them, and how far the allowed cores are."""
+"""Read the devices, apply the visibility filters, and measure the distance to the allowed cores."""
 
 from typing import Mapping
 
@@ -11,11 +11,11 @@ from .nouns import Device, Devices
 
 
 def read(node: Node, environ: Mapping[str, str]) -> Devices:
-    """Return the devices of a node as a process with this environment has them."""
+    """Return the devices of a node as a process with this environment sees them."""
     seen = [device.number for device in visible.visible(node, environ)]
     claimed = 0 if node.devices else len(devices.visible(environ))  # a container may hide the files
-    found = tuple(_device(node, device, device.number in seen) for device in node.devices)
-    return Devices(devices=found, visible=tuple(seen), num_claimed=claimed)
+    rows = tuple(_device(node, device, device.number in seen) for device in node.devices)
+    return Devices(devices=rows, visible=tuple(seen), num_claimed=claimed)
 
 
 def _device(node: Node, device: Found, is_visible: bool) -> Device:
@@ -37,11 +37,11 @@ def _device(node: Node, device: Found, is_visible: bool) -> Device:
 
 
 def _nearest(node: Node, device: Found) -> int:
-    """Return how far the nearest allowed core is; 0: not known. One core of each NUMA domain tells."""
+    """Return the distance of the nearest allowed core; 0: unknown. One core of each NUMA domain is enough."""
     domain_of = {cpu.number: cpu.numa for cpu in node.cpus}
-    if device.numa < 0:  # only local_cpus may be known, which tells core by core
-        each = list(node.allowed)
+    if device.numa < 0:  # only local_cpus may be known, which lists single cores
+        numbers = list(node.allowed)
     else:
-        each = list({domain_of.get(number, -1): number for number in node.allowed}.values())
-    found = [distance(node, (number,), device) for number in each]
-    return min((one for one in found if one > 0), default=0)
+        numbers = list({domain_of.get(number, -1): number for number in node.allowed}.values())
+    distances = [distance(node, (number,), device) for number in numbers]
+    return min((one for one in distances if one > 0), default=0)

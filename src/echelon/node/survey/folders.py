@@ -1,4 +1,4 @@
-"""Where ranks will write: each folder as it really lies."""
+"""Find the folders that ranks will write to, and their file systems."""
 
 import os
 from typing import List, Mapping, NamedTuple, Sequence, Tuple
@@ -9,11 +9,11 @@ from .nouns import Folder, Folders
 
 
 class _Habit(NamedTuple):
-    """Where a program keeps something."""
+    """A folder that a program writes by default."""
 
     purpose: str
     variable: str
-    default: str  # may hold {home}, {cache}, {tmp}, {user}; empty: only where the variable is set
+    default: str  # may contain {home}, {cache}, {tmp}, {user}; empty: used only if the variable is set
     vendor: str = ""
 
 
@@ -34,18 +34,18 @@ _HABITS = (
 
 
 def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Folders:
-    """Return the folders of the programs that these devices may run, and that of the checkpoints."""
+    """Return the folders of programs for these devices, and the folder of checkpoints."""
     vendor = devices.vendor(environ, root)
     mounted = mounts(root)
-    found = []
+    folders = []
     for habit in _HABITS:
         named = environ.get(habit.variable, "")
         path = named or habit.default.format(**_places(environ))
         if path and (named or habit.vendor in ("", vendor)):
-            found.append(_folder(habit.purpose, habit.variable if named else "", path, mounted))
+            folders.append(_folder(habit.purpose, habit.variable if named else "", path, mounted))
     if checkpoints:
-        found.append(_folder("checkpoints", "", checkpoints, mounted))
-    return Folders(tuple(found))
+        folders.append(_folder("checkpoints", "", checkpoints, mounted))
+    return Folders(tuple(folders))
 
 
 def _places(environ: Mapping[str, str]) -> "dict[str, str]":
@@ -59,11 +59,11 @@ def _places(environ: Mapping[str, str]) -> "dict[str, str]":
 
 
 def where(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str, str]:
-    """Return the nearest folder that is there, its mount point and its file system."""
+    """Return the nearest existing parent, its mount point and its file system."""
     there = os.path.realpath(path)
     mount, filesystem = _mount_of(there, mounted)
     while not os.path.exists(there) and there != "/":
-        there = os.path.dirname(there)  # what is not there yet will be made in it
+        there = os.path.dirname(there)  # missing folders will be created in it
     return there, mount, filesystem
 
 
@@ -76,7 +76,7 @@ def _folder(purpose: str, variable: str, path: str, mounted: "Sequence[Tuple[str
         free_files = status.f_favail if status.f_files else -1
         owner = os.stat(path).st_uid
     except OSError:
-        pass  # it is not there yet, or went away meanwhile
+        pass  # the folder does not exist yet, or was removed meanwhile
     return Folder(
         purpose=purpose,
         variable=variable,
@@ -96,12 +96,12 @@ def mounts(root: str) -> List[Tuple[str, str]]:
 
     36 35 98:0 / /scratch rw,noatime - lustre 10.0.0.1@o2ib:/scratch rw
     """
-    found = []
+    mounted = []
     for line in files.text(os.path.join(root, "proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")
         if len(left.split()) > 4 and right:
-            found.append((left.split()[4].replace("\\040", " "), right.split()[0]))
-    return found[::-1]
+            mounted.append((left.split()[4].replace("\\040", " "), right.split()[0]))
+    return mounted[::-1]
 
 
 def _mount_of(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str]:

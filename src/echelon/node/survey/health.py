@@ -1,4 +1,4 @@
-"""What the devices say of themselves: errors of their memory, throttling, who uses them."""
+"""Read the health of the devices: memory errors, throttling, processes."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ _FIELDS = (
     "pci.bus_id", "memory.used", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total",
     "retired_pages.pending", "pcie.link.width.current", "pcie.link.width.max",
 )  # fmt: skip
-_METRICS_BYTES, _METRICS_VERSION = 120, (1, 3)  # what an MI250X writes
+_METRICS_BYTES, _METRICS_VERSION = 120, (1, 3)  # this version on an MI250X
 _THROTTLE_BITS = {
     "it is too hot": sum(1 << bit for bit in range(32, 46)),  # TEMP_GPU to VRHOT1
     "the board says that it is too hot": 1 << 46 | 1 << 47,  # PROCHOT_CPU and PROCHOT_GFX
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def read(root: str, node: Node) -> Optional[Healths]:
-    """Return what the devices' driver tells; None where there are no devices."""
+    """Return the driver's health data; None without devices."""
     if not node.devices:
         return None
     if node.devices[0].vendor == "amd":
@@ -40,11 +40,11 @@ def read(root: str, node: Node) -> Optional[Healths]:
 
 def _amd(root: str, node: Node) -> List[Health]:
     users = _users(root)
-    found = []
+    healths = []
     for address in dict.fromkeys(device.pci for device in node.devices if device.pci):
         folder = os.path.join(root, _PCI, address)
         corrected, uncorrected = _ras(os.path.join(folder, "ras"))
-        found.append(
+        healths.append(
             Health(
                 pci=address,
                 used_bytes=files.number(files.text(os.path.join(folder, "mem_info_vram_used"))),
@@ -57,11 +57,11 @@ def _amd(root: str, node: Node) -> List[Health]:
                 processes=tuple(users.get(address, ())),
             )
         )
-    return found
+    return healths
 
 
 def _throttled(path: str) -> List[str]:
-    """Return why the firmware holds an AMD device down: the bits of its table that do not depend on the chip.
+    """Return why the firmware throttles an AMD device, from the bits that do not depend on the chip.
 
     struct gpu_metrics_v1_3 of the kernel's kgd_pp_interface.h ends with them; bits are in its amdgpu_smu.h.
     """
@@ -74,12 +74,12 @@ def _throttled(path: str) -> List[str]:
         return []
     bits = int.from_bytes(table[-8:], "little")
     if bits == (1 << 64) - 1:
-        return []  # it does not say
+        return []  # the firmware does not tell
     return [why for why, mask in _THROTTLE_BITS.items() if bits & mask]
 
 
 def _ras(folder: str) -> Tuple[int, int]:
-    """Add the errors of all blocks up; -1 where none counts.
+    """Add up the errors of all blocks; -1 without counters.
 
     umc_err_count holds the lines "ue: 0" and "ce: 12"
     """
@@ -93,7 +93,7 @@ def _ras(folder: str) -> Tuple[int, int]:
 
 
 def _users(root: str) -> Dict[str, List[str]]:
-    """Return the processes that hold memory of a device, by its PCI address."""
+    """Return the processes that use memory of a device, by its PCI address."""
     address_of = {}
     for number in files.numbers(os.path.join(root, _KFD, "topology/nodes")):
         place = os.path.join(root, _KFD, "topology/nodes", str(number))
@@ -113,9 +113,9 @@ def _users(root: str) -> Dict[str, List[str]]:
 
 
 def ask_nvidia_smi(environ: Mapping[str, str]) -> Optional[Healths]:
-    """Return what nvidia-smi tells; None where it is missing or fails."""
+    """Return nvidia-smi's health data; None if it is missing or fails."""
     rows: List[List[str]] = []
-    for family in ("clocks_event_reasons", "clocks_throttle_reasons"):  # drivers before 535 know the second alone
+    for family in ("clocks_event_reasons", "clocks_throttle_reasons"):  # drivers before 535 know only the second name
         names = [*_FIELDS, *("%s.%s" % (family, reason) for reason in _THROTTLES)]
         rows = ask_rows("--query-gpu=" + ",".join(names), environ)
         if rows:
@@ -147,7 +147,7 @@ def _nvidia(row: Sequence[str], users: Mapping[str, List[str]]) -> Health:
 
 
 def ask_rows(query: str, environ: Mapping[str, str]) -> List[List[str]]:
-    """Return what nvidia-smi answers, word by word; nothing where it is missing or fails."""
+    """Return the rows of nvidia-smi's answer; nothing if it is missing or fails."""
     try:
         done = subprocess.run(
             ["nvidia-smi", query, "--format=csv,noheader,nounits"],
@@ -161,7 +161,7 @@ def ask_rows(query: str, environ: Mapping[str, str]) -> List[List[str]]:
     except subprocess.TimeoutExpired:
         raise TimeoutError("nvidia-smi did not answer within %g s" % TOOL_SECONDS) from None
     except OSError:
-        return []  # it is not installed
+        return []  # nvidia-smi is not installed
     if done.returncode != 0:
         return []
     lines = os.fsdecode(done.stdout).splitlines()

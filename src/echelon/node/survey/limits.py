@@ -1,4 +1,4 @@
-"""What the kernel allows this process."""
+"""Read the kernel's limits for this process."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ SHARED = "dev/shm"
 
 
 def read(root: str) -> Limits:
-    """Return the limits of this process, and the size of the memory that processes share as files."""
+    """Return the limits of this process, and the size of shared memory (/dev/shm)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     size = free = 0
     path = os.path.join(root, SHARED)
@@ -17,7 +17,7 @@ def read(root: str) -> Limits:
         status = os.statvfs(path)
         size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     except OSError:
-        pass  # there is none
+        pass  # /dev/shm does not exist
     return Limits(
         locked_bytes=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         open_files=soft,

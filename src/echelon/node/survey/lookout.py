@@ -1,4 +1,4 @@
-"""`python3 node.pyz lookout RUN_DIRECTORY NODE`: survey a node beside its ranks, then note how busy its devices are."""
+"""`python3 node.pyz lookout RUN_DIRECTORY NODE`: survey a node beside its ranks, then sample its devices' load."""
 
 import json
 import os
@@ -9,13 +9,13 @@ from .. import order as node_order
 from . import load, take
 from .nouns import Device, plain
 
-NICENESS = 10  # the ranks come first: of a core that one of them wants, a tenth is left
+NICENESS = 10  # the ranks come first: on a core that a rank uses, about a tenth is left
 LOOK_SECONDS = 10.0
 TELL_SECONDS = 60.0
 
 
 def main(run_directory: str, node: str, environ: Mapping[str, str]) -> int:
-    """Say what the node is, once, and then how busy its devices are, for as long as somebody listens."""
+    """Send the survey of the node once, then the load of its devices, until the agent is gone."""
     os.nice(NICENESS)
     asked = take.Asked(**(node_order.read_fields(run_directory)["looks"] or {}))._replace(node=node)
     try:
@@ -23,16 +23,16 @@ def main(run_directory: str, node: str, environ: Mapping[str, str]) -> int:
         _say("survey", survey=plain(survey))
         follow(asked.root, [device for device in survey.devices.devices if device.is_visible], environ)
     except BrokenPipeError:
-        pass  # the agent has gone
+        pass  # the agent is gone
     return 0
 
 
 def follow(root: str, devices: List[Device], environ: Mapping[str, str]) -> None:
-    """Say once a minute how busy the devices have been so far; end where nobody knows."""
+    """Send the load of the devices once a minute; return if it is unknown."""
     busy = Busy()
     told = time.monotonic()
-    while found := load.percentages(root, devices, environ):
-        busy.note(found)
+    while percentages := load.percentages(root, devices, environ):
+        busy.note(percentages)
         if time.monotonic() - told >= TELL_SECONDS:
             told = time.monotonic()
             _say("load", devices=busy.rows())
@@ -40,7 +40,7 @@ def follow(root: str, devices: List[Device], environ: Mapping[str, str]) -> None
 
 
 class Busy:
-    """How busy each device has been so far."""
+    """The load of each device so far."""
 
     def __init__(self) -> None:
         self._looks: Dict[int, int] = {}
@@ -48,14 +48,14 @@ class Busy:
         self._most: Dict[int, int] = {}
 
     def note(self, percentages: Mapping[int, int]) -> None:
-        """Take one look in."""
+        """Add one sample."""
         for number, percent in percentages.items():
             self._looks[number] = self._looks.get(number, 0) + 1
             self._sum[number] = self._sum.get(number, 0) + percent
             self._most[number] = max(self._most.get(number, 0), percent)
 
     def rows(self) -> List[Dict[str, Any]]:
-        """Return the looks, the mean and the most of each device."""
+        """Return the number of samples, the mean and the maximum of each device."""
         return [
             {"device": number, "looks": looks, "mean": round(self._sum[number] / looks, 1), "most": self._most[number]}
             for number, looks in self._looks.items()

@@ -1,4 +1,4 @@
-"""Whether nodes reach each other: each listens, and connects to some of the others by name."""
+"""Test whether nodes reach each other: each listens, and connects to some of the others by name."""
 
 import os
 import selectors
@@ -11,7 +11,7 @@ _GREETING_BYTES = 16
 
 
 class Door:
-    """A port of this node that greets whoever knows the run's word, and tells nobody anything."""
+    """A port of this node that sends the run's word to each visitor, which thereby recognises the node."""
 
     def __init__(self, word: str, address: str = "") -> None:
         self.socket = socket.create_server((address, 0), backlog=512)
@@ -20,7 +20,7 @@ class Door:
         self._word = word.encode()
 
     def answer(self) -> None:
-        """Let one visitor in and out again."""
+        """Greet one visitor and close the connection."""
         try:
             visitor, _ = self.socket.accept()
         except OSError:
@@ -30,11 +30,11 @@ class Door:
             try:
                 visitor.sendall(self._word)
             except OSError:
-                pass  # the visitor will say what it saw
+                pass  # the visitor reports the error
 
 
 def partners(index: int, count: int) -> List[int]:
-    """Return to whom a node connects: all of a small number, else those at distances 1, 2, 4, … both ways."""
+    """Return the nodes to connect to: all if there are few, else those at distances 1, 2, 4, … in both directions."""
     if count <= 16:
         return [other for other in range(count) if other != index]
     steps = [1 << power for power in range(count.bit_length()) if 1 << power < count]
@@ -43,7 +43,7 @@ def partners(index: int, count: int) -> List[int]:
 
 
 def visit(doors: Mapping[str, Tuple[str, int]], word: str, *, own: Door, seconds: float) -> Dict[str, str]:
-    """Connect to the doors by node, all at once, while our own stays open; return whom we did not reach, and why."""
+    """Connect to all doors at once, with our own door open; return the nodes that were not reached, with reasons."""
     unreached: Dict[str, str] = {}
     selector = selectors.DefaultSelector()
     selector.register(own.socket, selectors.EVENT_READ, "")
@@ -87,7 +87,7 @@ def _begin(host: str, port: int) -> socket.socket:
 
 
 def _greeting(sock: socket.socket, word: str) -> str:
-    """Return why what is at the other end is not the node's door; empty if it is."""
+    """Return why the other end is not the node's door; empty if it is."""
     with sock:
         try:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -106,6 +106,6 @@ def _why(host: str, error: OSError) -> str:
 
 
 def doors_of(nodes: Sequence[Tuple[str, str, int]], index: int) -> Dict[str, Tuple[str, int]]:
-    """Return the doors that a node is to try: node, name and port of each, in the order of the nodes."""
+    """Return the doors that a node tries: node, name and port of each, in the order of the nodes."""
     chosen = [nodes[other] for other in partners(index, len(nodes))]
     return {node: (host, port) for node, host, port in chosen}

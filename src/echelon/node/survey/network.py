@@ -1,4 +1,4 @@
-"""The network of this node: interfaces, its own name, and the libraries that lead to the fast part of it."""
+"""Read the network of this node: interfaces, its own name, and libraries for the fast network."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def read(root: str, node: Node, environ: Mapping[str, str]) -> Network:
-    """Return what is there; a name that does not resolve has no addresses."""
+    """Return the network; a name that does not resolve has no addresses."""
     is_this_node = os.path.realpath(root) == "/"
     name = socket.gethostname() if is_this_node else ""
     loaded = {line.split()[0] for line in files.text(os.path.join(root, "proc/modules")).splitlines() if line.split()}
@@ -33,37 +33,37 @@ def read(root: str, node: Node, environ: Mapping[str, str]) -> Network:
 
 
 def addresses(name: str) -> List[str]:
-    """Return the addresses of a name, as this node resolves it; none where it does not."""
+    """Return the addresses of a name as this node resolves it; empty if it does not."""
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def plugins(root: str, search_path: str) -> List[str]:
-    """Return the network plugins of the collectives in the order in which the loader would find them."""
-    found = []
+    """Return the network plugins of the collectives, in the loader's search order."""
+    paths = []
     for folder in [part for part in search_path.split(":") if part]:
         names = files.names(os.path.join(root, folder.lstrip("/")))
-        found += [os.path.join(folder, name) for name in names if _PLUGIN.fullmatch(os.fsencode(name))]
+        paths += [os.path.join(folder, name) for name in names if _PLUGIN.fullmatch(os.fsencode(name))]
     try:
         with open(os.path.join(root, _CACHE), "rb") as file:
             known = file.read()
     except OSError:
         known = b""
-    return list(dict.fromkeys([*found, *(os.fsdecode(name) for name in _PLUGIN.findall(known))]))
+    return list(dict.fromkeys([*paths, *(os.fsdecode(name) for name in _PLUGIN.findall(known))]))
 
 
 def _interfaces(root: str, node: Node, is_this_node: bool) -> List[Interface]:
-    found = []
+    interfaces = []
     known = {nic.interface or nic.name: nic for nic in node.nics}
     folder = os.path.join(root, "sys/class/net")
     for name in files.names(folder):
         nic = known.pop(name, None)
         is_up = files.text(os.path.join(folder, name, "operstate")) in ("up", "unknown")
         speed = max(0, files.number(files.text(os.path.join(folder, name, "speed")), 0)) * 10**6
-        found.append(
+        interfaces.append(
             Interface(
                 name=name,
                 kind=nic.kind if nic else "other",
@@ -73,8 +73,8 @@ def _interfaces(root: str, node: Node, is_this_node: bool) -> List[Interface]:
             )
         )
     # a card of the fast network without an IP interface
-    found += [Interface(name, nic.kind, nic.is_up, nic.bits_per_second, "") for name, nic in known.items()]
-    return found
+    interfaces += [Interface(name, nic.kind, nic.is_up, nic.bits_per_second, "") for name, nic in known.items()]
+    return interfaces
 
 
 def _address(name: str) -> str:
@@ -84,5 +84,5 @@ def _address(name: str) -> str:
         try:
             answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", os.fsencode(name)[:15]))
         except OSError:
-            return ""  # it has none
+            return ""  # the interface has no address
     return socket.inet_ntoa(answer[20:24])

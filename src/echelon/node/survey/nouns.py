@@ -1,4 +1,4 @@
-"""The parts of a survey. -1, 0 and empty texts are what is not known."""
+"""The parts of a survey; -1, 0 and empty texts mean unknown."""
 
 from typing import Any, Dict, Mapping, NamedTuple, Tuple, get_type_hints
 
@@ -6,7 +6,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Settings(NamedTuple):
-    """The environment, as far as it decides how a run goes; nothing that may be a secret."""
+    """The environment variables that affect a run; no secrets."""
 
     variables: Mapping[str, str] = NOTHING
 
@@ -16,20 +16,20 @@ class Cores(NamedTuple):
 
     num_cores: int = 0  # physical cores of the node
     num_threads: int = 0  # its hardware threads
-    allowed: str = ""  # hardware threads that the mask allows: "1-7,9-15"
+    allowed: str = ""  # hardware threads in the mask: "1-7,9-15"
     num_allowed_cores: int = 0
-    num_usable: int = 0  # cores' worth of time: the mask or the cgroup's quota, the lesser
-    numa_of_allowed: Tuple[int, ...] = ()  # domains of the allowed cores
-    numa_of_memory: Tuple[int, ...] = ()  # domains that memory may come from
+    num_usable: int = 0  # usable cores: the mask or the cgroup's quota, whichever is less
+    numa_of_allowed: Tuple[int, ...] = ()  # NUMA domains of the allowed cores
+    numa_of_memory: Tuple[int, ...] = ()  # NUMA domains that may provide memory
     memory_policy: str = ""  # "default", "bind:0", "interleave:0-3"
     memory_bytes: int = 0  # of the node
     available_bytes: int = 0
-    memory_limit_bytes: int = 0  # the cgroup's; 0: none
-    load: float = 0.0  # processes that want to run, over the last minute
+    memory_limit_bytes: int = 0  # the cgroup's limit; 0: none
+    load: float = 0.0  # average number of runnable processes over the last minute
 
 
 class Device(NamedTuple):
-    """One device, with what the visibility filters leave and how near the allowed cores are."""
+    """A device: whether the visibility filters show it, and the distance of the allowed cores."""
 
     number: int
     vendor: str
@@ -41,41 +41,41 @@ class Device(NamedTuple):
     chip: int
     is_allowed: bool
     is_visible: bool
-    distance: int  # from the nearest allowed core; 10 is local
+    distance: int  # of the nearest allowed core; 10 is local
     nic: str
 
 
 class Devices(NamedTuple):
-    """The devices in the driver's order."""
+    """The devices, in the driver's order."""
 
     devices: Tuple[Device, ...] = ()
-    visible: Tuple[int, ...] = ()  # numbers, in the order in which a framework counts them
-    num_claimed: int = 0  # by the filter variables, where no device is to be seen
+    visible: Tuple[int, ...] = ()  # device numbers, in the order in which a framework counts them
+    num_claimed: int = 0  # the number that filter variables name, if no device is visible
 
 
 class Health(NamedTuple):
-    """What one device says of itself."""
+    """The health of a device."""
 
     pci: str
     used_bytes: int  # memory in use before the run
-    corrected: int  # errors of its memory since boot; -1: not known
+    corrected: int  # memory errors since boot; -1: unknown
     uncorrected: int
-    pending: str  # a repair that waits for a reset
-    throttled: Tuple[str, ...]  # why the clock is held down
+    pending: str  # a repair that needs a reset
+    throttled: Tuple[str, ...]  # reasons for throttling
     pcie_width: int
     pcie_width_most: int
     processes: Tuple[str, ...]  # "4711 python3 (other)"
 
 
 class Healths(NamedTuple):
-    """All devices, and the tool that was asked."""
+    """The health of all devices, and its source."""
 
     devices: Tuple[Health, ...] = ()
     source: str = ""
 
 
 class Interface(NamedTuple):
-    """A network interface with an IP address, or a device of the fast network."""
+    """A network interface with an IP address, or a card of the fast network."""
 
     name: str
     kind: str  # "slingshot", "infiniband", "ethernet", "other"
@@ -85,24 +85,22 @@ class Interface(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The interfaces, what the node's name means, and the libraries of the fast network."""
+    """The interfaces, the addresses of the node's name, and libraries of the fast network."""
 
     interfaces: Tuple[Interface, ...] = ()
     hostname: str = ""
-    addresses: Tuple[str, ...] = ()  # what the name resolves to here
-    plugins: Tuple[
-        str, ...
-    ] = ()  # libraries by which the collectives reach the fast network, that the loader would find
+    addresses: Tuple[str, ...] = ()  # the addresses to which the name resolves here
+    plugins: Tuple[str, ...] = ()  # network plugins of the collectives that the loader would find
     modules: Tuple[str, ...] = ()  # kernel modules for RDMA into device memory
     boot_id: str = ""
 
 
 class Limits(NamedTuple):
-    """What the kernel allows this process; -1: no limit."""
+    """The kernel's limits for this process; -1: no limit."""
 
     locked_bytes: int = 0
     open_files: int = 0
-    open_files_most: int = 0  # to which a process may raise it
+    open_files_most: int = 0  # the limit to which a process may raise it
     processes: int = 0
     stack_bytes: int = 0
     shared_bytes: int = 0  # the size of /dev/shm; 0: there is none
@@ -111,31 +109,31 @@ class Limits(NamedTuple):
 
 
 class Software(NamedTuple):
-    """Versions, read from files: nothing is imported."""
+    """Versions, read from files; nothing is imported."""
 
     kernel: str = ""
     architecture: str = ""
     driver: str = ""
     python: str = ""
     interpreter: str = ""
-    container: str = ""  # the image that this process runs in
-    binds: Tuple[str, ...] = ()  # of the paths that were asked for, those that are here
+    container: str = ""  # the image of this process
+    binds: Tuple[str, ...] = ()  # the requested paths that exist here
     packages: Mapping[str, str] = NOTHING  # "torch": "2.13.0+cpu"
-    places: Mapping[str, str] = NOTHING  # "torch": the folder it is in
+    places: Mapping[str, str] = NOTHING  # "torch": the folder of the package
 
 
 class Folder(NamedTuple):
-    """A folder that ranks will write to, as it really lies."""
+    """A folder that ranks will write to, and its file system."""
 
     purpose: str
-    variable: str  # that names it; empty: the program's default
+    variable: str  # the variable that names the folder; empty: the program's default
     path: str
     filesystem: str  # "lustre", "tmpfs", "ext4"
     mount: str
     is_there: bool
     is_writable: bool
     is_own: bool
-    free_bytes: int  # -1: the file system does not count, nor below
+    free_bytes: int  # -1: the file system does not count files
     free_files: int
 
 
@@ -146,33 +144,33 @@ class Folders(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """How much one owner may have on a file system; a limit of 0 is none."""
+    """The quota of one owner on a file system; 0: no limit."""
 
     owner: str  # "user", "group", "project"
     mount: str
     used_bytes: int
-    soft_bytes: int  # may be passed for some days
+    soft_bytes: int  # may be exceeded for some days
     limit_bytes: int
     used_files: int
     soft_files: int
     limit_files: int
-    command: str  # that shows it
+    command: str  # the command that shows it
 
 
 class Quotas(NamedTuple):
-    """Those that count for the checkpoints."""
+    """The quotas that apply to the checkpoints."""
 
     quotas: Tuple[Quota, ...] = ()
 
 
 class Survey(NamedTuple):
-    """One node; of a part that did not answer nothing is known."""
+    """The survey of one node; a part without an answer keeps its defaults."""
 
     node: str
-    seconds: float = 0.0  # that it took
-    time: float = 0.0  # of the node's clock
+    seconds: float = 0.0  # the duration of the survey
+    time: float = 0.0  # by the node's clock
     answered: Tuple[str, ...] = ()  # names of parts
-    silent: Mapping[str, str] = NOTHING  # parts that did not answer, and why
+    silent: Mapping[str, str] = NOTHING  # parts without an answer, each with the reason
     settings: Settings = Settings()
     cores: Cores = Cores()
     devices: Devices = Devices()
@@ -182,12 +180,12 @@ class Survey(NamedTuple):
     software: Software = Software()
     folders: Folders = Folders()
     quotas: Quotas = Quotas()
-    ahead_seconds: float = 0.0  # how far its clock is ahead of the supervisor's
-    unreached: Mapping[str, str] = NOTHING  # nodes that it could not connect to, and why
+    ahead_seconds: float = 0.0  # how far the node's clock is ahead of the supervisor's
+    unreached: Mapping[str, str] = NOTHING  # nodes that it could not connect to, each with the reason
 
 
 def plain(value: Any) -> Any:
-    """Return a survey as what JSON can hold."""
+    """Return a survey as JSON types."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(each) for name, each in value._asdict().items()}
     if isinstance(value, Mapping):
@@ -196,7 +194,7 @@ def plain(value: Any) -> Any:
 
 
 def rebuild(kind: Any, value: Any) -> Any:
-    """Return what `plain` was given, of this type; raise ValueError for data that does not have its form."""
+    """Rebuild a value of this type from what `plain` returned; raise ValueError for other data."""
     makers = _makers(kind)
     if not isinstance(value, dict) or not value.keys() <= makers.keys():
         raise ValueError("not a %s: %.80r" % (kind.__name__, value))
@@ -211,7 +209,7 @@ _known: Dict[Any, Dict[str, Any]] = {}
 
 
 def _makers(kind: Any) -> Dict[str, Any]:
-    """Return for each field what makes its value out of JSON's; None: it is what it is."""
+    """Return for each field the function that builds its value from JSON; None: the JSON value is used."""
     if kind not in _known:
         _known[kind] = {name: _maker(hint) for name, hint in get_type_hints(kind).items()}
     return _known[kind]

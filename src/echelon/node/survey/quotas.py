@@ -1,4 +1,4 @@
-"""How much the quotas leave where checkpoints will be written."""
+"""Read the quotas that apply to the folder of the checkpoints."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from .nouns import Quota, Quotas
 
 TOOL_SECONDS = 4.0
 _KIB = 1024
-_NUMBERS = re.compile(r"(\d+)\*?$")  # a star: more than the limit
+_NUMBERS = re.compile(r"(\d+)\*?$")  # a star marks an exceeded limit
 _PROJECT = re.compile(r"\s*(\d+)\s+[-P]\s")
 
 
 def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Quotas:
-    """Return the quotas of whoever the checkpoints will be counted for; none where no tool tells them."""
+    """Return the quotas of the owners that checkpoints count for; empty if no tool knows them."""
     if not checkpoints:
         return Quotas()
     there, mount, filesystem = where(checkpoints, mounts(root))
@@ -30,19 +30,19 @@ def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Quotas:
 
 def _of_lustre(folder: str, mount: str, environ: Mapping[str, str]) -> Iterator[Quota]:
     owners = [("user", "-u", os.geteuid()), ("group", "-g", os.stat(folder).st_gid)]
-    found = _PROJECT.match(_said(["lfs", "project", "-d", folder], environ))
-    if found and int(found.group(1)):
-        owners.append(("project", "-p", int(found.group(1))))
+    project = _PROJECT.match(_said(["lfs", "project", "-d", folder], environ))
+    if project and int(project.group(1)):
+        owners.append(("project", "-p", int(project.group(1))))
     for owner, option, number in owners:
         command = ["lfs", "quota", "-q", option, str(number), mount]
         words = _said(command, environ).split()
-        # /scratch 8* 0 5 - 1 0 0 -   in kilobytes; a long name stands on a line of its own
+        # /scratch 8* 0 5 - 1 0 0 -   in kilobytes; a long name stands on its own line
         if mount in words:
             yield from _quota(owner, mount, words[words.index(mount) + 1 :], ["lfs", "quota", "-h", *command[3:]])
 
 
 def _of_kernel(mount: str, environ: Mapping[str, str]) -> Iterator[Quota]:
-    """Ask quota(1), of the kernel's own quotas and of NFS."""
+    """Ask quota(1) for the kernel's own quotas and those of NFS."""
     command = ["quota", "-w", "-p", "-v", "-f", mount]
     lines = _said(command, environ).splitlines()
     # /dev/sda1 1234* 1000 2000 604800 10 0 0 0   below two lines of headings
@@ -63,7 +63,7 @@ def _quota(owner: str, mount: str, words: Sequence[str], command: List[str]) -> 
 
 
 def _said(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return what a tool has said; nothing of one that has failed, and TimeoutError for one that hangs."""
+    """Return a tool's output; empty if it fails. Raise TimeoutError if it hangs."""
     try:
         done = subprocess.run(
             list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The environment variables that decide how a run goes."""
+"""Read the environment variables that affect a run."""
 
 from typing import Mapping
 
@@ -9,7 +9,7 @@ PREFIXES = (
     "GOMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "FI_", "OFI_", "CXI_", "MPICH_", "UCX_", "TRITON_", "HF_",
     "TRANSFORMERS_", "XDG_", "TMPDIR", "PYTHON", "LD_", "GLOO_", "TP_", "MASTER_", "AITER_", "NUMBA_", "JAX_", "XLA_",
     "ACCELERATE_", "DS_", "NVIDIA_", "SINGULARITY", "APPTAINER", "HOME", "USER",
-    # as people misspell them: these are looked at for what they are like
+    # misspelled prefixes, too: a check compares such names with the known ones
     "NCLL_", "NCC_", "NCCL", "MIOPN_", "MOIPEN_", "MIPEN_", "OMP", "HIP", "ROCR", "CUDA", "RCC",
 )  # fmt: skip
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE")
@@ -17,7 +17,7 @@ MOST_BYTES = 4096
 
 
 def read(environ: Mapping[str, str]) -> Settings:
-    """Return the telling variables; one that may hold a secret is never read."""
+    """Return the variables that affect a run; variables that may hold a secret are never read."""
     return Settings(
         {
             name: value[:MOST_BYTES]

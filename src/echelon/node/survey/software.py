@@ -1,4 +1,4 @@
-"""Versions, read from files: importing torch would take seconds and may touch the devices."""
+"""Read versions from files: importing torch would take seconds and may touch the devices."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _RECORD = re.compile(r"([\w.-]+?)-([^-]+)\.(?:dist|egg)-info$")
 
 
 def read(root: str, environ: Mapping[str, str], *, search_path: Sequence[str], binds: Sequence[str]) -> Software:
-    """Return versions; packages are looked for where the ranks' Python will look."""
+    """Return versions; packages are searched in the path of the ranks' Python."""
     packages, places = installed(search_path)
     return Software(
         kernel=files.text(os.path.join(root, "proc/sys/kernel/osrelease")),
@@ -33,20 +33,20 @@ def read(root: str, environ: Mapping[str, str], *, search_path: Sequence[str], b
 
 
 def search_path() -> Tuple[str, ...]:
-    """Return the folders in which Python looks for packages, after its own library."""
+    """Return the folders that Python searches for packages, after its own library."""
     return tuple(folder for folder in sys.path if folder and not folder.endswith(".zip"))
 
 
 def installed(search_path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return the versions of the packages that matter, and where each was found first."""
+    """Return the versions of the relevant packages, and the first folder that has each."""
     versions: Dict[str, str] = {}
     places: Dict[str, str] = {}
     for folder in search_path:
         for name in files.names(folder):
-            found = _RECORD.match(name)
-            package = _normal(found.group(1)) if found else ""
-            if found and package in PACKAGES and package not in versions:
-                versions[package], places[package] = found.group(2), folder
+            record = _RECORD.match(name)
+            package = _normal(record.group(1)) if record else ""
+            if record and package in PACKAGES and package not in versions:
+                versions[package], places[package] = record.group(2), folder
     return versions, places
 
 
@@ -60,5 +60,5 @@ def _driver(root: str) -> str:
     NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
     """
     nvidia = files.text(os.path.join(root, "proc/driver/nvidia/version")).partition("\n")[0]
-    found: List[str] = re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
-    return found[0] if found else files.text(os.path.join(root, "sys/module/amdgpu/version"))
+    versions: List[str] = re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
+    return versions[0] if versions else files.text(os.path.join(root, "sys/module/amdgpu/version"))

@@ -1,4 +1,4 @@
-"""Take a survey in a child that can be killed: what blocks for ever costs one deadline, and the rest still comes."""
+"""Take a survey in a child process that can be killed: a blocking part costs one deadline, and the others continue."""
 
 import json
 import os
@@ -19,19 +19,19 @@ _CHUNK = 1 << 16
 
 
 class Asked(NamedTuple):
-    """What a survey is to look at, beside the node itself."""
+    """The request of a survey."""
 
     root: str = "/"
-    is_full: bool = False  # whether slow tools are asked as well
-    search_path: Sequence[str] = ()  # where the ranks' Python looks for packages
+    is_full: bool = False  # whether to run slow tools as well
+    search_path: Sequence[str] = ()  # the package search path of the ranks' Python
     checkpoints: str = ""
     binds: Sequence[str] = ()  # paths that a container should show
-    node: str = ""  # what the node is called by whoever asks; empty: its own name
+    node: str = ""  # the caller's name of the node; empty: the node's own name
     part_seconds: float = PART_SECONDS
 
 
 class Part(NamedTuple):
-    """One part of a survey, and the part without which it cannot be read."""
+    """A part of a survey, and the part that must have answered before."""
 
     name: str
     read: Callable[[], Any]
@@ -39,10 +39,10 @@ class Part(NamedTuple):
 
 
 def survey(asked: Asked, environ: Mapping[str, str]) -> Survey:
-    """Return everything about this node that came in time."""
+    """Return all parts of this node's survey that answered in time."""
     began = time.monotonic()
-    found, silent = gather(parts(asked, environ), seconds=asked.part_seconds)
-    answers = {name: value for name, value in found.items() if value is not None and name != TOPOLOGY}
+    values, silent = gather(parts(asked, environ), seconds=asked.part_seconds)
+    answers = {name: value for name, value in values.items() if value is not None and name != TOPOLOGY}
     name = asked.node or _hostname(asked.root)
     rebuilt = rebuild(Survey, {**answers, "node": name, "answered": sorted(answers), "silent": silent})
     taken: Survey = rebuilt._replace(seconds=time.monotonic() - began, time=time.time())
@@ -60,7 +60,7 @@ def _hostname(root: str) -> str:
 
 
 def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
-    """Return the parts with the functions that read them, those that cannot block first."""
+    """Return the parts with their functions; those that cannot block come first."""
     seen: Dict[str, Node] = {}
 
     def node() -> Node:
@@ -96,26 +96,26 @@ def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
 
 
 def gather(wanted: List[Part], *, seconds: float) -> Tuple[Dict[str, Any], Dict[str, str]]:
-    """Return what each part read, and why parts are missing: each has so much time in a child that is then killed."""
-    found: Dict[str, Any] = {}
+    """Return the value of each part, and why parts are missing; a part that exceeds `seconds` is killed."""
+    values: Dict[str, Any] = {}
     silent: Dict[str, str] = {}
     rest = wanted
     while rest:
         answers, why_no_more = _in_child(rest, seconds)
         for name, answer in answers:
             if "value" in answer:
-                found[name] = answer["value"]
+                values[name] = answer["value"]
             else:
                 silent[name] = answer["why"]
-        missing = [part for part in rest if part.name not in found and part.name not in silent]
-        if missing:  # the child has stopped at the first of these
+        missing = [part for part in rest if part.name not in values and part.name not in silent]
+        if missing:  # the child stopped at the first of these
             silent[missing[0].name] = why_no_more
         rest = [part for part in missing[1:] if part.needs not in silent]
-    return found, silent
+    return values, silent
 
 
 def _in_child(wanted: List[Part], seconds: float) -> Tuple[List[Tuple[str, Dict[str, Any]]], str]:
-    """Read the parts in a child, one after the other; return what came, and why no more did, should some be missing."""
+    """Read the parts one after the other in a child; return the answers, and why the last ones are missing."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -140,7 +140,7 @@ def _in_child(wanted: List[Part], seconds: float) -> Tuple[List[Tuple[str, Dict[
 
 
 def _read(pipe: int, deadline: float) -> Optional[bytes]:
-    """Return what comes, nothing when the other end has closed, or None when it is too late."""
+    """Return the next data, b"" at the end of file, or None after the deadline."""
     ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
     return os.read(pipe, _CHUNK) if ready else None
 
@@ -151,7 +151,7 @@ def _ending(status: int) -> str:
 
 
 def _reap(child: int) -> int:
-    """Wait a moment for the child's end and return its status; one that hangs in the kernel cannot be waited for."""
+    """Wait a moment for the child's end and return its status; a child that hangs in the kernel is abandoned."""
     for _ in range(500):
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -161,7 +161,7 @@ def _reap(child: int) -> int:
 
 
 def _be_child(wanted: List[Part], reading: int, writing: int) -> None:
-    """Read and tell, then end without any of the parent's clean-up."""
+    """Read and send the parts, then exit without the parent's clean-up."""
     try:
         os.close(reading)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""`python3 node.pyz survey DIRECTORY`: survey this node, tell the one who asked, and try the other nodes' doors."""
+"""`python3 node.pyz survey DIRECTORY`: survey this node, send the answer, and try the other nodes' doors."""
 
 import json
 import os
@@ -19,22 +19,22 @@ PATIENCE_SECONDS = 120.0
 
 
 class Order(NamedTuple):
-    """What survey.json holds."""
+    """The content of survey.json."""
 
-    addresses: List[Tuple[str, int]]  # where the answers are taken
+    addresses: List[Tuple[str, int]]  # addresses of the receiver
     asked: Dict[str, Any]
     connect_seconds: float
-    word: str  # by which doors are known
+    word: str  # the greeting of all doors
 
 
 def write(directory: str, order: Order, secret: bytes) -> None:
-    """Write the order and the secret, readable by the user alone."""
+    """Write the order and the secret, readable only by the user."""
     private.write(os.path.join(directory, ORDER), json.dumps(order._asdict()).encode())
     private.write_secret(directory, secret)
 
 
 def read(directory: str) -> Tuple[Order, bytes]:
-    """Read both."""
+    """Read the order and the secret."""
     with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
         fields = json.load(file)
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
@@ -42,20 +42,20 @@ def read(directory: str) -> Tuple[Order, bytes]:
 
 
 def main(directory: str, environ: Mapping[str, str]) -> int:
-    """Survey this node and answer until the one who asked has heard enough."""
+    """Survey this node and answer until the receiver closes the connection."""
     order, secret = read(directory)
     task = agent_task(environ)
     asked = take.Asked(**order.asked)._replace(node=task.node if task else "")
     door = meet.Door(order.word)
     index = task.agent_index if task else 0
-    found = take.survey(asked, environ)
-    hello = facts(index, found.node)
+    survey = take.survey(asked, environ)
+    hello = facts(index, survey.node)
     try:
         channel = connect(order.addresses, secret, hello, seconds=order.connect_seconds)
     except ConnectError as error:
-        sys.stderr.write("echelon: survey of %s: %s\n" % (found.node, error))
+        sys.stderr.write("echelon: survey of %s: %s\n" % (survey.node, error))
         return 1
-    channel.send("survey", survey=plain(found), port=door.port)
+    channel.send("survey", survey=plain(survey), port=door.port)
     try:
         _serve(channel, door, order.word)
     except Closed:
@@ -64,7 +64,7 @@ def main(directory: str, environ: Mapping[str, str]) -> int:
 
 
 def facts(index: int, node: str) -> Dict[str, Any]:
-    """Return what every agent says of itself when it comes."""
+    """Return the facts of an agent's hello."""
     return {
         "agent_index": index,
         "node_rank": index,

@@ -80,7 +80,7 @@ class LaterSteps(StepObserver):
     @property
     def step(self) -> int:
         """The optimizer step that comes next, which counts from 1."""
-        return self._run.gradients.num_steps + 1
+        return self._run.parallelism.num_steps + 1
 
     @property
     def _signs(self) -> bool:
@@ -124,7 +124,7 @@ class LaterSteps(StepObserver):
 
     def _compare_now(self) -> None:
         """Compare what was noted in this step, and all weights, before the ranks put their parts together."""
-        gradients = self._run.gradients
+        gradients = self._run.parallelism
         if self.spots.is_at_first_call:
             for optimizer in gradients.known_optimizers():
                 self._note_settings(optimizer)
@@ -143,12 +143,12 @@ class LaterSteps(StepObserver):
         """End the comparison of a step, which an optimizer takes now: `gradients` has counted it."""
         if not self.is_on or not dist.is_initialized():  # a closure comes to the first model only now
             return
-        step = self._run.gradients.num_steps
+        step = self._run.parallelism.num_steps
         was_spot = self.spots.before_step(step)
         if step >= self._next:
             began = time.perf_counter()
             self._note_settings(optimizer)
-            weights = self._run.gradients.known_parameters()
+            weights = self._run.parallelism.known_parameters()
             place = self._num_read % max(1, len(weights))
             self._note_weights(weights[place : place + 1])  # each time another
             self._send(step)
@@ -170,8 +170,8 @@ class LaterSteps(StepObserver):
         self._note(type(optimizer).__name__, signature.of_text(" ".join("%.6g" % number for number in settings)))
 
     def _note_weights(self, weights: Sequence[torch.Tensor]) -> None:
-        """Note weights, which every rank has whole unless they are spread or it steps alone."""
-        for weight in weights if not self._run.options.steps_alone else ():
+        """Note weights, which every rank has whole unless they are spread."""
+        for weight in weights:
             self._note("the weights %s" % list(weight.shape), signature.of_tensors([weight.detach()]))
 
     def _send(self, step: int) -> None:
@@ -199,7 +199,6 @@ class LaterSteps(StepObserver):
             cost = sorted(one[0] for one in self._read)[len(self._read) // 2]
             passed = -sorted(one[1] for one in self._read)[len(self._read) // 2]
             self._between = min(MOST_BETWEEN, max(1, -int(-cost // (SHARE * max(passed, 1e-6)))))
-        self._between = max(self._between, self._run.options.steps_alone)
 
     def _refuse(self, step: int, notes: List[Note]) -> None:
         """Let all ranks say what they had, and refuse what two of them have not in common."""

@@ -84,8 +84,7 @@ class Spots:
         if is_spot_now:
             self._rules.end()
             self._tell(step)
-        is_next = is_spot(step + 1, self._run.world.size) and not self._run.options.steps_alone
-        if is_next and self._one_device_has_room():
+        if is_spot(step + 1, self._run.world.size) and self._one_device_has_room():
             self._step, self._num_calls, self._difference, self._times = step + 1, 0, "", Times()
             self._rules.begin()
         return is_spot_now

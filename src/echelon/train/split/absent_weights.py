@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..refusal import Refusal
-from .kind import WITH_THE_BATCH
+from .ways_out import WITH_THE_BATCH
 
 _TELLS_NOTHING = ("detach", "alias")
 _PASS_BY = ("torch", "echelon", "_echelon")

@@ -1,20 +1,33 @@
 """Clip by the norm of the whole gradient, of which some tensors are in parts and others the same on every rank."""
 
-from typing import TYPE_CHECKING, Any, List, Sequence
+from typing import Any, List, Protocol, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..parallel.norms import EPSILON, local
-
-if TYPE_CHECKING:
-    from .gradients import SplitGradients
-
-INFINITE = float("inf")
+from ..parallel import norms
+from ..parallel.norms import EPSILON, INFINITE, local
+from ..world import World
 
 
-def install(gradients: "SplitGradients") -> None:
+class SplitGradients(Protocol):
+    """The gradients of models of which every rank has a part."""
+
+    world: World
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process goes on as one device with whole models."""
+
+    def present(self, parameter: Any) -> Any:
+        """Return a weight as it is now, for who has kept it from before it was split."""
+
+    def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
+        """Say of each gradient whether other ranks have other parts of it, rather than the same."""
+
+
+def install(gradients: SplitGradients) -> None:
     """Put ours in the place of PyTorch's functions; who has kept weights from before they were split may give those."""
     by_value = nn.utils.clip_grad_value_
 
@@ -56,26 +69,14 @@ def _listed(given: Any) -> List[Any]:
     return [given] if isinstance(given, torch.Tensor) else list(given)
 
 
-def _total(found: Sequence[Any], kind: float, gradients: "SplitGradients") -> torch.Tensor:
+def _total(gradients: Sequence[Any], kind: float, models: SplitGradients) -> torch.Tensor:
     """Return the norm of all gradients together, equal on all ranks."""
-    device = gradients.device
-    wholes: List[torch.Tensor] = []
-    parts: List[torch.Tensor] = []
-    for gradient, is_part in zip(found, gradients.are_parts(found)):  # noqa: B905
-        own = local(gradient.detach())
-        own = own.coalesce().values() if own.is_sparse else own
-        (parts if is_part else wholes).append(torch.linalg.vector_norm(own, kind).double().to(device))
-    of_parts, of_wholes = _together(parts, kind, device), _together(wholes, kind, device)
-    if gradients.split is not None:
-        dist.all_reduce(of_parts, op=dist.ReduceOp.MAX if kind == INFINITE else dist.ReduceOp.SUM)
-    if kind == INFINITE:
-        return torch.maximum(of_parts, of_wholes).float()
-    return ((of_parts + of_wholes) ** (1.0 / kind)).float()
+    world = models.world
+    copies = [1 if is_part else world.size for is_part in models.are_parts(gradients)]
 
+    def over_ranks(own: torch.Tensor) -> torch.Tensor:
+        if not models.is_alone:
+            dist.all_reduce(own, op=dist.ReduceOp.MAX if kind == INFINITE else dist.ReduceOp.SUM)
+        return own
 
-def _together(norms: List[torch.Tensor], kind: float, device: torch.device) -> torch.Tensor:
-    """Return the largest of norms, or the sum of their powers."""
-    if not norms:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    every = torch.stack(norms)
-    return every.max() if kind == INFINITE else (every**kind).sum()
+    return norms.total(gradients, copies, world.device, kind=kind, reduce=over_ranks).float()

@@ -2,7 +2,7 @@
 
 import warnings
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, List
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, List, Protocol
 
 import torch
 from torch import nn
@@ -12,36 +12,43 @@ from ..proof.record import Record
 from ..refusal import Refusal
 from ..wholes import whole
 from . import clipping
-from .kind import WITH_THE_BATCH
+from .ways_out import WITH_THE_BATCH
 
 _READS = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__")
 
 if TYPE_CHECKING:
     from ..training import Training
-    from .gradients import SplitGradients
 
 
-def install(run: "Training", gradients: "SplitGradients") -> None:
+class SplitModels(clipping.SplitGradients, Protocol):
+    """The models of which every rank has a part."""
+
+    def has_part_of(self, module: nn.Module) -> bool:
+        """Say whether some weights of a module are on other ranks."""
+
+    def shown(self) -> ContextManager[None]:
+        """Let every rank have all weights, gradients and states for a while."""
+
+
+def install(run: "Training", models: SplitModels) -> None:
     """Hook what clips, what looks for overflows, what saves modules and what compiles."""
     dropping.install()
     warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
-    clipping.install(gradients)
-    _hook_scaler(gradients)
-    _hook_saving(gradients)
+    clipping.install(models)
+    _hook_scaler(models)
+    _hook_saving(models)
     _hook_reading()
     _hook_compile(run)
-    if gradients.split is not None:
-        gradients.split.install()
     if run.record is not None:
-        _hook_record(run.record, gradients)
+        _hook_record(run.record, models)
 
 
-def _hook_scaler(gradients: "SplitGradients") -> None:
+def _hook_scaler(models: SplitModels) -> None:
     """Refuse a loss that is scaled for fp16: each rank would look for overflows in its own part alone."""
     original = torch.amp.GradScaler.scale
 
     def scale(self: Any, outputs: Any) -> Any:
-        if self.is_enabled() and gradients.split is not None:
+        if self.is_enabled() and not models.is_alone:
             raise Refusal(
                 "the script scales its loss for fp16 (GradScaler), but each rank would look for overflows only "
                 "in its own part of the model",
@@ -52,14 +59,14 @@ def _hook_scaler(gradients: "SplitGradients") -> None:
     torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
 
 
-def _hook_saving(gradients: "SplitGradients") -> None:
+def _hook_saving(models: SplitModels) -> None:
     """Refuse to save a module with all that is in it, of which this rank has a part."""
     original = torch.save
 
     def save(content: Any, *args: Any, **kwargs: Any) -> Any:
         inside = content.values() if isinstance(content, dict) else [content]
         for one in inside:
-            if isinstance(one, nn.Module) and gradients.split is not None and gradients.split.has_part_of(one):
+            if isinstance(one, nn.Module) and not models.is_alone and models.has_part_of(one):
                 raise Refusal(
                     "torch.save() got a whole %s, but every rank has only a part of it" % type(one).__name__,
                     "save its state, which is whole: torch.save(model.state_dict(), …)",
@@ -83,12 +90,12 @@ def _hook_reading() -> None:
         setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
 
 
-def _hook_record(record: Record, gradients: "SplitGradients") -> None:
+def _hook_record(record: Record, models: SplitModels) -> None:
     """Let a record be of all weights and states."""
     original = record.after_step
 
     def after_step(optimizer: torch.optim.Optimizer) -> None:
-        with gradients.shown():
+        with models.shown():
             original(optimizer)
 
     record.after_step = after_step  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ class Calls(ModelCalls):
     """Calls models with this rank's rows of a batch."""
 
     def __init__(self, run: "Training") -> None:
-        super().__init__(run.draws)
+        super().__init__(run)
         self._run = run
         self._has_told_hook = False
 
@@ -74,7 +74,7 @@ class Calls(ModelCalls):
         except (RuntimeError, IndexError, ValueError) as error:
             if "out of memory" in str(error):
                 raise
-            if self._run.options.how != "fsdp":  # which needs all ranks to put weights together
+            if not self._run.parallelism.calls_need_all_ranks:
                 with self._inside(None):
                     original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
             if self.doubt is not None:
@@ -102,7 +102,7 @@ class Calls(ModelCalls):
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
-        self._run.gradients.shard()  # weights that are trained from now on
+        self._run.parallelism.apply()  # weights that are trained from now on
         self._run.later.at_call(original, module, given, every, leads)
         results = []
         with self._run.later.pace.part("model"), self._run.streams.of_shards(module, self._run.keys.next) as of_shard:
@@ -118,7 +118,7 @@ class Calls(ModelCalls):
                     entries.refuse_guess(error)
                     raise
                 entries.leave()
-        result = outputs.leave(module, results, leads, is_trained_alone=bool(self._run.options.steps_alone))
+        result = outputs.leave(module, results, leads, is_trained_alone=self._run.parallelism.trains_alone)
         if self._run.world.is_exact:
             return result
 

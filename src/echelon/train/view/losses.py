@@ -112,7 +112,10 @@ def install(run: "Training") -> None:
     """Let a mean over classes be that of the whole batch also where a model computes its own loss."""
     for name in _CLASSES:
         original = getattr(nn.functional, name)
-        inner = partial(_inside, original, run)
+        if getattr(original, "is_of_whole_batch", False):
+            continue
+        inner: Any = partial(_inside, original, run)
+        inner.is_of_whole_batch = True
         setattr(nn.functional, name, wraps(original)(inner))
 
 

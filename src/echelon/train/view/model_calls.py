@@ -2,7 +2,7 @@
 
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional, Protocol
 
 from torch import nn
 
@@ -12,11 +12,17 @@ from . import doubts
 from .tensors import Sharded, View
 
 
+class Owner(Protocol):
+    """The training that calls models."""
+
+    draws: Draws
+
+
 class ModelCalls:
     """The state of the calls of models; a subclass says how a model is called."""
 
-    def __init__(self, draws: Draws) -> None:
-        self._draws = draws
+    def __init__(self, run: Owner) -> None:
+        self._draws = run.draws
         self._pid = os.getpid()
         self.is_inside = False
         self.is_idle = False
@@ -42,6 +48,11 @@ class ModelCalls:
     def become_alone(self) -> None:
         """Go on in this process, which is a fork of the one that called models before."""
         self._pid = os.getpid()
+
+    def succeeded_by(self, calls: "ModelCalls") -> "ModelCalls":
+        """Let others call models from now on, whose hooks are in place already; return them."""
+        calls.leave_hooks, calls.enter_hooks = self.leave_hooks, self.enter_hooks
+        return calls
 
     @contextmanager
     def idle(self) -> Iterator[None]:

@@ -1,20 +1,24 @@
 """--scale tensor: each rank computes its part of every attention and MLP."""
 
-from typing import Dict, List
+from typing import Any, Dict, List
 
 from torch import nn
 
-from ..parallel import blocks, tensor_plans
+from ..parallel import blocks, elementwise, tensor_plans
 from ..parallel.strategy import StrategyError
-from .kind import Split
+from .model_parallel import ModelParallel
 
 
-class TensorSplit(Split):
+class Tensor(ModelParallel):
     """Cuts the matrices of blocks; what stands between them is the same on all ranks."""
 
     name = "tensor"
     what = "computes its part of every layer"
     cuts_weights = True
+
+    def install(self, run: Any) -> None:
+        elementwise.install()
+        super().install(run)
 
     def split(self, root: nn.Module) -> None:
         """Cut one model."""

@@ -8,12 +8,13 @@ from torch import nn
 from ..parallel import context, dtensors
 from ..parallel.strategy import StrategyError
 from ..refusal import Refusal
+from ..split.ways_out import WITH_THE_BATCH
 from ..view.tensors import map_tensors, tensors_of
 from ..wholes import is_sharded
-from .kind import WITH_THE_BATCH, Split, refusing
+from .model_parallel import ModelParallel, refusing
 
 
-class ContextSplit(Split):
+class Context(ModelParallel):
     """Cuts tokens where they enter a model, and puts together what leaves it."""
 
     name = "context"

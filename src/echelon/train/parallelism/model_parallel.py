@@ -1,56 +1,113 @@
-"""What the ways to split a model have in common: which models are split, and that optimizers follow."""
+"""Every rank has every batch whole, and computes a part of the model."""
 
+import os
 import re
-from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Iterator, List, Mapping, Optional, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, Optional, Sequence, Set
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from .. import optimizer_kinds
+from .. import optimizer_kinds, shards
+from ..check import same_batch
 from ..former import Former
 from ..parallel import norms, versions
 from ..parallel.axes import Axes
 from ..parallel.strategy import Strategy, StrategyError
 from ..refusal import Refusal, is_about_parts
 from ..shards import give_parts, roots_of
-from ..streams import Streams
+from ..split import hooks
+from ..split.absent_weights import AbsentWeight
+from ..split.ways_out import WITH_SEEDS, WITH_THE_BATCH
+from ..view.calls import has_parameters
+from ..view.model_calls import ModelCalls
 from ..view.tensors import map_tensors, tensors_of
 from ..wholes import is_sharded, whole
-from ..world import World
+from .base import Parallelism, Setup
 
+if TYPE_CHECKING:
+    from ..training import Training
+
+TOLERANCE = 1e-3
+"""Of losses of the same batch: processors may differ in the last digits."""
 _IN_WORDS = (
     (r"\b(tensor|context|pipeline)=1\b", "echelon run -n 1 …"),
     (r"\b(tensor|context|pipeline)=(\d+)", r"echelon run -n \2 --scale \1 …"),
     (r": run\.parallelize\(", ", in a script of echelon's own: run.parallelize("),
 )
 """Hints of strategies, and what they are on the command line."""
-WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
-WITH_SEEDS = (
-    "draw all random numbers with torch, numpy.random or random, or with a generator that has a seed "
-    "(numpy.random.default_rng(0)); or " + WITH_THE_BATCH
-)
 
 
-class Split:
+class WholeBatches(ModelCalls):
+    """Calls models with the whole batch on every rank; a model is split before it is first trained."""
+
+    def __init__(self, run: "Training") -> None:
+        super().__init__(run)
+        self._run = run
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module; the outermost call is that of the whole model, on every rank."""
+        run, models = self._run, self._run.parallelism
+        assert isinstance(models, ModelParallel)  # noqa: S101
+        if run.world.is_alone and run.streams.is_watched and not self.is_inside:
+            if run.begins_training():
+                run.begin_training()  # an oracle that was sent ahead before that
+            with self._inside(None):
+                return original(module, *args, **kwargs)
+        if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
+            return original(module, *args, **kwargs)
+        if run.begins_training():
+            run.begin_training()
+            models.compare_inputs((args, kwargs))
+        if models.is_alone:
+            return original(module, *args, **kwargs)
+        self.is_inside = True
+        try:
+            return models.compute(original, module, args, kwargs)
+        finally:
+            self.is_inside = False
+
+
+class ModelParallel(Parallelism):
     """A way to split models; a subclass says how."""
 
+    kind_of_calls = WholeBatches
+    shares_batches = False
+    cuts_draws = False
+    draws_as_one = True
+    keeps_dropout = True
+    cuts_weights = False
+    """Whether weights that are split are cut, so that an optimizer sees parts of them."""
     name: str
+    """As --scale has it."""
     what: str
     """What each rank computes."""
-    draws_as_one = True
-    cuts_weights = False
 
-    def __init__(self, world: World, say: Callable[[str], None], streams: Streams) -> None:
-        self.world = world
-        self.say = say
-        self.streams = streams
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup._replace(world=setup.world.processes))
+        self._streams = setup.streams
         self.roots: List[nn.Module] = []
         """The models that were split."""
-        self.optimizers: Callable[[], List[Optional[torch.optim.Optimizer]]] = list
-        """Return all optimizers in the order in which they were made, None for those that are gone."""
         self._axes: Any = None
         self._former = Former()
+        self._left_to_compare = same_batch.NUM_COMPARED
+        self._settled: Set[int] = set()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process goes on as one device with whole models."""
+        return self.world.size == 1
+
+    def headline(self) -> str:
+        return "scaled over %d ranks: each gets the whole of every batch, and %s (--scale %s)" % (
+            self.world.size, self.what, self.name,
+        )  # fmt: skip
+
+    def install(self, run: Any) -> None:
+        """Hook what a script calls and would see a part of a model in."""
+        shards.install()
+        hooks.install(run, self)
 
     @property
     def strategy(self) -> Strategy:
@@ -64,12 +121,26 @@ class Split:
         if self._axes is None:
             versions.check(self.strategy, self.world.device)
             self._axes = Axes(self.strategy, self.world)
-        found: Axes = self._axes
-        return found
+        axes: Axes = self._axes
+        return axes
 
-    def apply(self, parameters: Sequence[nn.Parameter]) -> None:
+    def optimizers(self) -> List[Optional[torch.optim.Optimizer]]:
+        """Return all optimizers in the order in which they were made, None for those that are gone."""
+        return [known() for known in self._optimizers]
+
+    def apply(self) -> None:
+        """Split what is trained and is not split yet."""
+        if self.is_alone:
+            return
+        self.prepare()
+        if any(id(parameter) not in self._settled for parameter in self._parameters):
+            self._split_roots()
+            self._parameters = self.parameters()
+            self._settled = {id(parameter) for parameter in self._parameters}
+
+    def _split_roots(self) -> None:
         """Split every model that has trained weights and was not split yet, and let its optimizers have the parts."""
-        plain = [one for one in parameters if not is_sharded(one)]
+        plain = [parameter for parameter in self._parameters if not is_sharded(parameter)]
         known = {id(inner) for root in self.roots for inner in root.modules()}
         roots = [root for root in roots_of(plain) if id(root) not in known]
         for root in self._worth_it(roots):
@@ -79,6 +150,40 @@ class Split:
                 self.split(root)
             self.roots.append(root)
             self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
+
+    def compare_inputs(self, inputs: Any) -> None:
+        """Refuse on all ranks what they call a model with in the first calls, where it is not the same on all."""
+        if self.is_alone or not self._left_to_compare:
+            return
+        self._left_to_compare -= 1
+        other = same_batch.other_rank(inputs, self.world)
+        if other:
+            raise Refusal(
+                "rank %d calls the model with another batch than rank 0, but the ranks must compute parts of the same "
+                "batch" % other,
+                WITH_SEEDS,
+            )
+
+    def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:  # noqa: ARG002
+        """Run backward() on every rank, from the same loss."""
+        if not self.roots:
+            raise Refusal(
+                "the script called backward() before echelon split a model; every rank would train on the same batch",
+                "call a torch.nn.Module, and step with a torch.optim optimizer, or " + WITH_THE_BATCH,
+            )
+        wait = self._begin_comparison(loss)
+        run_backward(loss)
+        self.finish(self._parameters)
+        wait()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self.is_alone:
+            self.refuse_optimizer(optimizer)
+        super().before_step(optimizer)
+        AbsentWeight.in_step = True
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        AbsentWeight.in_step = False
 
     def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that needs more than what a rank has of the weights that were split."""
@@ -110,7 +215,7 @@ class Split:
                 self.refuse_without_blocks(roots[0])
         for root in roots:
             if root not in found:
-                self.say(
+                self._say(
                     "note: echelon recognizes no layers in %s, so every rank computes the whole model"
                     % type(root).__name__
                 )
@@ -158,19 +263,22 @@ class Split:
         """Say whether some weights of a module are on other ranks."""
         return any(is_sharded(one) for one in module.parameters())
 
-    def shown(self) -> ContextManager[None]:
-        """Let every rank have all weights, gradients and states for a while; here DTensors see to that."""
-        return nullcontext()
+    def _begin_comparison(self, loss: torch.Tensor) -> Callable[[], None]:
+        """Begin to see whether all ranks have come to the same loss; it travels while gradients are computed."""
+        value = whole(loss.detach()).double().mean()
+        both = torch.stack([value, -value])
+        work = dist.all_reduce(both, op=dist.ReduceOp.MAX, async_op=True)
 
-    def install(self) -> None:
-        """Hook what a script calls, where DTensors do not see to it."""
+        def wait() -> None:
+            work.wait()
+            most, least = float(both[0]), -float(both[1])
+            if most - least > TOLERANCE * max(abs(most), abs(least)):
+                raise Refusal(
+                    "the ranks computed different losses for the same batch: from %.6g to %.6g" % (least, most),
+                    WITH_SEEDS,
+                )
 
-    @property
-    def headline(self) -> str:
-        """Return the line that says what was decided."""
-        return "scaled over %d ranks: each gets the whole of every batch, and %s (--scale %s)" % (
-            self.world.size, self.what, self.name,
-        )  # fmt: skip
+        return wait
 
 
 @contextmanager

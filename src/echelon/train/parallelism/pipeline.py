@@ -11,22 +11,25 @@ from .. import messages
 from ..parallel import blocks, stages
 from ..parallel.strategy import Strategy, StrategyError
 from ..refusal import Refusal
+from ..split.absent_weights import AbsentWeight, stand_in
+from ..split.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
+from ..split.stage import SHARED, Layout, Stage
+from ..split.ways_out import WITH_THE_BATCH
 from ..view.tensors import tensors_of
-from .absent_weights import AbsentWeight, stand_in
-from .kind import WITH_THE_BATCH, Split, refusing
-from .micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
-from .stage import SHARED, Layout, Stage
+from .base import Setup
+from .model_parallel import ModelParallel, refusing
 
 
-class PipelineSplit(Split):
+class Pipeline(ModelParallel):
     """Lays the blocks of models on ranks, and leaves the models as they are."""
 
     name = "pipeline"
     what = "computes some of the layers"
     draws_as_one = False
+    keeps_dropout = False
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._micro_batches: Dict[int, MicroBatches] = {}
         self._owners: List[Any] = []
         """Each weight that one rank alone has, with that rank."""
@@ -70,7 +73,7 @@ class PipelineSplit(Split):
                 "every rank" % type(module).__name__,
                 "move the computation of this input into the model; or " + WITH_THE_BATCH,
             )
-        with self.streams.in_own():
+        with self._streams.in_own():
             return self._micro_batches[id(module)].call(original, args, kwargs)
 
     def _refuse_part(self, module: nn.Module) -> None:
@@ -89,14 +92,14 @@ class PipelineSplit(Split):
         some = parts_of(args, kwargs, number)[0]
         found = blocks.find(root)
         buffers = _buffers(root)
-        with self.streams.kept():
+        with self._streams.kept():
             layout = Layout(root, found, *some)
         _refuse_changed(root, buffers)
         layout.cut(stages.begins(root, found, self.strategy))
         rows = next((one.size(0) for one in tensors_of(*some) if one.dim()), 0)
         if not gives_rows(layout.output, rows):
             number = 1
-            self.say(
+            self._say(
                 "note: %s does not return a row for each sample (it may return a loss): its batch stays whole, "
                 "and the ranks compute one after another" % type(root).__name__
             )
@@ -141,7 +144,7 @@ class PipelineSplit(Split):
     @contextmanager
     def shown(self, *, values: bool = True, gradients: bool = True, states: bool = True) -> Iterator[None]:
         """Let every rank have all weights for a while, their gradients, and what optimizers keep of them."""
-        if self._is_shown:
+        if self._is_shown or self.is_alone:
             yield
             return
         self._is_shown = True
@@ -211,8 +214,9 @@ class PipelineSplit(Split):
         dist.broadcast(value, rank)
         return value
 
-    def install(self) -> None:
+    def install(self, run: Any) -> None:
         """Let what is saved be whole, and what is loaded be kept in part."""
+        super().install(run)
         self._hook(nn.Module, "state_dict", lambda module: self._shown_for(module))
         self._hook(torch.optim.Optimizer, "state_dict", lambda _: self.shown(values=False, gradients=False))
         load = torch.optim.Optimizer.load_state_dict
