@@ -4,6 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
+from .. import records
 from ..errors import UsageError
 from ..scale_options import DTENSOR, MODEL_PARALLEL, OBSERVE, ScaleOptions
 
@@ -36,7 +37,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
         child_training.guard(int(rank_pid))
         return
     options = _read(scale)
-    if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ and not options.num_shards:
+    if os.environ.get("WORLD_SIZE", "1") == "1" and records.FOLDER not in os.environ and not options.num_shards:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:
         if options.how == OBSERVE:

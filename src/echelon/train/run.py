@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from .. import records
 from ..scale_options import DEFAULT, ScaleOptions
 from . import child_training
 from . import device as devices
@@ -66,7 +67,7 @@ class Run(Training):
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.parallelism = self.new_parallelism()
         self.is_split = not self.parallelism.shares_batches
-        self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
+        self.is_reordered = bool(os.environ.get(records.REORDERED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
         self.first_step.keeps_dropout = self.parallelism.keeps_dropout
@@ -81,8 +82,7 @@ class Run(Training):
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.parallelism)
         self.signs = Signs()
-        num_batches = int(os.environ.get("ECHELON_RECORD_BATCHES", "0")) or world.size
-        self.batches_per_step = num_batches if options.keeps_batch else 1
+        self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
         self.has_begun = False
         self._last_fraction = world.hosted / world.size
 

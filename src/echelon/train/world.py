@@ -6,6 +6,7 @@ from typing import Any, List, Mapping, NamedTuple
 import torch
 import torch.distributed as dist
 
+from .. import records
 from . import device as devices
 from . import groups
 
@@ -95,7 +96,7 @@ def barrier(world: World) -> None:
 
 def seed_of_run(environ: Mapping[str, str]) -> int:
     """Return a seed that all ranks of one attempt share and no other run does; runs to be compared share it too."""
-    if environ.get("ECHELON_RECORD"):
+    if environ.get(records.FOLDER):
         return SEED_OF_RECORDS
     text = environ.get("ECHELON_RUN_ID", "") or str(os.getpid())
     attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)

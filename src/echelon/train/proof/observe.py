@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Set
 import torch
 from torch import nn
 
+from ... import records
 from .. import patches
 from ..streams import seed_all
 from ..wholes import is_dtensor, is_sharded
@@ -22,29 +23,29 @@ def begin(environ: Mapping[str, str]) -> None:
         return
     record.is_watched = True
     seed_all(SEED_OF_RECORDS + rank)  # ranks differ unless the script seeds them, as they would without us
-    given = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get("ECHELON_RECORD_REORDERED")))
-    _hook_backward(record, given)
-    _hook_steps(record, is_nudged=bool(environ.get("ECHELON_RECORD_NUDGED")))
-    watched = watch.begin(record)
-    loaders.hook(given, watched.draws.asked, watched.draws.given)
+    watched_loaders = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get(records.REORDERED)))
+    _hook_backward(record, watched_loaders)
+    _hook_steps(record, is_nudged=bool(environ.get(records.NUDGED)))
+    draws = watch.begin(record)
+    loaders.hook(watched_loaders, draws.asked, draws.given)
 
 
 def _like(environ: Mapping[str, str]) -> Dict[str, Any]:
     """Return what the run on several ranks had, where this one is to be like it."""
-    if not environ.get("ECHELON_RECORD_LIKE"):
+    if not environ.get(records.LIKE):
         return {}
-    with open(environ["ECHELON_RECORD_LIKE"]) as file:
+    with open(environ[records.LIKE]) as file:
         about: Dict[str, Any] = json.load(file)
     return about
 
 
-def _hook_backward(record: Record, given: loaders.Loaders) -> None:
+def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
     """Note each loss, the samples it is of, and the gradients that this rank finds by itself."""
     original = torch.autograd.backward
     local = _Local(record)
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        given.trained()
+        watched_loaders.trained()
         local.listen()
         record.passes += 1
         original(tensors, *args, **kwargs)

@@ -1,4 +1,7 @@
-"""What the modules of a script computed in its first step, in order: where a forward pass first goes another way."""
+"""The activation trace: the inputs and outputs of the modules of a script in its first step, in order of their calls.
+
+By it `echelon prove` finds the first module whose output is not that of one device.
+"""
 
 from typing import Any, Dict, List
 
@@ -13,8 +16,8 @@ MOST_CALLS = 512
 MOST_NUMBERS = 1 << 16  # of each output
 
 
-class Trail:
-    """Writes trail-R.pt at the first step: for each call its module, what went in and what came out."""
+class ActivationTrace:
+    """Records each call of a module: its input, output and bias."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -24,37 +27,29 @@ class Trail:
         )
 
     def at_step(self) -> None:
-        """Write the calls of the first step under the names of their modules, and listen no more."""
+        """Write the calls of the first step under the names of their modules, and end the trace."""
         if self._handle is None:
             return
         self._handle.undo()
         self._handle = None
         named = self._record.modules
         calls = [{**call, "module": named[call["module"]]} for call in self._calls if call["module"] in named]
-        self._record.keep("trail", calls)
+        self._record.keep_activations(calls)
         self._calls = []
 
-    def _note(self, module: nn.Module, given: Any, came: Any) -> None:
-        if not torch.is_grad_enabled() or len(self._calls) >= MOST_CALLS or not _is_kept(came):
+    def _note(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not torch.is_grad_enabled() or len(self._calls) >= MOST_CALLS or not _is_kept(output):
             return
-        if came.is_floating_point():
-            eps = torch.finfo(came.dtype).eps
+        if output.is_floating_point():
+            eps = torch.finfo(output.dtype).eps
             self._record.facts["eps"] = max(eps, self._record.facts.get("eps", eps))
-        first = next((one for one in given if _is_kept(one)), None)
-        self._calls.append(
-            {
-                "module": id(module),
-                "class": type(module).__name__,
-                "in": None if first is None else first.detach().cpu().clone(),
-                "out": came.detach().cpu().clone(),
-                "bias": _bias(module),
-            }
-        )
+        first = next((tensor for tensor in inputs if _is_kept(tensor)), None)
+        bias = getattr(module, "bias", None)
+        self._calls.append({"module": id(module), "in": _copy(first), "out": _copy(output), "bias": _copy(bias)})
 
 
-def _bias(module: nn.Module) -> Any:
-    bias: Any = getattr(module, "bias", None)
-    return bias.detach().cpu().clone() if _is_kept(bias) else None
+def _copy(value: Any) -> Any:
+    return value.detach().cpu().clone() if _is_kept(value) else None
 
 
 def _is_kept(value: Any) -> bool:
