@@ -137,10 +137,10 @@ SET_ELSEWHERE = {
     "train/check/spots.py": "setattr(self._times, ",  # our own numbers
     "train/parallel/blocks.py": "setattr(model.get_submodule(parent), ",  # the user's model
     "train/plain_data_kinds.py": "setattr(error, ",  # an error that another rank has sent
-    "train/random_states.py": "random._inst.gauss_next",  # a part of the state of Python's generator
-    "train/shards.py": "setattr(root, ",  # the user's model
-    "train/view/pieces.py": "setattr(",  # an object that is made here
-    "train/view/rules.py": "setattr(view.local, ",  # the tensor of a batch
+    "train/rng/states.py": "random._inst.gauss_next",  # a part of the state of Python's generator
+    "train/fsdp.py": "setattr(root, ",  # the user's model
+    "train/global_tensors/pieces.py": "setattr(",  # an object that is made here
+    "train/global_tensors/rules.py": "setattr(view.local, ",  # the tensor of a batch
 }
 """What is set on objects that no other code shares, and so needs no row in the table of patches."""
 
@@ -171,7 +171,7 @@ def test_replaced_name_is_found(code: str) -> None:
 
 def test_own_names_may_be_assigned() -> None:
     """What is ours, or a call gives, is no name of others."""
-    code = "import torch\nfrom .view import View\nView.rule = f\nmodel = torch.nn.GELU()\nmodel.bias = f\nself.x = f"
+    code = "import torch\nfrom .own import Own\nOwn.rule = f\nmodel = torch.nn.GELU()\nmodel.bias = f\nself.x = f"
     assert assignments(ast.parse(code)) == []
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Callable
 
 from . import patches
-from .refusal import REFUSED_EXIT_CODE, Refusal, tell_here
+from .scaling_error import REFUSED_EXIT_CODE, ScalingError, tell_here
 
 OF_RANK = "ECHELON_CHILD_OF"
 """In the environment of a process that a rank has begun anew: the number of the rank's own process."""
@@ -81,7 +81,7 @@ def meet(pid: int) -> None:
         return
     num_ranks = os.environ.get("WORLD_SIZE", "1")
     tell_here(
-        Refusal(
+        ScalingError(
             "the script trains in a process that it starts itself; each of the %s ranks would train on all "
             "samples" % num_ranks,
             "call the training in the script's own process: train(…) in place of Process(target=train, "

@@ -7,13 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, draws, patches, single_rank, tracing, wholes
+from . import batch_norm, gather, patches, single_rank, tracing
 from . import world as worlds
+from .global_tensors import derivatives, rules
+from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
-from .refusal import Refusal
+from .rng import draw_hooks as draws
 from .run import Run
-from .view import derivatives, rules
-from .view.tensors import View
+from .scaling_error import ScalingError
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """To which power of the number of ranks a learning rate is multiplied."""
@@ -23,7 +24,7 @@ def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     rules.install()
     _hook_backward(run)
-    run.parallelism.witnesses.install()
+    run.parallelism.observers.install()
     run.late_hooks.install()
     _hook_calls(run)
     if run.draws.is_on:
@@ -65,7 +66,7 @@ def _hook_backward(run: Run) -> None:
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
             return
         if args or kwargs.keys() - {"retain_graph"}:
-            run.parallelism.witnesses.note()
+            run.parallelism.observers.note()
         enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -76,7 +77,7 @@ def _hook_backward(run: Run) -> None:
             with run.late_hooks.around_backward(run.parallelism):
                 engine(tensors, grad_tensors, *args, **kwargs)
             return
-        run.parallelism.witnesses.note()
+        run.parallelism.observers.note()
         enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))
 
     why = "The gradients of a loss are those of the whole batch."
@@ -140,7 +141,7 @@ def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **kwargs: Any) -> Any:
             run.parallelism.reduce()
-            return wholes.whole(original(*args, **kwargs))
+            return gather.whole(original(*args, **kwargs))
 
         return reads
 
@@ -266,7 +267,7 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
         run.world.size > 1
         and not run.world.is_exact
         and run.has_begun
-        and not isinstance(tensor, View)
+        and not isinstance(tensor, GlobalTensor)
         and tensor.requires_grad
         and tensor.grad_fn is not None
         and tensor.numel() == 1
@@ -299,7 +300,7 @@ def _hook_own_distribution(run: Run) -> None:
                 run.stand_aside()
                 original(*args, **kwargs)
                 return
-            raise Refusal(
+            raise ScalingError(
                 "the script distributes itself: it calls torch.distributed.init_process_group()",
                 "echelon run --scale off …",
             )
@@ -312,7 +313,7 @@ def _hook_own_distribution(run: Run) -> None:
 
 
 def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:
-    raise Refusal(
+    raise ScalingError(
         "the script uses nn.DataParallel, which drives all devices from one process",
         "remove nn.DataParallel: under echelon every device has a rank of its own",
     )

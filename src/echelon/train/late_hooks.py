@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from . import patches
-from .wholes import is_sharded, whole
+from .gather import is_sharded, whole
 
 _INSIDE = ("torch", "echelon", "_echelon")
 _KINDS = ("register_hook", "register_post_accumulate_grad_hook")

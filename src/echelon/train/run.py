@@ -22,18 +22,18 @@ from .check.pace import Pace
 from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
+from .global_tensors import aliases
+from .global_tensors.ignore_index import IgnoreIndex
+from .global_tensors.tensors import GlobalTensor, plain
 from .late_hooks import LateHooks
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .parallelism import choice
 from .parallelism.base import Parallelism, Setup
 from .proof import record
-from .refusal import Refusal
-from .rng import Draws
-from .streams import Streams
+from .rng.draws import Draws
+from .rng.generators import Generators
+from .scaling_error import ScalingError
 from .training import Training
-from .view import aliases
-from .view.signs import Signs
-from .view.tensors import View, plain
 
 if TYPE_CHECKING:
     from .parallel.state_files import State
@@ -60,7 +60,7 @@ class Run(Training):
         """Whether the script turned out to share the work by itself."""
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
         rank = world.rank if world.is_exact else world.processes.rank
-        self.streams = Streams(rank, seed, are_keyed=world.is_exact)
+        self.generators = Generators(rank, seed, are_keyed=world.is_exact)
         self.twins = new_twins()
         self.is_main = world.processes.rank == 0
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
@@ -77,11 +77,11 @@ class Run(Training):
         is_compared = self.first_step.is_due and self.record is None
         self.later = LaterSteps(self, pace) if is_compared else StepObserver(pace)
         cuts_draws = world.size > 1 and self.parallelism.cuts_draws
-        self.draws = Draws(world, self.streams, self.say, is_on=cuts_draws, takes_all=options.draws_all)
+        self.draws = Draws(world, self.generators, self.say, is_on=cuts_draws, takes_all=options.draws_all)
         self.calls = self.parallelism.kind_of_calls(self)
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.parallelism)
-        self.signs = Signs()
+        self.ignore_index = IgnoreIndex()
         self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
         self.has_begun = False
         self._last_fraction = world.hosted / world.size
@@ -93,7 +93,7 @@ class Run(Training):
     def _setup(self) -> Setup:
         is_timed = self.is_hooked and self.record is None
         megabytes = self.options.bucket_megabytes or (0.0 if is_timed else DEFAULT_MEGABYTES)
-        return Setup(self.world, self.options, self.say, self.streams, megabytes)
+        return Setup(self.world, self.options, self.say, self.generators, megabytes)
 
     # What a person calls
 
@@ -175,7 +175,7 @@ class Run(Training):
     def use(self, kind: Type[Parallelism]) -> None:
         """Share the training in another way from now on, before anything is trained."""
         before, self.parallelism = self.parallelism, kind(self._setup())
-        self.parallelism.witnesses = before.witnesses  # which hooks know
+        self.parallelism.observers = before.observers  # which hooks know
         self.is_split = not self.parallelism.shares_batches
         if not kind.is_as_one_device:
             self._compare_nothing("the parallelism of the script is not that of one device")
@@ -193,7 +193,7 @@ class Run(Training):
         `value` is a number or a tensor of any shape, equal on all ranks; the mean has this shape, and no gradient.
         """
         self.join()
-        if isinstance(value, View):
+        if isinstance(value, GlobalTensor):
             tensor: torch.Tensor = plain(value)
             return tensor
         tensor = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
@@ -247,7 +247,7 @@ class Run(Training):
     def _tell(self) -> None:
         """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
         if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
-            self.streams.follow(self.world.processes)  # a script may seed with the time
+            self.generators.follow(self.world.processes)  # a script may seed with the time
         if not self.world.is_alone:
             self.say(self.parallelism.headline())
 
@@ -270,7 +270,7 @@ class Run(Training):
         self.twins = new_twins()
         self.world = worlds.World(0, 1, self.world.device)
         if not self.parallelism.draws_as_one:
-            self.streams.become_alone()
+            self.generators.become_alone()
         self.parallelism.become_alone()
         self.files.close_fork()
         self.first_step.on_end_of_oracle(self.files.remove_own)
@@ -303,12 +303,12 @@ class Run(Training):
                 self.first_step.guesses = self.draws.guesses
                 self.first_step.num_samples = self.calls.num_samples
                 try:
-                    self.first_step.before_step(self.parallelism, optimizer, was_drawn=self.streams.was_drawn)
-                except Refusal as error:
+                    self.first_step.before_step(self.parallelism, optimizer, was_drawn=self.generators.was_drawn)
+                except ScalingError as error:
                     if self.calls.doubt is None:
                         raise
                     error.withdraw()
-                    raise Refusal(*self.calls.doubt) from error
+                    raise ScalingError(*self.calls.doubt) from error
         self.draws.is_compared &= self.first_step.is_open
         self.later.before_step(optimizer)
 

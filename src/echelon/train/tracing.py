@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from . import patches, single_rank
-from .view.tensors import plain
+from .global_tensors.tensors import plain
 
 if TYPE_CHECKING:
     from .training import Training

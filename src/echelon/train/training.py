@@ -14,13 +14,13 @@ from .check.first_step import FirstStep
 from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
+from .global_tensors.ignore_index import IgnoreIndex
+from .global_tensors.model_calls import ModelCalls
 from .late_hooks import LateHooks
 from .parallelism.base import Parallelism
 from .proof.record import Record
-from .rng import Draws
-from .streams import Streams
-from .view.model_calls import ModelCalls
-from .view.signs import Signs
+from .rng.draws import Draws
+from .rng.generators import Generators
 from .world import World
 
 
@@ -39,7 +39,7 @@ class Training:
     files: Files
     record: Optional[Record]
     parallelism: Parallelism
-    streams: Streams
+    generators: Generators
     draws: Draws
     calls: ModelCalls
     first_step: FirstStep
@@ -47,7 +47,7 @@ class Training:
     raised: Raised
     late_hooks: LateHooks
     keys: Keys
-    signs: Signs
+    ignore_index: IgnoreIndex
     twins: "weakref.WeakKeyDictionary[Any, Any]"
     """Sharded copies of loaders, which keep their workers from epoch to epoch."""
     is_hooked: bool

@@ -6,7 +6,7 @@ from torch import nn
 
 from echelon.train.check import compare
 from echelon.train.check.closeness import difference_of_gradients
-from echelon.train.refusal import Refusal
+from echelon.train.scaling_error import ScalingError
 
 
 def test_imaginary_part_of_a_gradient_counts() -> None:
@@ -16,7 +16,7 @@ def test_imaginary_part_of_a_gradient_counts() -> None:
     assert bound.norm == pytest.approx(7**0.5)
     weight = nn.Parameter(torch.zeros(2, dtype=wanted.dtype))
     assert compare.difference(weight, wanted.clone(), wanted, bound) == 0.0
-    with pytest.raises(Refusal, match="differs by"):
+    with pytest.raises(ScalingError, match="differs by"):
         compare.difference(weight, wanted.conj().resolve_conj(), wanted, bound)
     assert difference_of_gradients([wanted.conj()], [wanted], ["weight"]) is not None
 
@@ -25,6 +25,6 @@ def test_multiple_of_a_gradient_is_named() -> None:
     """A gradient that is twice as large is refused with its factor."""
     wanted = torch.arange(1.0, 5.0)
     bound = compare.bound_of(wanted.dtype, 4, compare.norm_of([wanted]), is_half=False)
-    with pytest.raises(Refusal, match="it is 2 times as large") as refusal:
+    with pytest.raises(ScalingError, match="it is 2 times as large") as refusal:
         compare.difference(nn.Parameter(torch.zeros(4)), 2 * wanted, wanted, bound)
     assert refusal.value.factor == pytest.approx(2.0)

@@ -5,7 +5,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from .. import device as devices
-from ..view.tensors import tensors_of
+from ..global_tensors.tensors import tensors_of
 from .distances import distance, doubles
 
 OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, torch.complex64: 2e-3}

@@ -8,8 +8,8 @@ from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-from .. import modules, shards
-from ..refusal import Refusal
+from .. import fsdp, modules
+from ..scaling_error import ScalingError
 from .distances import distance, doubles, multiple
 from .factors import meaning
 
@@ -55,7 +55,7 @@ def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool
 def difference(
     parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], bound: Bound
 ) -> float:
-    """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
+    """Return the relative difference of a gradient; raise ScalingError where it is more than rounding."""
     if ours is None or theirs is None:
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
             raise _wrong(parameter, "%s no gradient" % ("the ranks have" if ours is None else "the whole batch gives"))
@@ -95,7 +95,7 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
     """
     living = modules.living()
     places = {id(module): "known %d" % id(module) for module in living if module in known}
-    for number, root in enumerate(shards.roots_of(parameters)):
+    for number, root in enumerate(fsdp.roots_of(parameters)):
         for path, module in root.named_modules():
             places.setdefault(id(module), "model %d %s" % (number, path))
     return {
@@ -119,16 +119,16 @@ def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: 
             mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (one, other))
             is_same = distance(mine, whole) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
         if not is_same:
-            raise Refusal(
+            raise ScalingError(
                 "the first step differs from one device: the model changes its buffer %s with the samples that "
                 "it gets, and each rank gets different samples" % name,
                 "change the buffer outside the model, where the batch is whole, or start one rank: echelon run -n 1 …",
             )
 
 
-def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:
+def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> ScalingError:
     cause = meaning(factor, int(os.environ.get("WORLD_SIZE", "1")))
-    return Refusal(
+    return ScalingError(
         "the first step differs from one device: the gradient of %s is not the gradient of the whole batch: "
         "%s; %s" % (_name(parameter), how, cause),
         "let the loss be the mean over the batch that the loader gives, or start one rank: echelon run -n 1 …",

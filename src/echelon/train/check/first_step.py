@@ -15,8 +15,8 @@ from torch import nn
 
 from .. import device as devices
 from .. import modules
-from ..refusal import Refusal
-from ..wholes import each_whole
+from ..gather import each_whole
+from ..scaling_error import ScalingError
 from . import compare, dropouts
 from .oracle import NO_STEP, TOO_LARGE, Oracle
 
@@ -190,7 +190,7 @@ class FirstStep:
         self._seconds = self._oracle.seconds
         try:
             self._compare_with(report, parameters, gradients)
-        except Refusal as refusal:
+        except ScalingError as refusal:
             is_multiple = bool(refusal.factor) and abs(refusal.factor - 1) > CHANCE  # which chance does not make
             if not (self._num_workers or self.guesses) or is_multiple:
                 self.cancel("")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .. import patches
-from ..wholes import is_sharded
+from ..gather import is_sharded
 from . import dropouts
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import messages
-from ..refusal import Refusal
-from ..view.tensors import Sharded, View, tensors_of
+from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
+from ..scaling_error import ScalingError
 from . import lines, signature
 from .pace import Pace
 from .signature import Signature
@@ -117,7 +117,7 @@ class LaterSteps(StepObserver):
     def _note_call(self, module: nn.Module, given: Any, rows_of_ranks: Set[int]) -> None:
         """Note the shapes of what is shared, and the elements of what every rank has whole."""
         began = time.perf_counter()
-        shared = [one for one in tensors_of(given) if isinstance(one, View) or _is_whole(one, rows_of_ranks)]
+        shared = [one for one in tensors_of(given) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
         signed = signature.of_tensors(shared)
         self._note("%s(%s)" % (type(module).__name__, signature.text_of_shapes(shared)), signed)
         self._seconds += time.perf_counter() - began
@@ -204,7 +204,7 @@ class LaterSteps(StepObserver):
         """Let all ranks say what they had, and refuse what two of them have not in common."""
         mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
         told = _told(messages.gather(mine))
-        raise Refusal("step %d differs from one device: %s" % (step, told), WAY_OUT)
+        raise ScalingError("step %d differs from one device: %s" % (step, told), WAY_OUT)
 
 
 def _total(notes: List[Note]) -> Signature:

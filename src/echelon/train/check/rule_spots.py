@@ -5,11 +5,11 @@ from typing import Any, Callable, Optional
 import torch
 
 from .. import patches
-from ..refusal import Refusal
-from ..streams import Streams
-from ..view import pieces, rules
-from ..view.elements import is_in_place
-from ..view.tensors import View, plain, tensors_of
+from ..global_tensors import pieces, rules
+from ..global_tensors.elements import is_in_place
+from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
+from ..rng.generators import Generators
+from ..scaling_error import ScalingError
 from . import lines
 from .closeness import difference_of
 
@@ -20,8 +20,8 @@ MOST_RULES = 64
 class RuleSpots:
     """Lets views be computed twice while a spot lasts: by their rules, and from the whole."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, generators: Generators) -> None:
+        self._generators = generators
         self._original: Callable[..., Any] = rules.apply
         self._patch: Optional[patches.Patch] = None
         self._left = 0
@@ -32,9 +32,9 @@ class RuleSpots:
     def begin(self) -> None:
         """Compare from now on."""
         self._left, self.difference = MOST_RULES, ""
-        self._original = View.rule
+        self._original = GlobalTensor.rule
         why = "At a spot check, what is computed with parts is compared with the whole."
-        self._patch = patches.replace(View, "rule", staticmethod(self._apply), why=why)
+        self._patch = patches.replace(GlobalTensor, "rule", staticmethod(self._apply), why=why)
 
     def end(self) -> None:
         """Compare no more."""
@@ -56,16 +56,16 @@ class RuleSpots:
     def _compare(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         try:
             whole_args, whole_kwargs = plain((args, kwargs))
-        except Refusal as refusal:  # of all ranks: their parts do not fit together
+        except ScalingError as refusal:  # of all ranks: their parts do not fit together
             refusal.withdraw()
             return self._original(func, args, kwargs)
-        with self._streams.kept(), torch.no_grad():
+        with self._generators.kept(), torch.no_grad():
             try:
                 whole = func(*whole_args, **whole_kwargs)
             except (RuntimeError, ValueError, LookupError, TypeError):
                 return self._original(func, args, kwargs)  # the script's own error, or one that says more
         result = self._original(func, args, kwargs)
-        if not any(isinstance(one, View) for one in tensors_of(result)):
+        if not any(isinstance(one, GlobalTensor) for one in tensors_of(result)):
             return result
         difference = difference_of(plain(result), whole)
         if difference is not None and not self.difference:

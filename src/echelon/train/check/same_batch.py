@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..view.tensors import tensors_of
+from ..global_tensors.tensors import tensors_of
 from ..world import World
 from . import signature
 

@@ -17,13 +17,13 @@ from torch import nn
 from .. import device as devices
 from .. import messages
 from .. import world as worlds
-from ..refusal import Refusal
+from ..global_tensors import exchange, returned_numbers
+from ..global_tensors import outputs as model_outputs
+from ..global_tensors.arguments import Entries
+from ..global_tensors.pieces import Pieces
+from ..global_tensors.tensors import GlobalTensor, Partial, Sharded, map_tensors, plain, tensors_of
+from ..scaling_error import ScalingError
 from ..single_rank import alone
-from ..view import exchange, returned_numbers
-from ..view import outputs as model_outputs
-from ..view.arguments import Entries
-from ..view.pieces import Pieces
-from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
 from . import lines, rule_spots
 from .closeness import Difference, difference_of, difference_of_gradients
 from .isolation import Copies, without_chance
@@ -46,7 +46,7 @@ class Spots:
 
     def __init__(self, run: "Training") -> None:
         self._run = run
-        self._rules = rule_spots.RuleSpots(run.streams)
+        self._rules = rule_spots.RuleSpots(run.generators)
         self._num_calls = 0
         self._step = 0
         self._difference = ""
@@ -72,7 +72,9 @@ class Spots:
         try:
             call = _Call(self._run, original, module, self._times)
             difference = call.compare(given, every, leads, self._step + self._num_calls)
-        except Refusal as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+        except (
+            ScalingError
+        ) as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
             refusal.withdraw()
             difference, self._times.is_complete = "", False
         if difference and not self._difference:
@@ -100,7 +102,7 @@ class Spots:
         is_bad = torch.tensor(float(bool(difference)), device=self._run.world.device)
         dist.broadcast(is_bad, 0)
         if bool(is_bad):
-            raise Refusal(
+            raise ScalingError(
                 "step %d differs from one device: %s" % (step, messages.broadcast(difference, 0)),
                 "compare samples with each other outside the model, where the batch is whole, or start one "
                 "rank: echelon run -n 1 …",
@@ -188,7 +190,7 @@ class _Call:
         args, kwargs = given
         is_whole = self._run.options.syncs_batch_norm or self._run.is_split
         with ExitStack() as stack:
-            was_drawn = stack.enter_context(self._run.streams.kept())
+            was_drawn = stack.enter_context(self._run.generators.kept())
             stack.enter_context(without_chance(are_statistics_whole=is_whole))
             stack.enter_context(self._copies.in_place())
             stack.enter_context(_uncompiled(self._run.calls.is_compiled))
@@ -249,7 +251,7 @@ class _Call:
         except (RuntimeError, ValueError, LookupError, TypeError):
             self._times.whole = float("inf")
             return ""
-        except Refusal as refusal:  # of rank 0 alone: the model keeps a part of a batch, say
+        except ScalingError as refusal:  # of rank 0 alone: the model keeps a part of a batch, say
             refusal.withdraw()
             self._times.whole = float("inf")
             return ""
@@ -371,7 +373,7 @@ def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tens
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, View) else tensor.detach()
+    return tensor if isinstance(tensor, GlobalTensor) else tensor.detach()
 
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any, Callable, List
 import torch
 from torch import nn
 
-from ..view.tensors import Sharded
+from ..global_tensors.tensors import Sharded
 from .pace import Pace
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..wholes import whole
+from ..gather import whole
 
 if TYPE_CHECKING:
     from ..parallelism.base import Parallelism

@@ -5,8 +5,8 @@ import os
 import shutil
 from typing import Any, Callable, Tuple
 
+from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
 from ..patches import Hooks
-from ..view.tensors import View, plain, tensors_of
 from .folders import changing
 from .sharing import Files, path_of
 
@@ -105,7 +105,7 @@ def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
         wrapped = wrap(original)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if any(isinstance(one, View) for one in tensors_of(args, kwargs)):
+            if any(isinstance(one, GlobalTensor) for one in tensors_of(args, kwargs)):
                 args, kwargs = plain(args), plain(kwargs)
             return wrapped(*args, **kwargs)
 

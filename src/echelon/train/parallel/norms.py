@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence
 import torch
 from torch import nn
 
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
 from .axes import Axes
 
 INFINITE = float("inf")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from ..check import same_batch
+from ..gather import whole
 from ..proof.record import in_other_order
-from ..streams import Streams
-from ..wholes import whole
+from ..rng.generators import Generators
 from . import (
     additivity,
     batches,
@@ -82,7 +82,7 @@ class Parallel:
         """The modules of this rank: its stages of a pipeline, or the one model."""
         self._order, self._trained = list(order), list(trained)
         self._loss, self._count = loss, count or batches.count_of
-        self._streams = Streams(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
+        self._generators = Generators(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
         self._scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
         self._optimizing: Optional[Optimizing] = None
         self._calls = run.calls
@@ -212,7 +212,7 @@ class Parallel:
     @contextmanager
     def _plainly(self) -> Iterator[None]:
         """Compute without a run's look at each call of a module, and with random numbers for these rows alone."""
-        with self._calls.idle(), self._streams.in_own():
+        with self._calls.idle(), self._generators.in_own():
             yield
 
     def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:

@@ -9,11 +9,11 @@ import torch.distributed as dist
 from torch import nn
 
 from ...scale_options import ScaleOptions
-from ..refusal import Refusal
-from ..streams import Streams
-from ..view.model_calls import ModelCalls
-from ..wholes import is_sharded
-from ..witnesses import Witnesses
+from ..gather import is_sharded
+from ..global_tensors.model_calls import ModelCalls
+from ..gradient_observers import GradientObservers
+from ..rng.generators import Generators
+from ..scaling_error import ScalingError
 from ..world import World
 
 
@@ -24,7 +24,7 @@ class Setup(NamedTuple):
     options: ScaleOptions
     say: Callable[[str], None]
     """Tell the person something, on rank 0."""
-    streams: Streams
+    generators: Generators
     megabytes: float = 0.0
     """Gradients that travel together; 0: as many as measurements say."""
 
@@ -60,7 +60,7 @@ class Parallelism:
         self._optimizers: "List[weakref.ref[torch.optim.Optimizer]]" = []  # in the order in which all ranks made them
         self._parameters: List[nn.Parameter] = []
         self.num_steps = 0
-        self.witnesses = Witnesses()
+        self.observers = GradientObservers()
 
     # What a subclass says
 
@@ -174,7 +174,7 @@ def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
     """Refuse a model that a script has laid on several devices itself."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if len(devices) > 1:
-        raise Refusal(
+        raise ScalingError(
             "the model has parameters on several devices: %s" % ", ".join(devices),
             "put the whole model on one device: each rank has its own device, and echelon run --scale fsdp … "
             "shards the model over them",

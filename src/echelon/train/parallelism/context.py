@@ -5,12 +5,12 @@ from typing import Any, Callable, Optional
 import torch
 from torch import nn
 
+from ..gather import is_sharded
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..model_parallel.ways_out import WITH_THE_BATCH
 from ..parallel import context, dtensors
 from ..parallel.strategy import StrategyError
-from ..refusal import Refusal
-from ..split.ways_out import WITH_THE_BATCH
-from ..view.tensors import map_tensors, tensors_of
-from ..wholes import is_sharded
+from ..scaling_error import ScalingError
 from .model_parallel import ModelParallel, refusing
 
 
@@ -49,7 +49,7 @@ class Context(ModelParallel):
         if lead is None or lead.dim() != (3 if lead.is_floating_point() else 2):
             if not trains:
                 return None  # as it is: whole on every rank
-            raise Refusal(
+            raise ScalingError(
                 "%s gets %s, but --scale context cuts sequences: rows of tokens, or rows of vectors"
                 % (
                     name,

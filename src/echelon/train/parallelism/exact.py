@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from ..exact.weights import Weights, clip_by_whole_norm
-from ..refusal import Refusal
-from ..view.model_calls import ModelCalls
-from ..view.pieces import Pieces
-from ..view.tensors import View
+from ..global_tensors.model_calls import ModelCalls
+from ..global_tensors.pieces import Pieces
+from ..global_tensors.tensors import GlobalTensor
+from ..scaling_error import ScalingError
 from .fully_sharded import FullySharded
 from .replicated import Replicated
 from .shared_batches import SharedBatches
@@ -32,20 +32,20 @@ class Exact(SharedBatches):
         """Compute the gradients of each virtual shard by itself; the value of the loss travels with them."""
         self.refuse_unshared(loss, calls)
         self.prepare()
-        if not isinstance(loss, View):
+        if not isinstance(loss, GlobalTensor):
             self._backward_of_shards(loss, run_backward)
         elif isinstance(loss, Pieces) and loss.is_total:
             parts: List[Any] = [part.local for part in loss.parts]
             loss.keep_value(self._backward_of_shards(parts, run_backward))
         else:
-            raise Refusal(
+            raise ScalingError(
                 "with --exact the script calls backward() on a tensor with an entry for each sample",
                 "call backward() on a single number: loss.mean().backward()",
             )
 
     def _backward_of_shards(self, loss: Any, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
         weights = Weights(self._parameters, self._sharded_roots())
-        value: torch.Tensor = self.world.joints.backward(loss, run_backward, weights, self.world)
+        value: torch.Tensor = self.world.graph_cuts.backward(loss, run_backward, weights, self.world)
         return value
 
     def _sharded_roots(self) -> Sequence[nn.Module]:
@@ -57,7 +57,7 @@ class Exact(SharedBatches):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         super().before_step(optimizer)
-        self.world.joints.at_step()
+        self.world.graph_cuts.at_step()
 
 
 class ExactReplicated(Exact, Replicated):

@@ -4,9 +4,9 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .. import shards
+from .. import fsdp
+from ..gather import is_sharded
 from ..parallel import elementwise
-from ..wholes import is_sharded
 from .base import Setup
 from .shared_batches import SharedBatches
 
@@ -18,11 +18,11 @@ class FullySharded(SharedBatches):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._shards: Optional[shards.Shards] = shards.Shards(setup.world)
+        self._shards: Optional[fsdp.ShardedModels] = fsdp.ShardedModels(setup.world)
 
     def install(self, run: Any) -> None:
         super().install(run)
-        shards.install()
+        fsdp.install()
         elementwise.install()
 
     def become_alone(self) -> None:
@@ -50,4 +50,4 @@ class FullySharded(SharedBatches):
         super().before_step(optimizer)
 
     def present(self, parameter: Any) -> Any:
-        return parameter if self._shards is None else self._shards.former.present(parameter)
+        return parameter if self._shards is None else self._shards.replaced.present(parameter)

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..fsdp import roots_of
+from ..global_tensors.tensors import Partial
 from ..local_sgd import hooks
 from ..local_sgd.meetings import Meetings, Rule
-from ..shards import roots_of
-from ..view.tensors import Partial
 from .base import Setup, refuse_several_devices
 from .shared_batches import SharedBatches
 

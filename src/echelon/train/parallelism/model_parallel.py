@@ -9,21 +9,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import optimizer_kinds, shards
+from .. import fsdp, optimizer_kinds
 from ..check import same_batch
-from ..former import Former
+from ..fsdp import give_parts, roots_of
+from ..gather import is_sharded, whole
+from ..global_tensors.calls import has_parameters
+from ..global_tensors.model_calls import ModelCalls
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..model_parallel import hooks
+from ..model_parallel.absent_weights import AbsentWeight
+from ..model_parallel.ways_out import WITH_SEEDS, WITH_THE_BATCH
 from ..parallel import norms, versions
 from ..parallel.axes import Axes
 from ..parallel.strategy import Strategy, StrategyError
-from ..refusal import Refusal, is_about_parts
-from ..shards import give_parts, roots_of
-from ..split import hooks
-from ..split.absent_weights import AbsentWeight
-from ..split.ways_out import WITH_SEEDS, WITH_THE_BATCH
-from ..view.calls import has_parameters
-from ..view.model_calls import ModelCalls
-from ..view.tensors import map_tensors, tensors_of
-from ..wholes import is_sharded, whole
+from ..replaced_parameters import ReplacedParameters
+from ..scaling_error import ScalingError, is_about_parts
 from .base import Parallelism, Setup
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class WholeBatches(ModelCalls):
         """Call a module; the outermost call is that of the whole model, on every rank."""
         run, models = self._run, self._run.parallelism
         assert isinstance(models, ModelParallel)  # noqa: S101
-        if run.world.is_alone and run.streams.is_watched and not self.is_inside:
+        if run.world.is_alone and run.generators.is_watched and not self.is_inside:
             if run.begins_training():
                 run.begin_training()  # an oracle that was sent ahead before that
             with self._inside(None):
@@ -86,11 +86,11 @@ class ModelParallel(Parallelism):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup._replace(world=setup.world.processes))
-        self._streams = setup.streams
+        self._generators = setup.generators
         self.roots: List[nn.Module] = []
         """The models that were split."""
         self._axes: Any = None
-        self._former = Former()
+        self._replaced = ReplacedParameters()
         self._left_to_compare = same_batch.NUM_COMPARED
         self._settled: Set[int] = set()
 
@@ -106,7 +106,7 @@ class ModelParallel(Parallelism):
 
     def install(self, run: Any) -> None:
         """Hook what a script calls and would see a part of a model in."""
-        shards.install()
+        fsdp.install()
         hooks.install(run, self)
 
     @property
@@ -158,7 +158,7 @@ class ModelParallel(Parallelism):
         self._left_to_compare -= 1
         other = same_batch.other_rank(inputs, self.world)
         if other:
-            raise Refusal(
+            raise ScalingError(
                 "rank %d calls the model with another batch than rank 0, but the ranks must compute parts of the same "
                 "batch" % other,
                 WITH_SEEDS,
@@ -167,7 +167,7 @@ class ModelParallel(Parallelism):
     def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:  # noqa: ARG002
         """Run backward() on every rank, from the same loss."""
         if not self.roots:
-            raise Refusal(
+            raise ScalingError(
                 "the script called backward() before echelon split a model; every rank would train on the same batch",
                 "call a torch.nn.Module, and step with a torch.optim optimizer, or " + WITH_THE_BATCH,
             )
@@ -192,7 +192,7 @@ class ModelParallel(Parallelism):
             return
         are_split = {id(one) for root in self.roots for one in root.parameters()}
         if any(id(one) in are_split for group in optimizer.param_groups for one in group["params"]):
-            raise Refusal(why, "echelon run --scale data …, which keeps all weights on every rank")
+            raise ScalingError(why, "echelon run --scale data …, which keeps all weights on every rank")
 
     def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
         """Let optimizers have the weights that a model has now."""
@@ -201,7 +201,7 @@ class ModelParallel(Parallelism):
             if optimizer is not None:
                 give_parts(optimizer, {key: new for key, (_, new) in changed.items()})
                 self.refuse_optimizer(optimizer)
-        self._former.note(changed.values())
+        self._replaced.note(changed.values())
 
     def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
         """Return which of some models can be split; the others are computed whole by every rank."""
@@ -233,9 +233,9 @@ class ModelParallel(Parallelism):
         try:
             output = original(module, *args, **kwargs)
         except (NotImplementedError, RuntimeError, AssertionError, LookupError, ValueError) as error:
-            if isinstance(error, Refusal) or not is_about_parts(error):
+            if isinstance(error, ScalingError) or not is_about_parts(error):
                 raise
-            raise Refusal(
+            raise ScalingError(
                 "%s uses an operation that PyTorch cannot do with cut tensors (--scale %s): %s"
                 % (type(module).__name__, self.name, str(error).partition("\n")[0]),
                 WITH_THE_BATCH,
@@ -253,7 +253,7 @@ class ModelParallel(Parallelism):
 
     def present(self, parameter: Any) -> Any:
         """Return a weight as it is now, for who has kept it from before it was split."""
-        return self._former.present(parameter)
+        return self._replaced.present(parameter)
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
         """Say of each gradient whether other ranks have other parts of it, rather than the same."""
@@ -273,7 +273,7 @@ class ModelParallel(Parallelism):
             work.wait()
             most, least = float(both[0]), -float(both[1])
             if most - least > TOLERANCE * max(abs(most), abs(least)):
-                raise Refusal(
+                raise ScalingError(
                     "the ranks computed different losses for the same batch: from %.6g to %.6g" % (least, most),
                     WITH_SEEDS,
                 )
@@ -290,4 +290,4 @@ def refusing() -> Iterator[None]:
         hint = error.hint
         for pattern, words in _IN_WORDS:
             hint = re.sub(pattern, words, hint)
-        raise Refusal(error.message, "%s; or %s" % (hint, WITH_THE_BATCH)) from None
+        raise ScalingError(error.message, "%s; or %s" % (hint, WITH_THE_BATCH)) from None

@@ -8,14 +8,14 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import messages, patches
+from ..global_tensors.tensors import tensors_of
+from ..model_parallel.absent_weights import AbsentWeight, stand_in
+from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
+from ..model_parallel.stage import SHARED, Layout, Stage
+from ..model_parallel.ways_out import WITH_THE_BATCH
 from ..parallel import blocks, stages
 from ..parallel.strategy import Strategy, StrategyError
-from ..refusal import Refusal
-from ..split.absent_weights import AbsentWeight, stand_in
-from ..split.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
-from ..split.stage import SHARED, Layout, Stage
-from ..split.ways_out import WITH_THE_BATCH
-from ..view.tensors import tensors_of
+from ..scaling_error import ScalingError
 from .base import Setup
 from .model_parallel import ModelParallel, refusing
 
@@ -68,19 +68,19 @@ class Pipeline(ModelParallel):
             with refusing():
                 self._lay(module, args, kwargs)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args, kwargs)):
-            raise Refusal(
+            raise ScalingError(
                 "%s gets an input that needs a gradient, but a pipeline does not send this gradient back to "
                 "every rank" % type(module).__name__,
                 "move the computation of this input into the model; or " + WITH_THE_BATCH,
             )
-        with self._streams.in_own():
+        with self._generators.in_own():
             return self._micro_batches[id(module)].call(original, args, kwargs)
 
     def _refuse_part(self, module: nn.Module) -> None:
         inner = {id(one): root for root in self.roots for one in root.parameters()}
         for parameter in module.parameters():
             if id(parameter) in inner:
-                raise Refusal(
+                raise ScalingError(
                     "the script calls %s alone, but it is a part of %s, whose layers are on several ranks"
                     % (type(module).__name__, type(inner[id(parameter)]).__name__),
                     "call the whole model; or --scale tensor, or " + WITH_THE_BATCH,
@@ -92,7 +92,7 @@ class Pipeline(ModelParallel):
         some = parts_of(args, kwargs, number)[0]
         found = blocks.find(root)
         buffers = _buffers(root)
-        with self._streams.kept():
+        with self._generators.kept():
             layout = Layout(root, found, *some)
         _refuse_changed(root, buffers)
         layout.cut(stages.begins(root, found, self.strategy))

@@ -87,11 +87,11 @@ class Replicated(SharedBatches):
                 self._wrap(finds_unused=self._finds_unused)
 
     def _may_be_multiplied(self, loss: torch.Tensor) -> bool:
-        if self.witnesses.are_there:
+        if self.observers.are_there:
             return False
         if self._ddp is None:
-            self.witnesses.look(loss, self._parameters)
-        return not self.witnesses.are_there and all(parameter.grad is None for parameter in self._parameters)
+            self.observers.look(loss, self._parameters)
+        return not self.observers.are_there and all(parameter.grad is None for parameter in self._parameters)
 
     def _may_wait(self) -> bool:
         """Say whether this backward is one of several before a step, by what was seen in the step before."""

@@ -7,13 +7,13 @@ import torch.distributed as dist
 from torch import nn
 
 from ..compression import described
+from ..gather import is_sharded
+from ..global_tensors import exchange, losses
+from ..global_tensors.calls import Calls
+from ..global_tensors.model_calls import ModelCalls
+from ..global_tensors.tensors import GlobalTensor, Partial
+from ..gradient_observers import multiply_all
 from ..unshared_batch import refusal
-from ..view import exchange, losses
-from ..view.calls import Calls
-from ..view.model_calls import ModelCalls
-from ..view.tensors import Partial, View
-from ..wholes import is_sharded
-from ..witnesses import multiply_all
 from .base import Parallelism, Setup
 
 
@@ -48,11 +48,11 @@ class SharedBatches(Parallelism):
         if isinstance(loss, Partial):
             self._backward_of_total(loss, run_backward)
         else:
-            self.mean_gradients(loss.whole() if isinstance(loss, View) else loss, run_backward)
+            self.mean_gradients(loss.whole() if isinstance(loss, GlobalTensor) else loss, run_backward)
 
     def refuse_unshared(self, loss: torch.Tensor, calls: ModelCalls) -> None:
         """Refuse a loss to which all ranks would contribute the same."""
-        if not (calls.num_shared or calls.num_counted or isinstance(loss, View)):
+        if not (calls.num_shared or calls.num_counted or isinstance(loss, GlobalTensor)):
             raise refusal(loss, calls.unshared, self.world.size, self.has_optimizers)
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:

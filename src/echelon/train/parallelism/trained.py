@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 import torch
 from torch import nn
 
+from ..global_tensors.tensors import plain
 from ..parallel import batches
 from ..parallel.state_files import State, read
 from ..parallel.strategy import StrategyError
 from ..parallel.training import NO_LIMIT, Step
-from ..view.tensors import plain
 
 if TYPE_CHECKING:
     from ..training import Training

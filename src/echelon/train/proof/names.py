@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .. import modules
-from ..wholes import is_sharded
+from ..gather import is_sharded
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
 _WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")

@@ -8,8 +8,8 @@ from torch import nn
 
 from ... import records
 from .. import patches
-from ..streams import seed_all
-from ..wholes import is_dtensor, is_sharded
+from ..gather import is_dtensor, is_sharded
+from ..rng.generators import seed_all
 from ..world import SEED_OF_RECORDS
 from . import loaders, watch
 from .record import MOST_OF_OTHERS, Record, asked
@@ -121,7 +121,7 @@ def nudge(parameters: List[nn.Parameter]) -> None:
         if gradient is None or gradient.layout != torch.strided or not gradient.is_floating_point():
             continue
         local = gradient.to_local() if is_dtensor(gradient) else gradient
-        signs = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
+        ignore_index = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
         size = local.detach().abs() + local.detach().pow(2).mean().sqrt()
         with torch.no_grad():
-            local.add_(signs * size * torch.finfo(local.dtype).eps)
+            local.add_(ignore_index * size * torch.finfo(local.dtype).eps)

@@ -16,7 +16,7 @@ from torch import nn
 
 from ... import records
 from .. import modules, patches
-from ..wholes import each_whole, is_sharded, whole
+from ..gather import each_whole, is_sharded, whole
 from . import flat_parameter, names
 from .clock import Clock
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from ...records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
 from .. import modules, patches
-from ..wholes import is_sharded
+from ..gather import is_sharded
 from .activation_trace import ActivationTrace
 from .record import Record
 
