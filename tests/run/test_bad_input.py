@@ -76,6 +76,10 @@ OPTIONS = [
     ("--json train.py", "--json prints the plan of a --dry-run; add --dry-run", "echelon run --dry-run --json …"),
     ("-m -- true", "-m names a module, and -- a program: use only one of them", "echelon run -m MODULE …"),
     (
+        "-n 3 --scale data --exact 8 train.py", "--exact 8 needs 1, 2, 4 or 8 ranks, but the run has 3",
+        "echelon run -n 2 --exact 8 …",
+    ),
+    (
         "--scale data --run-dir /tmp/a:b train.py",
         "echelon cannot scale a script from the run directory /tmp/a:b: PYTHONPATH cannot hold a folder with a ':' in "
         "its name, so each rank would train by itself",

@@ -77,6 +77,8 @@ def main(arguments: list[str]) -> int:
     if "help" in values:
         print_help(HELP.text())
         return 0
+    if not scanned.rest:
+        raise UsageError("the command line has no script", hint="echelon submit --time 2h train.py")
     if "time" not in values:
         raise UsageError("--time is required: Slurm ends a job at its time limit", hint="--time 2h")
     _refuse_contradictions(values)

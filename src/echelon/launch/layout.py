@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from echelon.errors import RunError, UsageError
 from echelon.node.channel import Message
+from echelon.plan.batch import refuse_uneven_shards
 from echelon.spec import Plan
 
 
@@ -58,7 +59,8 @@ def settle(plan: Plan, placements: Sequence[Placement]) -> list[Share]:
     refuse_too_many_cpus(plan, placements)
     shares = divide(placements)
     refuse_other_counts(plan, shares)
-    refuse_uneven_shards(plan, shares)
+    if plan.scale_options is not None:
+        refuse_uneven_shards(plan.scale_options.num_shards, shares[0].world_size)
     return shares
 
 
@@ -105,19 +107,6 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
                 f"Slurm started {share.local_world_size} tasks on {share.node}, but the plan has {plan.ranks_per_node}",
                 hint=f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm",
             )
-
-
-def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
-    """Raise UsageError if these ranks cannot have equal numbers of the shards of `--exact`."""
-    num_shards = plan.scale_options.num_shards if plan.scale_options is not None else 0
-    num_ranks = shares[0].world_size
-    if not num_shards or num_shards % num_ranks == 0:
-        return
-    valid = [str(1 << power) for power in range(num_shards.bit_length())]
-    raise UsageError(
-        f"--exact {num_shards} needs {', '.join(valid[:-1])} or {valid[-1]} ranks, but the run has {num_ranks}",
-        hint=f"echelon run -n {1 << (min(num_ranks, num_shards).bit_length() - 1)} --exact {num_shards} …",
-    )
 
 
 def refuse_too_many_ranks(plan: Plan, placements: Sequence[Placement]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from echelon.errors import UsageError
 from echelon.plan import containers
-from echelon.plan.batch import batch_variables, share_of_batch
+from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import Site, variables
 from echelon.slurm.allocation import Allocation
 from echelon.slurm.step import step_command
@@ -59,6 +59,8 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
+    if num_nodes * ranks_per_node and _min_nodes(job, num_nodes) == num_nodes:  # else as many nodes as fit are used
+        refuse_uneven_shards(job.scale_options.num_shards, num_nodes * ranks_per_node)
     is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
         run_id=around.run_id,
