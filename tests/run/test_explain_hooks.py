@@ -78,6 +78,26 @@ def test_options_change_the_table(tmp_path: Path, words: list[str], name: str, b
     assert (name, by) in {(row["name"], row["by"]) for row in explained(tmp_path, *words)}
 
 
+OWN = """
+from echelon import Replicated
+
+{broken}
+
+class Mine(Replicated):
+    pass
+"""
+
+
+def test_own_parallelism(tmp_path: Path) -> None:
+    """The table of a class in a file of the user is that of the class; a file that fails is one error."""
+    (tmp_path / "mine.py").write_text(OWN.format(broken=""))
+    assert len(explained(tmp_path, "--scale", "mine.py:Mine")) > 150
+    (tmp_path / "mine.py").write_text(OWN.format(broken="1 / 0"))
+    done = explain(tmp_path, "--scale", "mine.py:Mine")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the file fails with ZeroDivisionError" in done.stderr
+
+
 def test_why_nothing_is_replaced(tmp_path: Path) -> None:
     """Where a script is not scaled, one line says why; a script that calls echelon.start() has what that replaces."""
     (tmp_path / "train.py").write_text(TRAINS)

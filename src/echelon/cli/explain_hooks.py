@@ -91,10 +91,12 @@ def _installed(asked: _Asked, host: Host) -> Rows:
     environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
     words = [*own_command.module(PROGRAM), *([EXPLICIT] if asked.is_explicit else [asked.options.to_json()])]
     done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
-    if done.exit_code != 0:
-        raise RunError("echelon could not install its hooks:", details=done.stderr.strip())
-    rows: Rows = json.loads(done.stdout)
-    return rows
+    answer = json.loads(done.stdout) if done.exit_code == 0 else {}
+    if isinstance(answer, list):
+        return answer
+    if answer.get("message"):
+        raise UsageError(answer["message"], hint=answer["hint"])
+    raise RunError("echelon could not install its hooks:", details=done.stderr.strip())
 
 
 def text_of(rows: Rows, title: str) -> str:
