@@ -103,8 +103,8 @@ def text_of(rows: Rows, title: str) -> str:
     """Return a table for a person: one paragraph for all names that a part of echelon replaces for one reason."""
     about = (
         f"{title} replaces {len({row['name'] for row in rows})} names in each of several ranks. Each paragraph begins "
-        "with the part of echelon that replaces the names below it (a module of echelon.train). While a script runs, "
-        "echelon replaces more for the duration of a block, and puts it back."
+        "with the part of echelon that replaces the names below it (a module of echelon.train). Later, echelon "
+        "replaces a few more names: when it splits a model, and for the duration of a block."
     )
     lines = textwrap.wrap(about, WIDTH)
     for is_at_once, title in _TITLES.items():
