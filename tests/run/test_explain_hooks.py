@@ -58,7 +58,7 @@ def test_person_reads_it(tmp_path: Path) -> None:
     at = lines.index("  hooks: The gradients of a loss are those of the whole batch.")
     assert lines[at + 1] == "      torch.Tensor.backward, torch.autograd.backward"
     assert (
-        "  torch.save: files.writers, split.hooks"
+        "  torch.save: files.writers, model_parallel.hooks"
         in lines[lines.index("Names with several rows, and which is called first") :]
     )
 
@@ -70,7 +70,7 @@ def test_person_reads_it(tmp_path: Path) -> None:
         (["--per-device-batch"], "torch.utils.data.DataLoader.__len__", "hooks"),
         (["--sync-every", "8"], "torch.save", "local_sgd.hooks"),
         (["--scale", "fsdp", "--exact", "4"], "torch.optim.Adam.step", "parallel.elementwise"),
-        (["--scale", "pipeline"], "torch.nn.Module.compile", "split.hooks"),
+        (["--scale", "pipeline"], "torch.nn.Module.compile", "model_parallel.hooks"),
     ],
 )
 def test_options_change_the_table(tmp_path: Path, words: list[str], name: str, by: str) -> None:
