@@ -81,6 +81,7 @@ def test_options_change_the_table(tmp_path: Path, words: list[str], name: str, b
 OWN = """
 from echelon import Replicated
 
+print("a word", flush=True)
 {broken}
 
 class Mine(Replicated):

@@ -91,7 +91,7 @@ def _installed(asked: _Asked, host: Host) -> Rows:
     environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
     words = [*own_command.module(PROGRAM), *([EXPLICIT] if asked.is_explicit else [asked.options.to_json()])]
     done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
-    answer = json.loads(done.stdout) if done.exit_code == 0 else {}
+    answer = json.loads(done.stdout.splitlines()[-1]) if done.exit_code == 0 else {}  # a user's own file may print
     if isinstance(answer, list):
         return answer
     if answer.get("message"):
