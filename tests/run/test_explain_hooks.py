@@ -129,6 +129,14 @@ def test_wrong_input(tmp_path: Path, words: list[str], message: str, hint: str) 
     assert f"\n  hint: {hint}" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["submit", "prove"])
+def test_other_command(tmp_path: Path, command: str) -> None:
+    """Another command says whose option it is."""
+    done = warm.run(["-m", "echelon", command, "--explain-hooks", "train.py"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hint: --explain-hooks is an option of echelon run" in done.stderr
+
+
 def test_python_without_pytorch(tmp_path: Path) -> None:
     """Nothing can be installed there: one error with the repair, and no traceback."""
     code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from echelon.cli import main; "
