@@ -214,11 +214,11 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     if len({by_name[known].key for known in starts}) == 1 and not is_foreign:
         return by_name[starts[0]]  # argparse, and so torchrun, accepts abbreviations
     is_of_run = command != "run" and any(name in option.names for option in OPTIONS)
-    near = [] if is_of_run else starts or _nearest(name, by_name)
+    near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
     if is_of_run:
-        hint = f"{name} is an option of echelon run; {lists}"
+        hint = f"{name} is an option of echelon run; " + hint
     raise UsageError(f"echelon has no option {name}", hint=hint)
 
 
