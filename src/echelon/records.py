@@ -26,6 +26,9 @@ NUM_DIGESTS = 1 << 40
 """The digest of a sample is below this number, which leaves room for sums of digests."""
 WRITES, READS, REMOVES = "writes", "reads", "removes"
 """How a rank uses a file."""
+MOST_STRAY = 1e-3
+"""The relative difference of the first losses of two runs on one rank, where samples are summed in another order; half
+precision strays this far. Nothing was trained before, so a larger difference has another cause than rounding."""
 STEPS_FILE, FACTS_FILE = "rank-%d.jsonl", "facts-%d.json"
 """Of a rank: numbers, a line for each step; collectives, uses of files, random draws and prints."""
 ACTIVATIONS_FILE = "activations-%d.pt"

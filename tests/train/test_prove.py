@@ -152,6 +152,16 @@ def test_script_without_a_seed_is_compared_all_the_same(tmp_path: Path) -> None:
     assert max(row["loss"]["bound"] for row in figures(done)["steps"]) < 1e-3
 
 
+def test_script_that_mixes_the_samples_of_a_batch(tmp_path: Path) -> None:
+    """Where another order of samples is another training, changed gradients show rounding, and a note says so."""
+    script = (Path(__file__).parents[1] / "scripts" / "mixup.py").read_text()
+    done = prove(tmp_path, script, "-n", "2", "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert "equal within rounding: 3 steps on 2 ranks" in done.stdout
+    assert "note: the first loss depends on the order of the samples in a batch" in done.stderr
+    assert "1 rank, each gradient with its last bit changed …" in done.stderr
+
+
 def test_script_that_never_does_the_same_twice(tmp_path: Path) -> None:
     """Where one device does not agree with itself, nothing is proved, and that is said."""
     script = TRAIN.replace("LOSS", MEAN).replace("torch.manual_seed(0)", "torch.seed()")

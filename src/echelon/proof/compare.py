@@ -14,11 +14,10 @@ from echelon.proof import causes, findings, forward
 from echelon.proof.case import HAS_SHAPE, NOT_THERE, Case, Difference, relative, times
 from echelon.proof.evidence import Recording, Row, copies
 from echelon.proof.tensors import Tensor, Tensors, apart, distance, multiple
-from echelon.records import BUFFER, GRADIENT, INITIAL, PARAMETER
+from echelon.records import BUFFER, GRADIENT, INITIAL, MOST_STRAY, PARAMETER
 
 EQUAL, WITHIN, WRONG = "equal to the bit", "equal within rounding", "WRONG"
 UNKNOWN = "cannot be compared"
-MOST_STRAY = 1e-3  # in the first loss, before anything was trained; half precision strays this far
 SLACK = 16.0  # times what rounding did to the oracle; several ranks sum in more than one other order
 FLOOR = 2e-6  # relative: some ulps of float32, where another order happened to change nothing
 HALF = 1e-4  # a dtype whose last bit is more than this is of half precision

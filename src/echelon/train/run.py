@@ -68,6 +68,7 @@ class Run(Training):
         self.parallelism = self.new_parallelism()
         self.is_split = not self.parallelism.shares_batches
         self.is_reordered = bool(os.environ.get(records.REORDERED))
+        self._is_nudged = self.record is not None and bool(os.environ.get(records.NUDGED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
         self.first_step.keeps_dropout = self.parallelism.keeps_dropout
@@ -297,6 +298,10 @@ class Run(Training):
         self.draws.compare()
         if self.record is not None:
             with self.parallelism.shown():
+                if self._is_nudged:
+                    from .proof.observe import nudge
+
+                    nudge(self.parallelism.parameters_of(optimizer))
                 self.record.before_step(optimizer, self.parallelism.parameters())
         elif self.first_step.is_open:
             with self.parallelism.shown():
