@@ -12,6 +12,8 @@ from echelon.node.channel import Message
 NEVER = float("inf")
 USER_ERROR = "error in the script"
 OUT_OF_MEMORY = "out of memory"
+FULL_DISK = "no space left on the disk"
+OF_RANK_0 = "error of rank 0, which writes for all ranks"
 COLLECTIVE_TIMEOUT = "collective timeout"
 CONNECTION_LOST = "connection to another rank lost"
 PORT_CLASH = "port already in use"
@@ -34,11 +36,13 @@ MADE_EXIT = "ended with exit code"
 _REFUSAL = re.compile(r"echelon\.[A-Z]\w*: ")
 # The first row that matches the tail wins, so the symptoms of another rank's failure come last.
 _TEXTS: tuple[tuple[str, str], ...] = (
+    (OF_RANK_0, r'train/files/meeting\.py", line \d+, in follow'),
     (
         OUT_OF_MEMORY,
         r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
         r"DefaultCPUAllocator: can't allocate",
     ),
+    (FULL_DISK, r"No space left on device|Disk quota exceeded"),
     (REFUSED, _REFUSAL.pattern),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
@@ -55,7 +59,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
 )
 # torch adds the rank, and an unfinished progress line may precede it
 _TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
-_SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT})
+_SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT, OF_RANK_0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
