@@ -1,4 +1,4 @@
-"""What `echelon run --explain-hooks` starts: two ranks that install all patches, never meet, and tell the table."""
+"""Write the table for `echelon run --explain-hooks`: two ranks install all patches without a meeting."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def main(argv: List[str]) -> int:
 
 
 def _rows_of_rank(install: Callable[[], Any], rank: int) -> List[Dict[str, Any]]:
-    """Return the rows of a rank, which is a fork of this process as ranks are forks of the warm process."""
+    """Return the rows of a rank, which is a fork of this process, as ranks are forks of the warm process."""
     pipe, writing = os.pipe()
     if not os.fork():
         try:

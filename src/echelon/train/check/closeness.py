@@ -1,4 +1,4 @@
-"""Whether two results are equal up to rounding, and what is said where they are not."""
+"""Decide whether two results are equal up to rounding, and describe the difference where they are not."""
 
 from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 
@@ -12,7 +12,7 @@ OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, 
 OF_GRADIENTS = {torch.float64: 1e-5, torch.float32: 1e-2}
 OF_HALF = 5e-2
 FEW = 100
-"""One element of so many may be another one: a choice of the greatest, say, which rounding decides."""
+"""The share of elements that may differ is 1 / FEW: rounding may decide an argmax differently."""
 NEGLIGIBLE = 1e-7
 
 
@@ -24,7 +24,7 @@ class Difference(NamedTuple):
 
 
 def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
-    """Return the first output that is another one for the whole batch; None where all are equal up to rounding."""
+    """Return the first output that differs from that of the whole batch; None if all are equal up to rounding."""
     both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
     if len(both[0]) != len(both[1]):
         return Difference("they are %d" % len(both[0]), "and not %d" % len(both[1]))
@@ -38,7 +38,7 @@ def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
 def difference_of_gradients(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], names: Sequence[str]
 ) -> Optional[Difference]:
-    """Return the weight whose gradient differs most, where it does by more than rounding of the whole gradient.
+    """Return the weight whose gradient differs most; None if rounding of the whole gradient explains the difference.
 
     A gradient that is zero but for rounding, such as that of a bias before BatchNorm, is compared with all others.
     """
@@ -103,7 +103,7 @@ def _doubles(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tolerance(dtype: torch.dtype, known: "dict[torch.dtype, float]") -> float:
-    """Return which part of a norm may be rounding."""
+    """Return the share of a norm that may be rounding."""
     if devices.is_autocast_enabled():
         return OF_HALF
     if dtype in (torch.half, torch.bfloat16):
