@@ -27,9 +27,9 @@ def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
     group = group or dist.group.WORLD
     size = group.size()
     if size == 1 or devices.is_accelerator(value.device) or size * value.numel() * value.element_size() > SMALL_BYTES:
-        found = value.clone()
-        dist.all_reduce(found, group=group)
-        return found
+        result = value.clone()
+        dist.all_reduce(result, group=group)
+        return result
     parts = value.new_empty(size, value.numel())
     parts[group.rank()] = value.reshape(-1)
     gather(parts, group)

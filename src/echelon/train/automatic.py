@@ -45,8 +45,8 @@ def begin(scale: str, *, was_forked: bool) -> None:
         else:
             from . import start
     except ImportError as error:
-        what = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
-        _end("%s needs PyTorch in the Python of the ranks: %s" % (what, error), 1)
+        feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
+        _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
     if options.how == OBSERVE:
         observe.begin(os.environ)
     else:

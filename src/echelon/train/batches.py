@@ -31,11 +31,11 @@ def twin_of(loader: Any, **changes: Any) -> Any:
 
 def leave_workers() -> None:
     """Leave the loaders' workers to the parent process in a forked child: both share the workers' queues and events."""
-    for one in gc.get_objects():
-        if issubclass(type(one), _MultiProcessingDataLoaderIter):
-            one._shutdown = True  # or its end would stop them
-        elif issubclass(type(one), DataLoader):
-            one.__dict__["_iterator"] = None
+    for instance in gc.get_objects():
+        if issubclass(type(instance), _MultiProcessingDataLoaderIter):
+            instance._shutdown = True  # or its end would stop them
+        elif issubclass(type(instance), DataLoader):
+            instance.__dict__["_iterator"] = None
 
 
 def of_indices(indices: List[Any], rank: int, rows: Sequence[int]) -> List[Any]:
@@ -73,11 +73,11 @@ def of_shards(batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be
     """Return the global tensors of a batch whose virtual shards this process has loaded separately."""
     tensors = [[one for one in tensors_of(batch) if one.dim()] for batch in batches]
     counts = _all_counts(tensors, world, rows) if may_be_ragged else [rows] * len(tensors[0])
-    views = [
+    shards = [
         map_tensors(batch, _viewing(own, counts, place))
         for batch, own, place in zip(batches, tensors, world.shards())  # noqa: B905
     ]
-    return _with_whole_lists(pieces.of(views), world, rows, views)
+    return _with_whole_lists(pieces.of(shards), world, rows, shards)
 
 
 def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
@@ -104,9 +104,9 @@ def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, 
         ],
         device=world.device,
     )
-    found = [torch.empty_like(mine) for _ in range(world.processes.size)]
-    dist.all_gather(found, mine)
-    return [tuple(int(one) for one in column) for column in torch.cat(found).t().tolist()]
+    gathered = [torch.empty_like(mine) for _ in range(world.processes.size)]
+    dist.all_gather(gathered, mine)
+    return [tuple(int(one) for one in column) for column in torch.cat(gathered).t().tolist()]
 
 
 def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: List[Any]) -> Any:

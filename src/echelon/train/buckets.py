@@ -89,10 +89,12 @@ class Buckets:
         seconds = {self._turns[at]: (rows[at], rows[-1 - at]) for at in range(num_sizes)}
         self._current = _choose(seconds)
         taken = {size: sum(both) / 2 * 1e3 for size, both in seconds.items()}
-        others = ", ".join("%.3g ms with %g MB" % (one, size) for size, one in taken.items() if size != self._current)
+        other_times = ", ".join(
+            "%.3g ms with %g MB" % (one, size) for size, one in taken.items() if size != self._current
+        )
         self._say(
             "gradients travel in buckets of %g MB: backward() then takes %.3g ms, %s (measured in the first %d)"
-            % (self._current, taken[self._current], others, sum(map(len, self._times)))
+            % (self._current, taken[self._current], other_times, sum(map(len, self._times)))
         )
 
 

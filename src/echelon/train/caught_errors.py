@@ -39,9 +39,9 @@ class Raised:
         if self._last is None:
             return
         (num_call, words), self._last = self._last, None
-        others = [rank for rank in range(self._world.size) if rank != self._world.rank]
+        other_ranks = [rank for rank in range(self._world.size) if rank != self._world.rank]
         try:
-            _store().wait([_key(num_call, rank) for rank in others], PATIENCE)
+            _store().wait([_key(num_call, rank) for rank in other_ranks], PATIENCE)
         except RuntimeError as error:
             raise ScalingError(
                 "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the "

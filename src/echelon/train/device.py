@@ -41,8 +41,9 @@ def _built() -> str:
         return "cuda"
     if torch.xpu._is_compiled():
         return "xpu"
-    other = torch.accelerator.current_accelerator()
-    return CPU if other is None or other.type == "mps" else other.type  # a Mac has no ranks that share it
+    accelerator = torch.accelerator.current_accelerator()
+    # a Mac has no ranks that share its device
+    return CPU if accelerator is None or accelerator.type == "mps" else accelerator.type
 
 
 def _module() -> Any:

@@ -18,9 +18,9 @@ def main(argv: List[str]) -> int:
     """Write a table as JSON: for the options of argv[0], or for a script that calls echelon.start()."""
     is_explicit = argv[0] == "explicit"
     install = start.prepare if is_explicit else partial(start.start_hooked, ScaleOptions.from_json(argv[0]))
-    first, other = (_rows_of_rank(install, rank) for rank in range(NUM_RANKS))
-    table = [{**row, "ranks": ALL if row in other else _OF[0]} for row in first]
-    table += [{**row, "ranks": _OF[1]} for row in other if row not in first]
+    first_rows, other_rows = (_rows_of_rank(install, rank) for rank in range(NUM_RANKS))
+    table = [{**row, "ranks": ALL if row in other_rows else _OF[0]} for row in first_rows]
+    table += [{**row, "ranks": _OF[1]} for row in other_rows if row not in first_rows]
     sys.stdout.write(json.dumps(table) + "\n")
     return 0
 

@@ -89,14 +89,14 @@ def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
 def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
     """Return the outermost modules with these weights, in the order of the weights, which is equal on all ranks."""
     order = {id(parameter): place for place, parameter in enumerate(parameters)}
-    found = {}
+    candidates = {}
     for module in modules.living():
         module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no weights of its own
         places = [order[id(parameter)] for parameter in module.parameters() if id(parameter) in order]
         if places and type(module).__name__ != "_Trained":
-            found[id(module)] = (min(places), module)
-    inner = {id(child) for _, module in found.values() for child in module.modules() if child is not module}
-    ranked = sorted((entry for key, entry in found.items() if key not in inner), key=lambda entry: entry[0])
+            candidates[id(module)] = (min(places), module)
+    inner = {id(child) for _, module in candidates.values() for child in module.modules() if child is not module}
+    ranked = sorted((entry for key, entry in candidates.items() if key not in inner), key=lambda entry: entry[0])
     return [module for _, module in ranked]
 
 
@@ -213,13 +213,13 @@ def _hook_modules() -> None:
             result._metadata = parts._metadata
         return result
 
-    def load(self: nn.Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(self: nn.Module, loaded: Any, *args: Any, **kwargs: Any) -> Any:
         own = dict(self.named_parameters(remove_duplicate=False))
-        given = {
+        loaded = {
             name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value
-            for name, value in given.items()
+            for name, value in loaded.items()
         }
-        return load_state_dict(self, given, *args, **kwargs)
+        return load_state_dict(self, loaded, *args, **kwargs)
 
     patches.replace(nn.Module, "state_dict", get, why=_WHY_SAVED)
     patches.replace(nn.Module, "load_state_dict", load, why=_WHY_LOADED)
@@ -229,8 +229,8 @@ def _with_wholes(state: Any) -> Any:
     """Return a state with whole tensors, many of which are gathered by one message."""
     spread = [one for one in tensors_of(state) if is_sharded(one)]
     # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
-    found = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
-    return map_tensors(state, lambda one: next(found) if is_sharded(one) else one)
+    wholes = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
+    return map_tensors(state, lambda one: next(wholes) if is_sharded(one) else one)
 
 
 def _hook_optimizers() -> None:
@@ -238,8 +238,8 @@ def _hook_optimizers() -> None:
     patches.replace(torch.optim.Optimizer, "state_dict", lambda self: _with_wholes(original(self)), why=_WHY_SAVED)
     load = torch.optim.Optimizer.load_state_dict
 
-    def load_state_dict(self: torch.optim.Optimizer, given: Any) -> None:
-        load(self, given)
+    def load_state_dict(self: torch.optim.Optimizer, loaded: Any) -> None:
+        load(self, loaded)
         for parameter in [one for one in self.state if is_sharded(one)]:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
 

@@ -54,7 +54,7 @@ def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def _wholes(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-    found: Dict[int, torch.Tensor] = {}
+    results: Dict[int, torch.Tensor] = {}
     together: Dict[Optional[Axis], List[int]] = {}
     for place, tensor in enumerate(tensors):
         together.setdefault(_axis(tensor), []).append(place)
@@ -62,8 +62,8 @@ def _wholes(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         chosen = [tensors[place] for place in places]
         # PyTorch gathers a single tensor in less memory
         joined = map(whole, chosen) if axis is None or len(chosen) == 1 else _gather(chosen, axis)
-        found.update(zip(places, joined))  # noqa: B905
-    return [found[place] for place in range(len(tensors))]
+        results.update(zip(places, joined))  # noqa: B905
+    return [results[place] for place in range(len(tensors))]
 
 
 def _axis(tensor: Any) -> Optional[Axis]:

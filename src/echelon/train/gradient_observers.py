@@ -82,7 +82,7 @@ def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Paramete
 
 def leaves_of(loss: torch.Tensor) -> List[torch.Tensor]:
     """Return the tensors that get a gradient from a loss, found in its graph."""
-    found: List[torch.Tensor] = []
+    leaves: List[torch.Tensor] = []
     seen: Set[Any] = set()
     waiting = [loss.grad_fn]
     while waiting:
@@ -92,9 +92,9 @@ def leaves_of(loss: torch.Tensor) -> List[torch.Tensor]:
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found.append(variable)
+            leaves.append(variable)
         waiting.extend(following for following, _ in node.next_functions)
-    return found
+    return leaves
 
 
 def _is_own(function: type) -> bool:

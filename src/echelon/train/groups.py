@@ -105,7 +105,7 @@ def prove(group: Any) -> None:
     group = group or dist.group.WORLD
     ranks = dist.get_process_group_ranks(group)
     me = dist.get_rank()
-    others = [place for place, rank in enumerate(ranks) if rank != me]
+    peers = [place for place, rank in enumerate(ranks) if rank != me]
     own = [os.urandom(NONCE_BYTES) for _ in ranks]
     theirs = _exchanged(own, group)
     name = str(group.group_name)
@@ -116,7 +116,7 @@ def prove(group: Any) -> None:
         return digest(_key or b"", b"rank %d to rank %d of %s:" % (asked, asker, name.encode()) + nonces)
 
     heard = _exchanged([answer(place, is_own=True) for place in range(len(ranks))], group)
-    for place in others:
+    for place in peers:
         if not is_digest(answer(place, is_own=False), heard[place]):
             raise ScalingError(
                 "the process that connected to rank %d as rank %d does not have the key of this run"

@@ -149,8 +149,8 @@ def _hook_readers_of_gradients(run: Run) -> None:
         read = wrapped(original)
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            return read([run.parallelism.present(one) for one in given], *args, **kwargs)
+            weights = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            return read([run.parallelism.present(one) for one in weights], *args, **kwargs)
 
         return clip
 

@@ -14,8 +14,8 @@ _NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over ro
 
 def why_needs_whole(kind: Any) -> Optional[str]:
     """Return why an optimizer needs more than a part of each weight; None if a part suffices."""
-    found = [name for name in _names(kind) if name in _NEED_WHOLE]
-    return "%s computes with %s" % (found[0], _NEED_WHOLE[found[0]]) if found else None
+    names = [name for name in _names(kind) if name in _NEED_WHOLE]
+    return "%s computes with %s" % (names[0], _NEED_WHOLE[names[0]]) if names else None
 
 
 def needs_all_weights(kind: Any) -> bool:

@@ -89,8 +89,8 @@ class Patch(_Entry):
             if namespace.get(key) is self.new:
                 namespace[key] = self.original
 
-    def _replaces_same(self, other: "Patch") -> bool:
-        return self.owner is other.owner and self.attribute == other.attribute
+    def _replaces_same(self, patch: "Patch") -> bool:
+        return self.owner is patch.owner and self.attribute == patch.attribute
 
 
 class Hook(_Entry):
@@ -268,8 +268,8 @@ class Hooks:
         def act(module: Any) -> None:
             owner = module
             *classes, last = attribute.split(".")
-            for each in classes:
-                owner = getattr(owner, each, None)
+            for class_name in classes:
+                owner = getattr(owner, class_name, None)
             original = getattr(owner, last, None)
             if original is not None:
                 self.put(owner, last, original, wraps(original)(wrap(original)), why=why, by=by)
@@ -345,8 +345,8 @@ class _Finder:
             original(module)
             self.completing.append(name)
             try:
-                for one in self.waiting.pop(name, []):
-                    one.act(module)
+                for entry in self.waiting.pop(name, []):
+                    entry.act(module)
             finally:
                 self.completing.pop()
 

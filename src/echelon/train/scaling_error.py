@@ -135,16 +135,16 @@ def _is_installed(frame: FrameType) -> bool:
 
 def _place_of(trace: Optional[TracebackType]) -> str:
     """Return the innermost line of the script; if there is none, the innermost line of a package."""
-    found: Optional[Tuple[FrameType, int]] = None
+    place: Optional[Tuple[FrameType, int]] = None
     is_own = False
     while trace is not None:
         frame = trace.tb_frame
         if not _is_inside(frame) and (not _is_installed(frame) or not is_own):
-            found, is_own = (frame, trace.tb_lineno), not _is_installed(frame)
+            place, is_own = (frame, trace.tb_lineno), not _is_installed(frame)
         trace = trace.tb_next
-    if found is None:
+    if place is None:
         return ""
-    return _line_of(*found)
+    return _line_of(*place)
 
 
 def _line_of(frame: FrameType, number: int) -> str:

@@ -9,9 +9,9 @@ _acts: List[str] = []
 
 
 @contextmanager
-def alone(what: str) -> Iterator[None]:
+def alone(act: str) -> Iterator[None]:
     """Mark a block as an act that other ranks do not perform."""
-    _acts.append(what)
+    _acts.append(act)
     try:
         yield
     finally:

@@ -122,8 +122,8 @@ class Waits:
                 self._refuse({rank: one.place for rank, one in waiting.items()})
             return
         longest = max((one.seconds for one in waiting.values()), default=0.0)
-        others = set(range(self._num_ranks)) - set(places)
-        away = {rank: stands[rank].place if rank in stands else "" for rank in others}
+        absent_ranks = set(range(self._num_ranks)) - set(places)
+        away = {rank: stands[rank].place if rank in stands else "" for rank in absent_ranks}
         if places and away and longest >= self._next_note:
             self._next_note = 2 * longest
             lines_of_waiting = {rank: one.place for rank, one in waiting.items()}

@@ -42,8 +42,8 @@ class World(NamedTuple):
     def processes(self) -> "World":
         """Return this process's place among the processes."""
         if self.together is not None:
-            found: World = self.together
-            return found
+            world: World = self.together
+            return world
         if not self.is_exact:
             return self
         return World(self.rank // self.hosted, self.size // self.hosted, self.device)

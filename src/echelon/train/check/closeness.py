@@ -28,8 +28,8 @@ def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
     both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
     if len(both[0]) != len(both[1]):
         return Difference("they are %d" % len(both[0]), "and not %d" % len(both[1]))
-    for (name, own), (_, other) in zip(*both):  # noqa: B905
-        how = _how_tensors(own, other) if isinstance(own, torch.Tensor) else _how_numbers(own, other)
+    for (name, own), (_, expected) in zip(*both):  # noqa: B905
+        how = _how_tensors(own, expected) if isinstance(own, torch.Tensor) else _how_numbers(own, expected)
         if how:
             return Difference(name, how)
     return None
@@ -70,24 +70,24 @@ def _leaves(value: Any, name: str) -> Iterator[Tuple[str, Any]]:
             yield "a tensor of %s" % name, tensor
 
 
-def _how_numbers(own: Any, other: Any) -> str:
-    if isinstance(other, torch.Tensor) or abs(own - other) <= OF_OUTPUTS[torch.float32] * abs(other):
+def _how_numbers(own: Any, expected: Any) -> str:
+    if isinstance(expected, torch.Tensor) or abs(own - expected) <= OF_OUTPUTS[torch.float32] * abs(expected):
         return ""
-    return "is %.6g for the rows of rank 0, but %.6g for the whole batch" % (own, other)
+    return "is %.6g for the rows of rank 0, but %.6g for the whole batch" % (own, expected)
 
 
-def _how_tensors(own: torch.Tensor, other: Any) -> str:
-    if not isinstance(other, torch.Tensor):
+def _how_tensors(own: torch.Tensor, expected: Any) -> str:
+    if not isinstance(expected, torch.Tensor):
         return ""
-    if own.shape != other.shape:
+    if own.shape != expected.shape:
         return "has the shape %s for the rows of the ranks, but %s for the whole batch" % (
             list(own.shape),
-            list(other.shape),
+            list(expected.shape),
         )
     if not own.numel() or own.layout != torch.strided or own.is_quantized:
         return ""
-    mine, whole = _doubles(own), _doubles(other)
-    tolerance = _tolerance(other.dtype, OF_OUTPUTS)
+    mine, whole = _doubles(own), _doubles(expected)
+    tolerance = _tolerance(expected.dtype, OF_OUTPUTS)
     distances, scale = (mine - whole).abs(), float(whole.norm())
     if not float(distances.norm()) > tolerance * scale + NEGLIGIBLE * whole.numel() ** 0.5:
         return ""

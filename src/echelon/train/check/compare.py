@@ -109,14 +109,14 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
 
 def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: bool) -> None:
     """Refuse a model whose buffer differs from that of the whole batch, because later steps depend on it."""
-    for key, (name, one) in ours.items():
-        other = theirs.get(key)
-        if other is None or other.dtype != one.dtype or other.numel() == 0:
+    for key, (name, own_buffer) in ours.items():
+        whole_buffer = theirs.get(key)
+        if whole_buffer is None or whole_buffer.dtype != own_buffer.dtype or whole_buffer.numel() == 0:
             continue
-        tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(one.dtype, 1e-3)
-        is_same = other.shape == one.shape
+        tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(own_buffer.dtype, 1e-3)
+        is_same = whole_buffer.shape == own_buffer.shape
         if is_same:
-            mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (one, other))
+            mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (own_buffer, whole_buffer))
             is_same = distance(mine, whole) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
         if not is_same:
             raise ScalingError(

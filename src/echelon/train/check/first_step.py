@@ -155,9 +155,9 @@ class FirstStep:
                 self._report(place, parameters, was_drawn=was_drawn)
             else:
                 self._compare(place, parameters)
-        others = parallelism.all_but(self._stepped)
-        self._num_left = sum(any(id(one) not in self._seen for one in parameters) for parameters in others)
-        if not others or self._num_steps == MOST_STEPS:
+        remaining = parallelism.all_but(self._stepped)
+        self._num_left = sum(any(id(one) not in self._seen for one in parameters) for parameters in remaining)
+        if not remaining or self._num_steps == MOST_STEPS:
             self._finish()
 
     def _report(self, place: int, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:

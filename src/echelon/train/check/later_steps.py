@@ -102,22 +102,22 @@ class LaterSteps(StepObserver):
             self._seconds += time.perf_counter() - began
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
         """Fork the oracle once and return True in it. With `before_device`, return only after the end of the oracle."""
         if not self.is_on:
             return
         is_spot = self.spots.is_due(self.step)
         if (self._signs or is_spot) and torch.is_grad_enabled():
-            self._note_call(module, given, set(leads[0][0].rows))
+            self._note_call(module, inputs, set(leads[0][0].rows))
         if is_spot:
             self._compare_now()
-            self.spots.at_call(original, module, given, every, leads)
+            self.spots.at_call(original, module, inputs, every, leads)
 
-    def _note_call(self, module: nn.Module, given: Any, rows_of_ranks: Set[int]) -> None:
+    def _note_call(self, module: nn.Module, inputs: Any, rows_of_ranks: Set[int]) -> None:
         """Note the shapes of the shared arguments, and the elements of the arguments that every rank has whole."""
         began = time.perf_counter()
-        shared = [one for one in tensors_of(given) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
+        shared = [one for one in tensors_of(inputs) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
         signed = signature.of_tensors(shared)
         self._note("%s(%s)" % (type(module).__name__, signature.text_of_shapes(shared)), signed)
         self._seconds += time.perf_counter() - began
@@ -135,9 +135,9 @@ class LaterSteps(StepObserver):
             self._refuse(self.step, self._notes)
         self._notes = []
 
-    def _note(self, what: str, signed: Signature) -> None:
-        signed = signature.added(signed, signature.of_text(what))
-        self._notes.append(Note(str(lines.of_script()), what, signed))
+    def _note(self, label: str, signed: Signature) -> None:
+        signed = signature.added(signed, signature.of_text(label))
+        self._notes.append(Note(str(lines.of_script()), label, signed))
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """End the comparison of the step that an optimizer takes now, which `parallelism` has already counted."""
@@ -228,11 +228,11 @@ def _told(every: List[Any]) -> str:
     """Name the first difference between rank 0 and another rank; rank 0 has the numbers of one device."""
     for place in range(max(len(notes) for notes in every)):
         of_ranks = [notes[place] if place < len(notes) else ("no line", "nothing more", [0.0] * 3) for notes in every]
-        for rank, (line, what, numbers) in enumerate(of_ranks):
-            first_line, first_what, first_numbers = of_ranks[0]
-            if what != first_what:
-                return "%s: rank 0 has %s, but rank %d has %s (%s)" % (first_line, first_what, rank, what, line)
+        for rank, (line, label, numbers) in enumerate(of_ranks):
+            first_line, first_label, first_numbers = of_ranks[0]
+            if label != first_label:
+                return "%s: rank 0 has %s, but rank %d has %s (%s)" % (first_line, first_label, rank, label, line)
             (exact, total, _), (first_exact, first_total, size) = numbers, first_numbers
             if exact != first_exact or abs(total - first_total) > signature.TOLERANCE * size:
-                return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, what)
+                return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, label)
     return "the ranks' signatures differ by rounding"

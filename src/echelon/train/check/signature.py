@@ -67,9 +67,11 @@ def is_plain(tensor: Any) -> bool:
     )
 
 
-def added(one: Signature, other: Signature, factor: int = 1) -> Signature:
+def added(first: Signature, second: Signature, factor: int = 1) -> Signature:
     """Return the sum of two signatures, the second times `factor`; different factors make their order count."""
-    return Signature(one.exact + other.exact * factor, one.total + other.total * factor, one.size + other.size * factor)
+    return Signature(
+        first.exact + second.exact * factor, first.total + second.total * factor, first.size + second.size * factor
+    )
 
 
 def numbers(signature: Signature, device: torch.device) -> torch.Tensor:

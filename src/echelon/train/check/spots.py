@@ -62,7 +62,7 @@ class Spots:
         return self._step == step and not torch.is_inference_mode_enabled()
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
         """Compare a model call before it runs, if this step is a spot."""
         self._num_calls += 1
@@ -71,7 +71,7 @@ class Spots:
             return
         try:
             call = _Call(self._run, original, module, self._times)
-            difference = call.compare(given, every, leads, self._step + self._num_calls)
+            difference = call.compare(inputs, every, leads, self._step + self._num_calls)
         except (
             ScalingError
         ) as refusal:  # on all ranks: their parts do not fit together, and the script never joins them
@@ -131,30 +131,30 @@ class _Call:
         self._is_main = run.world.processes.rank == 0
         self._was_drawn = False
 
-    def compare(self, given: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
+    def compare(self, inputs: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
         """Return the difference on rank 0; an empty text where nothing differs or nothing can be compared."""
-        if not self._agree(is_fine=_fits(given)):
+        if not self._agree(is_fine=_fits(inputs)):
             return self._left_out()
-        whole_given = map_tensors(given, _whole)
+        whole_inputs = map_tensors(inputs, _whole)
         with self._timed("own"):
             parts = self._parts(every, leads)
         if not self._agree(is_fine=parts is not None) or parts is None:
             return self._left_out()
-        views = model_outputs.leave(self._module, [part for part, _ in parts], leads)
+        outputs = model_outputs.leave(self._module, [part for part, _ in parts], leads)
         if not self._run.world.is_exact:
-            views = returned_numbers.as_known(views, parts[0][0], self._module, leads[0][0])
-        if not self._agree(is_fine=_fits(views)):
+            outputs = returned_numbers.as_known(outputs, parts[0][0], self._module, leads[0][0])
+        if not self._agree(is_fine=_fits(outputs)):
             return self._left_out()
-        values = plain(views)
-        wanted = _weights_of_outputs(views, seed)
+        values = plain(outputs)
+        wanted = _weights_of_outputs(outputs, seed)
         with self._timed("own"):
-            own = self._own_gradients(views, wanted, [copies for _, copies in parts])
+            own = self._own_gradients(outputs, wanted, [copies for _, copies in parts])
         with self._timed("exchange"):
             own = self._total(own)
         if self._copies.is_spread:
             self._times.is_complete = False
         if self._copies.is_spread or self._is_main:
-            return self._compare_whole(whole_given, values, wanted, own)
+            return self._compare_whole(whole_inputs, values, wanted, own)
         return ""
 
     def _left_out(self) -> str:
@@ -185,9 +185,9 @@ class _Call:
             run.calls.has_rows, run.calls.fraction = before
         return results
 
-    def _compute(self, given: Any, lead: Optional[Sharded] = None) -> Any:
+    def _compute(self, inputs: Any, lead: Optional[Sharded] = None) -> Any:
         """Return the outputs of a call, and the copies of weights that it was computed with."""
-        args, kwargs = given
+        args, kwargs = inputs
         is_whole = self._run.options.syncs_batch_norm or self._run.is_split
         with ExitStack() as stack:
             was_drawn = stack.enter_context(self._run.generators.kept())
@@ -207,13 +207,13 @@ class _Call:
         dist.all_reduce(flag, op=dist.ReduceOp.MIN)
         return bool(flag)
 
-    def _own_gradients(self, views: Any, wanted: List[torch.Tensor], copies: List[Any]) -> Any:
+    def _own_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: List[Any]) -> Any:
         """Return the gradients of the weights from this rank's part of the outputs; None where there are none."""
         if not copies or not copies[0]:
             return None
         sums: List[Any] = [None] * len(copies)
-        for view, weights in zip(_views_of(views), wanted):  # noqa: B905
-            for place, part in enumerate(getattr(view, "parts", [view])):
+        for output, weights in zip(_views_of(outputs), wanted):  # noqa: B905
+            for place, part in enumerate(getattr(output, "parts", [output])):
                 value = _weighted(part, weights)
                 if value.requires_grad:
                     sums[place] = value if sums[place] is None else sums[place] + value
@@ -232,21 +232,21 @@ class _Call:
         if gradients is None:
             return None
         by_dtype: "dict[torch.dtype, List[torch.Tensor]]" = {}
-        for one in gradients:
-            by_dtype.setdefault(one.dtype, []).append(one)
+        for gradient in gradients:
+            by_dtype.setdefault(gradient.dtype, []).append(gradient)
         for tensors in by_dtype.values():
             joined = torch.cat([one.reshape(-1) for one in tensors])
             dist.all_reduce(joined)
             sizes = [one.numel() for one in tensors]
-            for one, total in zip(tensors, torch.split(joined, sizes)):  # noqa: B905
-                one.copy_(total.view_as(one))
+            for gradient, total in zip(tensors, torch.split(joined, sizes)):  # noqa: B905
+                gradient.copy_(total.view_as(gradient))
         return gradients
 
-    def _compare_whole(self, given: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
+    def _compare_whole(self, inputs: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
         """Compute the whole batch and compare it; if that fails, for lack of memory for example, compare nothing."""
         try:
             with self._timed("whole"), self._as_one_device(), self._without_others():
-                outputs, copies = self._compute(given)
+                outputs, copies = self._compute(inputs)
                 theirs = None if own is None else self._whole_gradients(outputs, wanted, copies)
         except (RuntimeError, ValueError, LookupError, TypeError):
             self._times.whole = float("inf")
@@ -325,17 +325,17 @@ def _fits(value: Any) -> bool:
     return True
 
 
-def _views_of(views: Any) -> List[torch.Tensor]:
+def _views_of(outputs: Any) -> List[torch.Tensor]:
     """Return the distinct output tensors of a model, in the order of `outputs.distinct`."""
-    distinct = {id(one): one for one in tensors_of(views) if not isinstance(one, nn.Parameter)}
+    distinct = {id(one): one for one in tensors_of(outputs) if not isinstance(one, nn.Parameter)}
     return list(distinct.values())
 
 
-def _weights_of_outputs(views: Any, seed: int) -> List[torch.Tensor]:
+def _weights_of_outputs(outputs: Any, seed: int) -> List[torch.Tensor]:
     """Return gradients for the outputs, drawn with a seed: equal on all ranks."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.randn(one.shape, generator=generator).to(one.device, _real(one.dtype)) for one in _views_of(views)
+        torch.randn(one.shape, generator=generator).to(one.device, _real(one.dtype)) for one in _views_of(outputs)
     ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ class StepObserver:
         """Notice a batch that every rank has read whole."""
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
         """Notice a model call before it runs."""
 

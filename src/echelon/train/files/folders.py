@@ -128,11 +128,11 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            is_aside = files.is_closed and files.way(path_of(given.arguments.get("dir"))) != EACH
+            bound = signature.bind(*args, **kwargs)
+            is_aside = files.is_closed and files.way(path_of(bound.arguments.get("dir"))) != EACH
             if is_aside:
-                given.arguments["dir"] = None  # the folder of the script gets the file of one rank alone
-            made = original(*given.args, **given.kwargs)
+                bound.arguments["dir"] = None  # the folder of the script gets the file of one rank alone
+            made = original(*bound.args, **bound.kwargs)
             name = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
             files.keep_own(name)
             if is_aside:

@@ -69,8 +69,8 @@ class Silent:
         """Close the figure, as the writer does: the script makes a new figure each time."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if close and pyplot is not None:
-            for each in figure if isinstance(figure, list) else [figure]:
-                pyplot.close(each)
+            for open_figure in figure if isinstance(figure, list) else [figure]:
+                pyplot.close(open_figure)
 
     def __enter__(self) -> "Silent":
         return self

@@ -27,10 +27,10 @@ def are_alike(own: str, theirs: str, own_place: Place, their_place: Place) -> bo
     """Say whether two paths may name the same file of a script that one rank runs a moment later than another."""
     if own == theirs:
         return True
-    parts, others = own.split(os.sep), theirs.split(os.sep)
-    return len(parts) == len(others) and all(
+    parts, their_parts = own.split(os.sep), theirs.split(os.sep)
+    return len(parts) == len(their_parts) and all(
         one == other or _shape(one, own_place) == _shape(other, their_place)
-        for one, other in zip(parts, others)  # noqa: B905
+        for one, other in zip(parts, their_parts)  # noqa: B905
     )
 
 

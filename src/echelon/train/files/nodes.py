@@ -51,7 +51,7 @@ def _number(folder: str) -> Tuple[int, ...]:
 
 def _seen(path: str) -> Tuple[int, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

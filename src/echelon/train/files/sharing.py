@@ -118,7 +118,7 @@ class Files:
 
     def act(
         self,
-        what: str,
+        label: str,
         file: Any,
         do: Callable[[], Any],
         *,
@@ -136,8 +136,8 @@ class Files:
         self._num_acts += 1  # file access inside of this act is a part of it
         try:
             if not self.is_closed:
-                return self.meeting.lead(what, path, partial(_alone, what, do), tells)
-            told, theirs = self.meeting.follow(what, path, do)
+                return self.meeting.lead(label, path, partial(_alone, label, do), tells)
+            told, theirs = self.meeting.follow(label, path, do)
             names.note(self._aliases, path, theirs)
             return told
         finally:
@@ -149,11 +149,11 @@ class Files:
         """Whether this access is a part of an act that ranks have met for; other threads are no part of it."""
         return self._num_acts > 0 and threading.current_thread() is threading.main_thread()
 
-    def meet(self, what: str, file: Any) -> None:
+    def meet(self, label: str, file: Any) -> None:
         """Wait for all ranks, if this rank meets them for this file."""
         path = path_of(file)
         if path is not None and self.way(path) == TOGETHER:
-            self.act(what, path, lambda: None)
+            self.act(label, path, lambda: None)
 
     def seen(self, file: Any) -> Any:
         """Return the path to read: rank 0's name of the file, after rank 0 has written it so far."""
@@ -199,6 +199,6 @@ class Files:
             self._own.append(path)
 
 
-def _alone(what: str, do: Callable[[], Any]) -> Any:
-    with alone(what):
+def _alone(label: str, do: Callable[[], Any]) -> Any:
+    with alone(label):
         return do()

@@ -59,8 +59,8 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
                 return original(*args, **kwargs)
             try:
                 temporary = os.path.join(folder, os.path.basename(path))  # the same name: torch.save stores it too
-                given = {key: temporary} if key in kwargs else {}
-                result = original(*(args if given else _with(args, place, temporary)), **{**kwargs, **given})
+                keywords = {key: temporary} if key in kwargs else {}
+                result = original(*(args if keywords else _with(args, place, temporary)), **{**kwargs, **keywords})
                 _put(temporary, os.path.realpath(path))
             finally:
                 shutil.rmtree(folder)

@@ -153,10 +153,10 @@ class Record:
     def _meet(self, parameters: List[nn.Parameter]) -> None:
         self.trained = trained(parameters)
         if self.is_watched:
-            others = names.others(parameters)
-            self.modules = others.modules
-            size = sum(tensor.numel() * tensor.element_size() for tensor in others.tensors.values())
-            self._others = others.tensors if size <= MOST_OF_OTHERS else {}
+            other_tensors = names.others(parameters)
+            self.modules = other_tensors.modules
+            size = sum(tensor.numel() * tensor.element_size() for tensor in other_tensors.tensors.values())
+            self._others = other_tensors.tensors if size <= MOST_OF_OTHERS else {}
 
     def _keeps(self, step: int) -> bool:
         """Say whether a step's tensors are kept: the last step and powers of two, because a script may end early."""

@@ -148,8 +148,12 @@ class Draws:
 
 def _states() -> Tuple[int, int, int]:
     numpy = sys.modules.get("numpy.random")
-    others = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
-    return zlib.crc32(torch.get_rng_state().numpy().tobytes()), zlib.crc32(repr(random.getstate()).encode()), others
+    numpy_checksum = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
+    return (
+        zlib.crc32(torch.get_rng_state().numpy().tobytes()),
+        zlib.crc32(repr(random.getstate()).encode()),
+        numpy_checksum,
+    )
 
 
 def _hook_files(record: Record) -> None:
