@@ -1,9 +1,9 @@
-"""All-gather among CPUs in few turns, and small sums by it.
+"""All-gather among CPUs in few rounds, and small sums with it.
 
-gloo passes parts around a ring, one a turn, from a thread that must begin first. Here a rank has twice as many parts
-after each turn, so that 8 ranks need 3 turns and not 7 (Bruck et al., IEEE Transactions on Parallel and Distributed
-Systems 8, 1997; docs/performance.md). What goes to another node crosses the network once for each rank there, and once
-in all around a ring: what is large is left to gloo on several nodes.
+gloo passes parts around a ring, one in each round, from a thread that has to start first. Here a rank has twice as many
+parts after each round, so 8 ranks need 3 rounds, not 7 (Bruck et al., IEEE Transactions on Parallel and Distributed
+Systems 8, 1997; docs/performance.md). A part crosses the network once for each rank of another node, but only once
+around a ring: gloo gathers large tensors on several nodes.
 """
 
 import os
@@ -11,25 +11,25 @@ from typing import Any, List, Sequence
 
 import torch
 import torch.distributed as dist
-from torch.distributed import irecv, isend  # themselves, also where a proof counts them
+from torch.distributed import irecv, isend  # the originals, before a proof hooks them
 from torch.nn import Module
 
 from . import device as devices
 
 _around_a_ring = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the newer name, and the older
 SMALL_BYTES = 1 << 17
-"""Up to here turns cost more than bytes do."""
+"""Up to this size, rounds cost more than bytes."""
 TAG = 0x4563  # a script may have sent a message of its own to the same rank
 
 
 def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Return the sum over the ranks of a group, or all, in their order; every rank has the same bits of it."""
+    """Return the sum over the ranks of a group (None: all ranks), in rank order; all ranks get the same bits."""
     group = group or dist.group.WORLD
     size = group.size()
     if size == 1 or devices.is_accelerator(value.device) or size * value.numel() * value.element_size() > SMALL_BYTES:
-        found = value.clone()
-        dist.all_reduce(found, group=group)
-        return found
+        result = value.clone()
+        dist.all_reduce(result, group=group)
+        return result
     parts = value.new_empty(size, value.numel())
     parts[group.rank()] = value.reshape(-1)
     gather(parts, group)
@@ -37,7 +37,7 @@ def total(value: torch.Tensor, group: Any = None) -> torch.Tensor:
 
 
 def install(model: Module, device: torch.device) -> None:
-    """Let fully_shard gather all weights of a model in few turns."""
+    """Let fully_shard gather all weights of a model in few rounds."""
     if devices.is_accelerator(device):
         return
     gather = _FewTurns(is_one_node=os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"))
@@ -48,10 +48,10 @@ def install(model: Module, device: torch.device) -> None:
 
 
 class _FewTurns:
-    """What PyTorch calls (torch.distributed.fsdp._fully_shard._fsdp_api.AllGather)."""
+    """The all-gather that PyTorch calls (torch.distributed.fsdp._fully_shard._fsdp_api.AllGather)."""
 
     def __init__(self, *, is_one_node: bool) -> None:
-        self._is_one_node = is_one_node  # all ranks must decide alike, and only this do all know of each other
+        self._is_one_node = is_one_node  # all ranks must decide equally, and they share only this
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -70,10 +70,10 @@ class _FewTurns:
 
 
 def gather(parts: torch.Tensor, group: Any) -> None:
-    """Fill in the rows of all other ranks of a group, of which there may be any number, where each has its own.
+    """Fill in the rows of all other ranks of a group of any size; each rank begins with its own row.
 
-    Before a turn a rank has as many rows as the distance, its own and those after it, around the end. It sends them to
-    the rank before it by that distance, as far as that lacks them.
+    Before a round a rank has `distance` rows: its own and the rows after it, modulo the size. It sends them to
+    the rank at that distance before it, as far as that rank lacks them.
     """
     rank, size, distance = group.rank(), group.size(), 1
     while distance < size:
@@ -87,6 +87,6 @@ def gather(parts: torch.Tensor, group: Any) -> None:
 
 
 def _rows(parts: torch.Tensor, first: int, number: int) -> List[torch.Tensor]:
-    """Return so many rows from one on, in two pieces where they go around the end."""
+    """Return `number` rows from `first` on, in two pieces if they wrap around the end."""
     after = first + number - parts.size(0)
     return [parts[first : first + number]] if after <= 0 else [parts[first:], parts[:after]]

@@ -1,4 +1,4 @@
-"""Before an unchanged script: hook PyTorch, or say in one line why that cannot be."""
+"""Start before an unchanged script: hook PyTorch, or print one line with the reason against it."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from ..scale_options import DTENSOR, MODEL_PARALLEL, OBSERVE, ScaleOptions
 
 
 def prepare(scale: str) -> None:
-    """Do what every rank would have to, in the process that they are forks of, where the script imports PyTorch."""
+    """Import in the warm process the modules that every rank would import, if the script imports PyTorch."""
     if "torch" not in sys.modules:
         return
     how = ScaleOptions.from_json(scale).how
@@ -45,8 +45,8 @@ def begin(scale: str, *, was_forked: bool) -> None:
         else:
             from . import start
     except ImportError as error:
-        what = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
-        _end("%s needs PyTorch in the Python of the ranks: %s" % (what, error), 1)
+        feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
+        _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
     if options.how == OBSERVE:
         observe.begin(os.environ)
     else:

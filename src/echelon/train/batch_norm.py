@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over ranks, each of which uses it: so each has a part of its gradient."""
+    """The sum over ranks; each rank uses the sum, so its gradient is also summed over ranks."""
 
     @staticmethod
     def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,7 @@ class _Sum(torch.autograd.Function):
 
 
 def install(run: "Training") -> None:
-    """Hook what all BatchNorm modules call."""
+    """Hook the function that all BatchNorm modules call."""
     original = nn.functional.batch_norm
 
     def batch_norm(
@@ -58,7 +58,7 @@ def _statistics(samples: torch.Tensor, *, has_samples: bool) -> Any:
     """Return mean, variance (biased) and count over all dims but the second, and over all ranks."""
     values = samples.float() if samples.dtype in (torch.half, torch.bfloat16) else samples
     dims = [dim for dim in range(values.dim()) if dim != 1]
-    is_counted = float(has_samples)  # a sample that stands in for none has no say
+    is_counted = float(has_samples)  # a placeholder sample does not count
     sums = values.sum(dims, keepdim=True) * is_counted
     count = values.new_tensor([is_counted * values.numel() / values.size(1)])
     both = _Sum.apply(torch.cat([sums.flatten(), count]))  # type: ignore[no-untyped-call]

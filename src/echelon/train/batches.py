@@ -17,52 +17,52 @@ from .world import World
 
 
 def rows_of(size: int, num_ranks: int) -> Tuple[int, ...]:
-    """Return how many samples of a batch each rank has: they differ by one at most, in the order of the batch."""
+    """Return the number of samples of a batch on each rank; the numbers differ by one at most."""
     least, more = divmod(size, num_ranks)
     return tuple(least + (rank < more) for rank in range(num_ranks))
 
 
 def twin_of(loader: Any, **changes: Any) -> Any:
-    """Return a DataLoader like another, with workers of its own, and with other parts."""
+    """Return a copy of a DataLoader with changed parts and with its own workers."""
     twin = copy.copy(loader)
-    twin.__dict__.update(changes, _iterator=None)  # what cannot be set by assignment once a loader exists
+    twin.__dict__.update(changes, _iterator=None)  # a loader forbids the assignment of these attributes
     return twin
 
 
 def leave_workers() -> None:
-    """In a child that was forked, leave the loaders' workers to the parent: the two share their queues and events."""
-    for one in gc.get_objects():
-        if issubclass(type(one), _MultiProcessingDataLoaderIter):
-            one._shutdown = True  # or its end would stop them
-        elif issubclass(type(one), DataLoader):
-            one.__dict__["_iterator"] = None
+    """Leave the loaders' workers to the parent process in a forked child: both share the workers' queues and events."""
+    for instance in gc.get_objects():
+        if issubclass(type(instance), _MultiProcessingDataLoaderIter):
+            instance._shutdown = True  # or its end would stop them
+        elif issubclass(type(instance), DataLoader):
+            instance.__dict__["_iterator"] = None
 
 
 def of_indices(indices: List[Any], rank: int, rows: Sequence[int]) -> List[Any]:
-    """Return a rank's indices; where it has none, the first stands in, so that all step, and counts for nothing."""
+    """Return a rank's indices; a rank without samples gets the batch's first as a placeholder, which does not count."""
     first = sum(rows[:rank])
     return indices[first : first + rows[rank]] or indices[:1]
 
 
 def length_of(batch: Any) -> int:
-    """Return the number of samples of a collated batch: the first dim of all its tensors; 0 where they differ."""
+    """Return the number of samples of a collated batch: the first dim of all tensors; 0 if they differ."""
     sizes = {one.size(0) for one in tensors_of(batch) if one.dim()}
     return sizes.pop() if len(sizes) == 1 else 0
 
 
 def has_rows(batch: Any, size: int) -> bool:
-    """Say whether a collated batch can be cut: each tensor has a row for each sample."""
+    """Say whether a collated batch can be split: each tensor has a row for each sample."""
     tensors = tensors_of(batch)
     return bool(tensors) and all(one.dim() and one.size(0) == size for one in tensors)
 
 
 def of_whole(batch: Any, world: World, rows: Tuple[int, ...]) -> Any:
-    """View a batch of which every rank has the whole."""
+    """Return the global tensors of a batch that every rank has whole."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dim():
             return tensor
-        if world.is_exact:  # each part in memory of its own: how it lies there may change its bits
+        if world.is_exact:  # each part in memory of its own: its alignment may change the bits
             return Pieces([Sharded(own_part(tensor, one.rank, rows).clone(), one, rows) for one in world.shards()])
         return Sharded(own_part(tensor, world.rank, rows), world, rows)
 
@@ -70,18 +70,18 @@ def of_whole(batch: Any, world: World, rows: Tuple[int, ...]) -> Any:
 
 
 def of_shards(batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
-    """View a batch of which this process has loaded its virtual shards, each by itself."""
+    """Return the global tensors of a batch whose virtual shards this process has loaded separately."""
     tensors = [[one for one in tensors_of(batch) if one.dim()] for batch in batches]
     counts = _all_counts(tensors, world, rows) if may_be_ragged else [rows] * len(tensors[0])
-    views = [
+    shards = [
         map_tensors(batch, _viewing(own, counts, place))
         for batch, own, place in zip(batches, tensors, world.shards())  # noqa: B905
     ]
-    return _with_whole_lists(pieces.of(views), world, rows, views)
+    return _with_whole_lists(pieces.of(shards), world, rows, shards)
 
 
 def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
-    """View a batch of which every rank has its samples; a collate function may have made other rows than samples."""
+    """Return the global tensors of a batch of which every rank has its part; a collate function may change the rows."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
     kept = counts[0] if counts and max(counts[0]) <= max(rows) else rows  # a collate function may drop samples
@@ -96,7 +96,7 @@ def _viewing(
 
 
 def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, ...]) -> List[Tuple[int, ...]]:
-    """Return, of each tensor, how many rows every rank or shard has; this process has some of them."""
+    """Return, for each tensor, the number of rows on every rank or shard; this process knows its own numbers."""
     mine = torch.tensor(
         [
             [one.size(0) if rows[place.rank] else 0 for one in tensors]
@@ -104,15 +104,15 @@ def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, 
         ],
         device=world.device,
     )
-    found = [torch.empty_like(mine) for _ in range(world.processes.size)]
-    dist.all_gather(found, mine)
-    return [tuple(int(one) for one in column) for column in torch.cat(found).t().tolist()]
+    gathered = [torch.empty_like(mine) for _ in range(world.processes.size)]
+    dist.all_gather(gathered, mine)
+    return [tuple(int(one) for one in column) for column in torch.cat(gathered).t().tolist()]
 
 
 def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: List[Any]) -> Any:
-    """Let lists of names and the like have an entry for each sample of the batch, whoever loaded it.
+    """Give lists, for example of names, an entry for each sample of the batch, on every rank.
 
-    `parts` are the same places of what this process has loaded: of its own rows, or of each of its shards.
+    `parts` are the same places in the batches that this process has loaded: its own rows, or each of its shards.
     """
     if type(batch) is dict:
         return {key: _with_whole_lists(value, world, rows, [one[key] for one in parts]) for key, value in batch.items()}

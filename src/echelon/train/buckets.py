@@ -1,8 +1,8 @@
-"""How many bytes of gradients travel together, measured in the first steps: it depends on model, device and network.
+"""Choose the size of gradient buckets from measurements of the first steps, as it depends on model, device and network.
 
-DDP sends a bucket as soon as its gradients are computed. Where one bucket holds most of the model it is sent when there
-is nothing left to compute, and nothing overlaps; where there are too many, each costs its own latency. Buckets only
-regroup what is summed: with two ranks not a bit changes, with more the order of sums does.
+DDP sends a bucket as soon as its gradients are computed. If one bucket holds most of the model, it is sent when there
+is nothing left to compute, and nothing overlaps. With too many buckets, each costs its own latency. Buckets only
+regroup the sums: with two ranks no bit changes, with more ranks the order of the sums changes.
 """
 
 import statistics
@@ -17,17 +17,17 @@ from . import device as devices
 from .world import World
 
 DEFAULT_MEGABYTES = 25.0
-"""DDP's own (torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB)."""
+"""DDP's own size (torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB)."""
 _OTHERS = (4.0, 1.0)
 _MEGABYTE = 1 << 20
-_NUM_SKIPPED = 3  # of all: compilers and allocators are busy at first
-_NUM_WARM = 2  # of each wrapping: DDP sorts its buckets after the first backward
+_NUM_SKIPPED = 3  # first backward passes: compilers and allocators are busy
+_NUM_WARM = 2  # backward passes of each wrapping: DDP sorts its buckets after the first
 _NUM_TIMED = 4
-_LEAST_GAIN = 0.05  # there and back; what is less may be chance, and DDP's own buckets are what people know
+_LEAST_GAIN = 0.05  # in both passes; a smaller gain may be chance, and people know DDP's own buckets
 
 
 class Buckets:
-    """Tries sizes in turns, there and back, so that what changes with time falls on all alike."""
+    """Tries the sizes forwards and then backwards, so that a drift over time affects all sizes equally."""
 
     def __init__(self, world: World, *, megabytes: float = 0.0, say: Callable[[str], None] = lambda _: None) -> None:
         self._world = world
@@ -40,11 +40,11 @@ class Buckets:
 
     @property
     def limit(self) -> Optional[float]:
-        """The size of a bucket as DDP wants it: with None the first bucket is a small one."""
+        """The size of a bucket for DDP: with None, DDP makes the first bucket small."""
         return None if self._current == DEFAULT_MEGABYTES else self._current
 
     def begin(self, parameters: List[torch.nn.Parameter]) -> None:
-        """Think of sizes to try for these gradients, once; for small models there are none."""
+        """Choose the sizes to try for these gradients, once; small models have none."""
         if not self._is_open or self._turns:
             return
         num_bytes = sum(one.numel() * one.element_size() for one in parameters)
@@ -55,7 +55,7 @@ class Buckets:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Note how long a backward takes, as long as that is wanted."""
+        """Measure the duration of a backward pass, while measurements are wanted."""
         if not self._is_open:
             yield
             return
@@ -66,7 +66,7 @@ class Buckets:
         self._times[-1].append(time.perf_counter() - began)
 
     def are_others_due(self) -> bool:
-        """Say whether gradients are to travel in other buckets from now on."""
+        """Say whether gradients travel in other buckets from now on."""
         if not self._is_open or len(self._times[-1]) < self._left + _NUM_WARM + _NUM_TIMED:
             return False
         self._left = 0
@@ -79,7 +79,7 @@ class Buckets:
         return self._current != before
 
     def _decide(self) -> None:
-        """Take the size that was fastest, by the slowest rank of each backward: all ranks come to the same."""
+        """Take the fastest size by the slowest rank of each backward pass; all ranks choose the same size."""
         self._is_open = False
         timed = torch.tensor([one[-_NUM_TIMED:] for one in self._times], dtype=torch.float64)
         timed = timed.to(self._world.device)
@@ -89,20 +89,22 @@ class Buckets:
         seconds = {self._turns[at]: (rows[at], rows[-1 - at]) for at in range(num_sizes)}
         self._current = _choose(seconds)
         taken = {size: sum(both) / 2 * 1e3 for size, both in seconds.items()}
-        others = ", ".join("%.3g ms with %g MB" % (one, size) for size, one in taken.items() if size != self._current)
+        other_times = ", ".join(
+            "%.3g ms with %g MB" % (one, size) for size, one in taken.items() if size != self._current
+        )
         self._say(
             "gradients travel in buckets of %g MB: backward() then takes %.3g ms, %s (measured in the first %d)"
-            % (self._current, taken[self._current], others, sum(map(len, self._times)))
+            % (self._current, taken[self._current], other_times, sum(map(len, self._times)))
         )
 
 
 def _is_determinism_wanted() -> bool:
-    """Say whether a script asks for the same bits each time, in either of PyTorch's ways."""
+    """Say whether the script asks for deterministic results, in either of PyTorch's ways."""
     return torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
 
 
 def _choose(seconds: Dict[float, Tuple[float, float]]) -> float:
-    """Return the size that was fastest among those that were faster than DDP's own both there and back."""
+    """Return the fastest of the sizes that beat DDP's own size in both passes."""
     usual = seconds[DEFAULT_MEGABYTES]
     faster = [
         size

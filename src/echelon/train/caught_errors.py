@@ -1,4 +1,4 @@
-"""An exception of a model that the script catches: all ranks must have raised it, or they go different ways."""
+"""Refuse an exception of a model that the script catches, unless all ranks raised it: the ranks would diverge."""
 
 import datetime
 import traceback
@@ -12,7 +12,7 @@ from .scaling_error import ScalingError
 from .world import World
 
 PATIENCE = datetime.timedelta(seconds=30)
-"""How much later than this rank another may come to the same call of a model: the step before ended together."""
+"""How much later than this rank another rank may reach the same call of a model: the step before ended together."""
 
 
 class Raised:
@@ -24,7 +24,7 @@ class Raised:
 
     @contextmanager
     def noted(self, num_call: int, module: nn.Module) -> Iterator[None]:
-        """Notice what a call of a model raises, and let the other ranks know."""
+        """Note an exception that a call of a model raises, and tell the other ranks."""
         try:
             yield
         except Exception as error:
@@ -35,13 +35,13 @@ class Raised:
             raise
 
     def refuse_if_caught(self) -> None:
-        """Refuse to go on where the script has caught what other ranks did not raise."""
+        """Refuse to continue if the script has caught an exception that other ranks did not raise."""
         if self._last is None:
             return
         (num_call, words), self._last = self._last, None
-        others = [rank for rank in range(self._world.size) if rank != self._world.rank]
+        other_ranks = [rank for rank in range(self._world.size) if rank != self._world.rank]
         try:
-            _store().wait([_key(num_call, rank) for rank in others], PATIENCE)
+            _store().wait([_key(num_call, rank) for rank in other_ranks], PATIENCE)
         except RuntimeError as error:
             raise ScalingError(
                 "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the "

@@ -1,7 +1,7 @@
-"""Refuse a training in a process that the script starts by itself: ranks cannot share it, and each would do all of it.
+"""Refuse training in a process that the script starts: ranks cannot share it, and each would train on all samples.
 
-A process that was forked has the hooks of its rank. One that Python begins anew (spawn, forkserver) gets the zip on its
-path again, and with it a guard. Workers of a DataLoader may compute gradients: they make samples.
+A forked process has the hooks of its rank. A process that Python starts anew (spawn, forkserver) gets the zip on its
+path again, and with it a guard. Workers of a DataLoader may compute gradients, because they make samples.
 """
 
 import os
@@ -13,14 +13,14 @@ from . import patches
 from .scaling_error import REFUSED_EXIT_CODE, ScalingError, tell_here
 
 OF_RANK = "ECHELON_CHILD_OF"
-"""In the environment of a process that a rank has begun anew: the number of the rank's own process."""
+"""The variable in a new process that holds the process id of the rank that started it."""
 
 
 _WHY_GUARDED = "This process was started by the script, and may not train by itself."
 
 
 def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
-    """Give processes that multiprocessing begins anew the guard, which ends the process of that number; 0: no guard."""
+    """Guard the processes that multiprocessing starts anew; the guard ends the process `guarded_pid()`; 0: no guard."""
     hooks = patches.Hooks()
 
     def with_guard(original: Any) -> Any:
@@ -50,7 +50,7 @@ def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
 
 
 def guard(pid: int) -> None:
-    """Refuse to train in this process, which a rank has begun anew."""
+    """Refuse to train in this process, which a rank has started anew."""
     hooks = patches.Hooks()
 
     def refusing(original: Any) -> Any:
@@ -74,7 +74,7 @@ def _refuse_steps(pid: int) -> Callable[[Any], None]:
 
 
 def meet(pid: int) -> None:
-    """End the rank whose child begins to train; return in a worker of a DataLoader."""
+    """End the rank whose child begins to train; do nothing in a worker of a DataLoader."""
     from torch.utils.data import get_worker_info
 
     if get_worker_info() is not None:
@@ -89,5 +89,5 @@ def meet(pid: int) -> None:
         )
     )
     sys.stdout.flush()
-    os.kill(pid, signal.SIGKILL)  # it waits for this process, or goes on as if it had trained
+    os.kill(pid, signal.SIGKILL)  # the rank waits for this process, or continues as if it had trained
     os._exit(REFUSED_EXIT_CODE)

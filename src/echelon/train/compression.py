@@ -1,4 +1,4 @@
-"""Gradients that travel in fewer bytes than they have, by hooks of DistributedDataParallel."""
+"""Compress gradients for their exchange, with communication hooks of DistributedDataParallel."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def is_of_matrices(how: str) -> bool:
-    """Say whether gradients travel as factors of matrices, which takes several messages one after the other."""
+    """Say whether gradients travel as factors of matrices, which takes several messages in sequence."""
     return how.startswith("powersgd")
 
 
 def described(how: str) -> str:
-    """Return what a person is told, after what else is said of the run."""
+    """Return the end of the line about the run that a person reads."""
     if not how:
         return ""
     if not is_of_matrices(how):
@@ -28,20 +28,20 @@ def described(how: str) -> str:
 
 
 def compress(model: DistributedDataParallel, how: str) -> None:
-    """Have gradients travel as "bf16", "fp16" or "powersgd:RANK:STEP" says; they are whole for an empty text."""
+    """Let gradients travel as "bf16", "fp16" or "powersgd:RANK:STEP"; an empty text leaves them uncompressed."""
     if how in _DTYPES:
         model.register_comm_hook(_DTYPES[how], _narrow)
     elif is_of_matrices(how):
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # it needs numpy
 
         rank, step = (int(one) for one in how.split(":")[1:])
-        group = groups.new()  # its messages begin in other threads, and must not mix with those of the script
+        group = groups.new()  # other threads send its messages, which must not mix with those of the script
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=step)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
 def _narrow(dtype: torch.dtype, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Send the mean's parts in 16 bits; PyTorch's own hook for bf16 is refused on CPUs, where it would work."""
+    """Exchange the parts of the mean in 16 bits; PyTorch's own bf16 hook refuses CPUs, where it would work."""
     whole = bucket.buffer()
     narrow = whole.to(dtype).div_(dist.get_world_size())
 

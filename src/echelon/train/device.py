@@ -1,10 +1,10 @@
-"""The one door to devices: all that `train` asks of a GPU, or of another accelerator, is asked here.
+"""All access of `train` to GPUs and other accelerators.
 
-So that it works with whatever PyTorch was built for (CUDA, ROCm under CUDA's name, XPU, a plug-in), and so that tests
-can put a stand-in in place of these functions and walk every branch on a machine without a device.
+It works with every backend of PyTorch (CUDA, ROCm under CUDA's name, XPU, a plug-in). Tests replace these functions
+with a stand-in, and so run every branch on a machine without a device.
 
-A process whose driver has begun to work cannot be forked any more. Counting devices begins it, unless NVML or AMD SMI
-answers; so where a process is still to be forked, a child of its own counts for it.
+A process cannot be forked any more after it has started the driver. A count of devices starts it, unless NVML or AMD
+SMI answers. So a process that will be forked lets a child count.
 """
 
 import os
@@ -20,29 +20,30 @@ from . import patches
 
 CPU = "cpu"
 _STARTS = ("_cuda_init", "_xpu_init")
-"""Functions of torch._C: a first use comes to the _lazy_init() of the device's module, and that to one of these."""
+"""Functions of torch._C: the _lazy_init() of the device's module calls one of these at the first use."""
 _COUNTS = ("_cuda_getDeviceCount", "_xpu_getDeviceCount")
-"""Functions of torch._C that begin the driver, and answer no more than a number."""
+"""Functions of torch._C that start the driver, and return only a number."""
 _WHY_COUNTED = "Devices are counted in a child, so that this process can be forked."
 _FILES = {"cuda": ("/dev/nvidia-uvm", "/dev/kfd"), "xpu": ("/dev/dri/render",)}
-"""What a driver that works has open; NVML, which only looks, has /dev/nvidiactl open and not the first of them."""
+"""The files that a running driver has open; NVML, which only reads, opens /dev/nvidiactl but not the first file."""
 _MOST_COUNTED = 255  # an exit code
 
 
 def kind() -> str:
-    """Return the type of the devices that there are: "cuda", "xpu" or another; "cpu" where there are none."""
+    """Return the type of the devices: "cuda", "xpu" or another; "cpu" if there are none."""
     built = _built()
     return built if built != CPU and count() > 0 else CPU
 
 
 def _built() -> str:
-    """Return what PyTorch was built for. torch.accelerator is asked last: before 2.7 it begins CUDA's driver."""
+    """Return this PyTorch build's device type. Before 2.7, torch.accelerator starts CUDA's driver, so it is last."""
     if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return "cuda"
     if torch.xpu._is_compiled():
         return "xpu"
-    other = torch.accelerator.current_accelerator()
-    return CPU if other is None or other.type == "mps" else other.type  # a Mac has no ranks that share it
+    accelerator = torch.accelerator.current_accelerator()
+    # a Mac has no ranks that share its device
+    return CPU if accelerator is None or accelerator.type == "mps" else accelerator.type
 
 
 def _module() -> Any:
@@ -50,7 +51,7 @@ def _module() -> Any:
 
 
 def count() -> int:
-    """Return how many devices this process sees, and leave the driver alone."""
+    """Return the number of devices that this process sees, without starting the driver."""
     if _built() == CPU:
         return 0
     counts = [] if _is_begun() else [(name, getattr(torch._C, name)) for name in _COUNTS if hasattr(torch._C, name)]
@@ -67,12 +68,12 @@ def of_rank(local_rank: int) -> torch.device:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Say whether a device is something else than the processor."""
+    """Say whether a device is not the CPU."""
     return device.type != CPU
 
 
 def is_in_use() -> bool:
-    """Say whether the driver works in this process, so that a fork of it could not use a device."""
+    """Say whether this process has started the driver, so that its forks cannot use a device."""
     built = _built()
     if built == CPU:
         return False
@@ -85,16 +86,16 @@ def _open_files(names: Tuple[str, ...]) -> List[str]:
         try:
             paths.append(os.readlink("/proc/self/fd/" + descriptor))
         except OSError:
-            continue  # that of the look itself
+            continue  # the descriptor of this listdir()
     return [path for path in paths if path.startswith(names)]
 
 
 def before_first_use(act: Callable[[], None]) -> None:
-    """Call `act` once, just before this process first uses a device; asking whether there are any is no use."""
+    """Call `act` once, just before this process first uses a device; a question about devices is no use."""
     built = _built()
     if built == CPU:
         return
-    entrances: List[Tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it begins the driver by itself
+    entrances: List[Tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it starts the driver by itself
     entrances += [(torch._C, name) for name in _STARTS if hasattr(torch._C, name)]
     if built not in ("cuda", "xpu") and hasattr(_module(), "_lazy_init"):
         entrances.append((_module(), "_lazy_init"))
@@ -123,7 +124,7 @@ def _first(original: Any, leave: Callable[[], None], act: Callable[[], None]) ->
 
 
 def _counting(original: Callable[[], int]) -> Callable[[], int]:
-    """Let a child count, which begins the driver for itself and is gone then."""
+    """Return a function that counts in a child, which starts the driver in the child alone."""
     known: Dict[Tuple[Optional[str], ...], int] = {}
 
     @wraps(original)
@@ -145,20 +146,20 @@ def _counting(original: Callable[[], int]) -> Callable[[], int]:
 
 
 def set_current(device: torch.device) -> None:
-    """Let what names no device use this one."""
+    """Make a device the current one."""
     if is_accelerator(device):
         torch.get_device_module(device.type).set_device(device)
 
 
 def current(kind_of_device: str) -> torch.device:
-    """Return the device of a type that is used where none is named."""
+    """Return the current device of a type."""
     if kind_of_device == CPU:
         return torch.device(CPU)
     return torch.device(kind_of_device, torch.get_device_module(kind_of_device).current_device())
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done what it was asked for."""
+    """Wait until a device has finished its work."""
     if is_accelerator(device):
         torch.get_device_module(device.type).synchronize(device)
 
@@ -175,24 +176,24 @@ def _is_begun() -> bool:
 
 
 def name(device: torch.device) -> str:
-    """Return what a device calls itself."""
+    """Return the name of a device's model."""
     return str(torch.get_device_module(device.type).get_device_name(device)) if is_accelerator(device) else CPU
 
 
 def identity(device: torch.device) -> str:
-    """Return a name that no other device has, on any node."""
+    """Return a name that is unique to a device on all nodes."""
     properties = torch.get_device_module(device.type).get_device_properties(device)
     visible = os.environ.get("ROCR_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return "%s %s" % (socket.gethostname(), getattr(properties, "uuid", None) or "%s of %s" % (device, visible))
 
 
 def lacks_bf16(device: torch.device) -> bool:
-    """Say whether a device computes in no bfloat16 of its own."""
+    """Say whether a device does not support bfloat16 in hardware."""
     return device.type == "cuda" and not torch.cuda.is_bf16_supported(False)
 
 
 def backends(device: torch.device, *, is_shared: bool = False) -> str:
-    """Return by what tensors travel, as init_process_group() takes it; NCCL refuses two ranks of one device."""
+    """Return the backends of the process group, for init_process_group(); NCCL refuses two ranks of one device."""
     if not is_accelerator(device):
         return "gloo"
     own = "gloo" if is_shared else dist.get_default_backend_for_device(device)
@@ -200,12 +201,12 @@ def backends(device: torch.device, *, is_shared: bool = False) -> str:
 
 
 def is_autocast_enabled() -> bool:
-    """Say whether operations compute in 16 bits here, on the processor or on the device in use."""
+    """Say whether autocast is enabled here, on the CPU or on the device in use."""
     return torch.is_autocast_enabled(CPU) or (_is_begun() and torch.is_autocast_enabled(_built()))
 
 
 def may_use_tf32() -> bool:
-    """Say whether the device in use may multiply 32-bit numbers with 10 bits of their fractions."""
+    """Say whether the device in use may multiply 32-bit numbers in TF32, with 10 bits of their fractions."""
     allows = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
     return bool(allows) and _is_begun()
 
@@ -217,17 +218,17 @@ def seed(number: int) -> None:
 
 
 def random_state() -> Optional[torch.Tensor]:
-    """Return the state of the present device's generator; None where no device is in use."""
+    """Return the state of the current device's generator; None if no device is in use."""
     state: Optional[torch.Tensor] = _module().get_rng_state() if _is_begun() else None
     return state
 
 
 def set_random_state(state: Optional[torch.Tensor]) -> None:
-    """Put a state back."""
+    """Restore the state of the current device's generator."""
     if state is not None:
         _module().set_rng_state(state)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether a device had no room for a tensor."""
+    """Say whether an error means that a device is out of memory."""
     return isinstance(error, torch.OutOfMemoryError)

@@ -1,6 +1,6 @@
-"""Spread the weights of unchanged models over the ranks with PyTorch's fully_shard, optimizers included.
+"""Shard the weights and optimizers of unchanged models over the ranks with PyTorch's fully_shard.
 
-A model's weights become DTensors of which every rank keeps a part; what a script saves or reads of them is whole.
+A model's weights become DTensors, and every rank keeps a part. A script saves and reads whole tensors.
 """
 
 import warnings
@@ -29,7 +29,7 @@ class ShardedModels:
         self.replaced = ReplacedParameters()
 
     def refuse_thawed(self) -> None:
-        """Refuse weights that were frozen or thawed since they were sharded, which fully_shard does not follow."""
+        """Refuse weights that were frozen or unfrozen after they were sharded, which fully_shard does not support."""
         for root in self.roots:
             for name, parameter in root.named_parameters():
                 if self._trained.get(id(parameter), parameter.requires_grad) != parameter.requires_grad:
@@ -40,7 +40,7 @@ class ShardedModels:
                     )
 
     def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that needs more than its part of each weight, or, in an exact run, may."""
+        """Refuse an optimizer that needs more than its part of each weight, or, in an exact run, may need more."""
         groups = optimizer.param_groups
         if not any(is_sharded(one) for group in groups for one in group["params"]):
             return
@@ -52,12 +52,12 @@ class ShardedModels:
             raise ScalingError(why, "echelon run --scale data …, which keeps all weights on every rank")
 
     def apply(self, optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> None:
-        """Shard every model that has trained weights and was not sharded yet, and let its optimizers have the parts."""
+        """Shard every model with trained weights that is not sharded yet, and give its optimizers the parts."""
         from torch.distributed.device_mesh import init_device_mesh
 
         refuse_old(self._world.device)
         plain = [one for one in parameters if not is_sharded(one)]
-        warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to views of ours
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # in-place changes go to our global tensors
         roots = [root for root in roots_of(plain) if root not in self.roots]
         if not roots:
             return
@@ -76,7 +76,7 @@ class ShardedModels:
 
 
 def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
-    """Refuse a PyTorch whose fully_shard fails in the midst of the first step."""
+    """Refuse a PyTorch whose fully_shard fails during the first step."""
     from .parallel import versions
 
     if not devices.is_accelerator(device) and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
@@ -87,21 +87,21 @@ def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
 
 
 def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
-    """Return the outermost modules that have these weights, in the order of the weights, which is that of all ranks."""
+    """Return the outermost modules with these weights, in the order of the weights, which is equal on all ranks."""
     order = {id(parameter): place for place, parameter in enumerate(parameters)}
-    found = {}
+    candidates = {}
     for module in modules.living():
         module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no weights of its own
         places = [order[id(parameter)] for parameter in module.parameters() if id(parameter) in order]
         if places and type(module).__name__ != "_Trained":
-            found[id(module)] = (min(places), module)
-    inner = {id(child) for _, module in found.values() for child in module.modules() if child is not module}
-    ranked = sorted((entry for key, entry in found.items() if key not in inner), key=lambda entry: entry[0])
+            candidates[id(module)] = (min(places), module)
+    inner = {id(child) for _, module in candidates.values() for child in module.modules() if child is not module}
+    ranked = sorted((entry for key, entry in candidates.items() if key not in inner), key=lambda entry: entry[0])
     return [module for _, module in ranked]
 
 
 def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
-    """Shard one model, its repeated blocks one by one; return the new weights by the identity of the old."""
+    """Shard one model, its repeated blocks first; return the new weights by the ids of the old weights."""
     from torch.distributed.fsdp import fully_shard
 
     old = dict(root.named_parameters(remove_duplicate=False))
@@ -123,7 +123,7 @@ def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
 
 
 def _let_be_called(root: Any, name: str) -> None:
-    """Let model.encode(x) have the weights as forward() does; inside of forward() it has them already."""
+    """Let a method such as model.encode(x) gather the weights as forward() does, unless forward() has gathered them."""
     from torch.distributed.fsdp import register_fsdp_forward_method
 
     plain = getattr(root, name)
@@ -139,7 +139,7 @@ def _let_be_called(root: Any, name: str) -> None:
 
 
 def _blocks(root: nn.Module) -> List[nn.Module]:
-    """Return the blocks that repeat: what stands in a ModuleList, the innermost first, if weights are theirs alone."""
+    """Return the repeated blocks: modules in a ModuleList, the innermost first, that share no weights with others."""
     lists = [module for module in root.modules() if isinstance(module, nn.ModuleList)]
     blocks = [block for each in lists for block in each if next(block.parameters(), None) is not None]
     tied = _tied(root)
@@ -151,7 +151,7 @@ def _blocks(root: nn.Module) -> List[nn.Module]:
 
 
 def _tied(root: nn.Module) -> "set[int]":
-    """Return the weights that two modules have in common: they stay with the root."""
+    """Return the ids of weights that several modules share, which stay with the root."""
     seen: Dict[int, int] = {}
     for module in root.modules():
         for parameter in module.parameters(recurse=False):
@@ -160,20 +160,20 @@ def _tied(root: nn.Module) -> "set[int]":
 
 
 def give_parts(optimizer: torch.optim.Optimizer, parts: Dict[int, nn.Parameter]) -> None:
-    """Let an optimizer have parts in place of the weights that it was made with, and of what it keeps of them."""
+    """Replace the weights of an optimizer, and their states, with their parts."""
     for group in optimizer.param_groups:
         group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
     kept = list(optimizer.state.items())
-    optimizer.state.clear()  # and filled in the order in which it was
+    optimizer.state.clear()  # and filled in its old order
     for parameter, state in kept:
         part = parts.get(id(parameter))
         optimizer.state[parameter if part is None else part] = state if part is None else _part_of_state(state, part)
 
 
 def _part_of_state(state: Any, parameter: Any) -> Any:
-    """Return an optimizer's state of one weight with what has its shape spread as the weight is."""
+    """Return an optimizer's state of one weight, with tensors of the weight's shape sharded like the weight."""
     if not is_dtensor(parameter):
-        return state  # it has no parts, but is on another rank
+        return state  # the whole weight is on another rank
     from torch.distributed.tensor import distribute_tensor
 
     def change(tensor: torch.Tensor) -> Any:
@@ -189,7 +189,7 @@ _WHY_LOADED = "A state that is loaded is cut into the parts of this rank."
 
 
 def install() -> None:
-    """Let what is saved or read be whole, and what is loaded be spread."""
+    """Let the script save and read whole tensors, and shard the tensors that it loads."""
     _hook_modules()
     _hook_optimizers()
     _hook_reads()
@@ -207,30 +207,30 @@ def _hook_modules() -> None:
         finally:
             outer.pop()
         if outer and kwargs.get("destination") is not None:
-            return parts  # the module around this one makes it whole, with all else
+            return parts  # the outer module gathers it, together with its other tensors
         result = _with_wholes(parts)
         if hasattr(parts, "_metadata"):  # versions of modules, which loading looks at
             result._metadata = parts._metadata
         return result
 
-    def load(self: nn.Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(self: nn.Module, loaded: Any, *args: Any, **kwargs: Any) -> Any:
         own = dict(self.named_parameters(remove_duplicate=False))
-        given = {
+        loaded = {
             name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value
-            for name, value in given.items()
+            for name, value in loaded.items()
         }
-        return load_state_dict(self, given, *args, **kwargs)
+        return load_state_dict(self, loaded, *args, **kwargs)
 
     patches.replace(nn.Module, "state_dict", get, why=_WHY_SAVED)
     patches.replace(nn.Module, "load_state_dict", load, why=_WHY_LOADED)
 
 
 def _with_wholes(state: Any) -> Any:
-    """Return a state whose tensors have all their parts, many of which travel together."""
+    """Return a state with whole tensors, many of which are gathered by one message."""
     spread = [one for one in tensors_of(state) if is_sharded(one)]
     # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
-    found = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
-    return map_tensors(state, lambda one: next(found) if is_sharded(one) else one)
+    wholes = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))
+    return map_tensors(state, lambda one: next(wholes) if is_sharded(one) else one)
 
 
 def _hook_optimizers() -> None:
@@ -238,8 +238,8 @@ def _hook_optimizers() -> None:
     patches.replace(torch.optim.Optimizer, "state_dict", lambda self: _with_wholes(original(self)), why=_WHY_SAVED)
     load = torch.optim.Optimizer.load_state_dict
 
-    def load_state_dict(self: torch.optim.Optimizer, given: Any) -> None:
-        load(self, given)
+    def load_state_dict(self: torch.optim.Optimizer, loaded: Any) -> None:
+        load(self, loaded)
         for parameter in [one for one in self.state if is_sharded(one)]:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
 
@@ -247,7 +247,7 @@ def _hook_optimizers() -> None:
 
 
 def _hook_reads() -> None:
-    """Let a number or an array that is read of a spread tensor be that of the whole: PyTorch reads the rank's part."""
+    """Let a read of a sharded tensor's numbers return those of the whole; PyTorch reads only the rank's part."""
     from torch.distributed.tensor import DTensor
 
     def read_whole(name: str) -> Callable[..., Any]:

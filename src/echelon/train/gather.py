@@ -1,15 +1,15 @@
-"""Tensors that are spread are made whole, many by one message: each by its own costs a turn of all ranks."""
+"""Gather sharded tensors, many by one message, because a message for each costs a round of all ranks."""
 
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 import torch
-from torch.distributed import all_gather  # itself, also where a proof counts what a script sends
+from torch.distributed import all_gather  # the original, before a proof hooks it
 
-MOST_BYTES = 32 << 20  # of whole tensors in a message, which bounds what it needs of memory
+MOST_BYTES = 32 << 20  # of whole tensors in a message, which bounds its memory
 
 
 class Axis(NamedTuple):
-    """What the tensors of one message have in common."""
+    """The mesh, axis, dtype and device that all tensors of one message share."""
 
     mesh: Any
     dim: int
@@ -18,27 +18,27 @@ class Axis(NamedTuple):
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Say whether other ranks have parts of a tensor: a DTensor, or a weight of another rank's stage."""
+    """Say whether other ranks hold parts of a tensor: a DTensor, or a weight in another rank's stage."""
     return hasattr(tensor, "full_tensor")
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Say whether a tensor is a DTensor, without the import of DTensor, which takes a rank time."""
+    """Say whether a tensor is a DTensor, without the slow import of DTensor."""
     return hasattr(tensor, "placements")
 
 
 def whole(tensor: Any) -> Any:
-    """Return a tensor with all its parts; every rank must ask."""
+    """Return a whole tensor; every rank must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield tensors with all their parts and without gradients, in this order.
+    """Yield whole tensors without gradients, in the same order.
 
     All ranks of a mesh must give its tensors in the same order, with those of other meshes at the same places between.
     """
     batch: List[torch.Tensor] = []
-    mesh, num_bytes = None, 0  # of what is sharded: ranks may differ in what else they have
+    mesh, num_bytes = None, 0  # of sharded tensors: ranks may have different other tensors
     for tensor in tensors:
         if is_sharded(tensor):
             own = tensor.numel() * tensor.element_size()
@@ -54,27 +54,27 @@ def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def _wholes(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-    found: Dict[int, torch.Tensor] = {}
+    results: Dict[int, torch.Tensor] = {}
     together: Dict[Optional[Axis], List[int]] = {}
     for place, tensor in enumerate(tensors):
         together.setdefault(_axis(tensor), []).append(place)
     for axis, places in together.items():
         chosen = [tensors[place] for place in places]
-        # one alone is joined by PyTorch in less memory
+        # PyTorch gathers a single tensor in less memory
         joined = map(whole, chosen) if axis is None or len(chosen) == 1 else _gather(chosen, axis)
-        found.update(zip(places, joined))  # noqa: B905
-    return [found[place] for place in range(len(tensors))]
+        results.update(zip(places, joined))  # noqa: B905
+    return [results[place] for place in range(len(tensors))]
 
 
 def _axis(tensor: Any) -> Optional[Axis]:
-    """Return how a tensor is cut if that is along one axis of its ranks, in parts that follow each other."""
+    """Return the axis along which a tensor is sharded in consecutive parts; None for any other tensor."""
     if not is_sharded(tensor) or not tensor.numel():
         return None
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     if not isinstance(tensor, DTensor) or tensor.device_mesh.get_coordinate() is None:
         return None
-    if type(tensor._local_tensor) is not torch.Tensor:  # such as 8 bits with a scale, that know how to be gathered
+    if type(tensor._local_tensor) is not torch.Tensor:  # such as 8 bits with a scale, whose class gathers them
         return None
     cut = [dim for dim, placement in enumerate(tensor.placements) if not isinstance(placement, Replicate)]
     if len(cut) != 1 or type(tensor.placements[cut[0]]) is not Shard:
@@ -83,7 +83,7 @@ def _axis(tensor: Any) -> Optional[Axis]:
 
 
 def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
-    """Let each rank of an axis send all its parts at once, and join those of each tensor."""
+    """Send all parts of a rank at once along an axis, and join the parts of each tensor."""
     num_ranks = axis.mesh.size(axis.dim)
     shapes = [_shapes(tensor, axis.dim, num_ranks) for tensor in tensors]
     begins = [0]
@@ -94,7 +94,7 @@ def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
         part = tensor._local_tensor.reshape(-1)
         mine[begin : begin + part.numel()] = part
     rows = [torch.empty_like(mine) for _ in range(num_ranks)]
-    sent = [row.view(torch.uint8) for row in rows]  # whatever the numbers are, they travel as bytes
+    sent = [row.view(torch.uint8) for row in rows]  # numbers of every dtype travel as bytes
     all_gather(sent, mine.view(torch.uint8), group=axis.mesh.get_group(axis.dim))
     joined = []
     for tensor, of_ranks, begin in zip(tensors, shapes, begins):  # noqa: B905
@@ -104,7 +104,7 @@ def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
 
 
 def _shapes(tensor: Any, axis: int, num_ranks: int) -> List[torch.Size]:
-    """Return what each rank has of a tensor: as many rows as the others, and the last ones what is left."""
+    """Return the shape of each rank's part: equal numbers of rows, and the rest on the last ranks."""
     dim, shape = tensor.placements[axis].dim, list(tensor.shape)
     most = -(-shape[dim] // num_ranks)
     rows = [max(0, min(most, shape[dim] - rank * most)) for rank in range(num_ranks)]

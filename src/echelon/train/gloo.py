@@ -1,4 +1,4 @@
-"""Gloo's event loops give their cores back.
+"""Lower the priority of gloo's event loops, so that they yield their cores.
 
 A loop reads a connection only when no other thread holds its lock, and is woken at once as long as there is something
 to read (gloo/transport/tcp: Pair::handleEvents takes the lock or leaves, Loop::run waits for a level). Where ranks are
@@ -16,7 +16,7 @@ NICENESS = 10
 
 
 def yield_cores() -> None:
-    """Let all event loops of this process make way; it is called where a process group has been made."""
+    """Let all event loops of this process yield; it is called after a process group has been made."""
     try:
         threads = os.listdir("/proc/self/task")
     except OSError:

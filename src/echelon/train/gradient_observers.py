@@ -1,4 +1,4 @@
-"""What sees gradients on their way, before they may have to be multiplied by a factor (global_tensors/ignore_index.py).
+"""Find observers of gradients that may have to be multiplied by a factor later (global_tensors/ignore_index.py).
 
 A factor afterwards gives the right gradients of weights, as backward() is linear. It does not undo what a hook or a
 script's own autograd function has done with them, nor reach the gradient of something else that needs one.
@@ -25,17 +25,17 @@ _HARMLESS = ("torch", "echelon", "_echelon")  # whose autograd functions are lin
 
 
 class GradientObservers:
-    """Whether there are any, noticed as they are registered."""
+    """Whether observers of gradients exist, noticed when they are registered."""
 
     def __init__(self) -> None:
         self.are_there = False
-        """Whether something may see a gradient before it is multiplied."""
+        """Whether an observer may see a gradient before it is multiplied."""
 
     def install(self) -> None:
-        """Notice hooks on tensors and modules, and autograd functions: those that there are, and those to come."""
+        """Notice existing and new hooks on tensors and modules, and autograd functions."""
 
         def noticed(original: Callable[..., Any]) -> Callable[..., Any]:
-            @wraps(original)  # views know functions by their names
+            @wraps(original)  # global tensors know functions by their names
             def register(*args: Any, **kwargs: Any) -> Any:
                 self.note()
                 return original(*args, **kwargs)
@@ -55,18 +55,18 @@ class GradientObservers:
         patches.replace(torch.autograd.Function, "__init_subclass__", classmethod(begin_class), why=_WHY)
 
     def note(self) -> None:
-        """Notice one."""
+        """Note that an observer exists."""
         self.are_there = True
 
     def look(self, loss: torch.Tensor, parameters: List[nn.Parameter]) -> None:
-        """Notice that more than the parameters gets a gradient from this loss."""
+        """Note if this loss gives gradients to tensors other than the parameters."""
         known = {id(one) for one in parameters}
         if any(id(one) not in known for one in leaves_of(loss)):
             self.note()
 
 
 def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Parameter]) -> None:
-    """Multiply every gradient that the backward() of this loss has made; parameters had none before."""
+    """Multiply every gradient that the backward() of this loss has made; parameters had no gradient before."""
     known = {id(one) for one in parameters}
     for leaf in leaves_of(loss):
         gradient = leaf.grad
@@ -81,8 +81,8 @@ def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Paramete
 
 
 def leaves_of(loss: torch.Tensor) -> List[torch.Tensor]:
-    """Return what gets a gradient from a loss, by its graph."""
-    found: List[torch.Tensor] = []
+    """Return the tensors that get a gradient from a loss, found in its graph."""
+    leaves: List[torch.Tensor] = []
     seen: Set[Any] = set()
     waiting = [loss.grad_fn]
     while waiting:
@@ -92,9 +92,9 @@ def leaves_of(loss: torch.Tensor) -> List[torch.Tensor]:
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found.append(variable)
+            leaves.append(variable)
         waiting.extend(following for following, _ in node.next_functions)
-    return found
+    return leaves
 
 
 def _is_own(function: type) -> bool:

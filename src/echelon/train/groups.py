@@ -1,7 +1,7 @@
-"""Groups of our own: ranks find each other by a store that asks for the run's key, and each pair proves it again.
+"""Make process groups whose ranks meet through a store that requires the run's key; each pair of ranks proves it again.
 
-The store keeps strangers from saying where a rank listens. The proof keeps out whoever connected to a rank's port in
-place of another rank: gloo asks nobody who they are. Scripts that call init_process_group() themselves have PyTorch's
+The store accepts no addresses of ranks from strangers. The proof keeps out a process that connects to a rank's port in
+place of another rank, because gloo does not authenticate. Scripts that call init_process_group() have PyTorch's
 store, and no proof.
 """
 
@@ -34,7 +34,7 @@ _key: Optional[bytes] = None
 
 
 def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
-    """Meet all ranks of the run in the default group; by gloo where some of them share a device."""
+    """Form the default group of all ranks of the run; with gloo if some ranks share a device."""
     devices.set_current(device)
     settings: Dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     store = _store_of_run()
@@ -59,12 +59,12 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
 
 
 def _store_of_run() -> Any:
-    """Return the store that the first agent serves; None for ranks of another launcher, which has its own."""
+    """Return the store that the first agent serves; None for ranks of another launcher, which has its own store."""
     global _key
     entrance = credentials.take(os.environ)
     if entrance is None:
         return None
-    from .store import RankStore  # it is no class before torch.distributed is there
+    from .store import RankStore  # its base class needs torch.distributed
 
     _key = entrance.key
     # a thread of NCCL that asks the store while Python ends would wait for ever for an interpreter that is gone
@@ -74,7 +74,7 @@ def _store_of_run() -> Any:
 
 
 def _share_devices(store: Any, device: str, size: int) -> bool:
-    """Say whether any device is that of several ranks: each asks a few keys, and the last that comes decides."""
+    """Say whether several ranks share a device: each rank asks a few keys, and the last rank decides."""
     store.add("shared", int(store.add("device " + device, 1) > 1))
     if store.add("come", 1) == size:
         store.set("decided", str(store.add("shared", 0)))
@@ -82,12 +82,12 @@ def _share_devices(store: Any, device: str, size: int) -> bool:
 
 
 def form_alone(device: torch.device) -> None:
-    """Make the default group of one rank, which nobody can come to."""
+    """Form the default group of one rank, which no other process can join."""
     dist.init_process_group(devices.backends(device), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
 
 
 def new(ranks: Optional[Sequence[int]] = None, **settings: Any) -> Any:
-    """Return a further group of these ranks, or of all."""
+    """Return a new group of these ranks, or of all ranks."""
     with _near():
         group = dist.new_group(None if ranks is None else list(ranks), **settings)
     gloo.yield_cores()
@@ -96,7 +96,7 @@ def new(ranks: Optional[Sequence[int]] = None, **settings: Any) -> Any:
 
 
 def prove(group: Any) -> None:
-    """Let each pair of ranks of a group answer each other's challenge, over the connection that they will use.
+    """Let each pair of ranks answer each other's challenge, over the connection that they will use.
 
     NCCL's connections begin with a number that the store told, so its groups have had their proof.
     """
@@ -105,7 +105,7 @@ def prove(group: Any) -> None:
     group = group or dist.group.WORLD
     ranks = dist.get_process_group_ranks(group)
     me = dist.get_rank()
-    others = [place for place, rank in enumerate(ranks) if rank != me]
+    peers = [place for place, rank in enumerate(ranks) if rank != me]
     own = [os.urandom(NONCE_BYTES) for _ in ranks]
     theirs = _exchanged(own, group)
     name = str(group.group_name)
@@ -116,7 +116,7 @@ def prove(group: Any) -> None:
         return digest(_key or b"", b"rank %d to rank %d of %s:" % (asked, asker, name.encode()) + nonces)
 
     heard = _exchanged([answer(place, is_own=True) for place in range(len(ranks))], group)
-    for place in others:
+    for place in peers:
         if not is_digest(answer(place, is_own=False), heard[place]):
             raise ScalingError(
                 "the process that connected to rank %d as rank %d does not have the key of this run"
@@ -126,7 +126,7 @@ def prove(group: Any) -> None:
 
 
 def _exchanged(parts: List[bytes], group: Any) -> List[bytes]:
-    """Give each rank its part; return what each has for this one. Each pair of ranks uses its own connection."""
+    """Send each rank its part; return the parts for this rank. Each pair of ranks uses its own connection."""
     size = len(parts[0])
     sent = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
     heard = torch.empty_like(sent)
@@ -137,7 +137,7 @@ def _exchanged(parts: List[bytes], group: Any) -> List[bytes]:
 
 @contextmanager
 def _near() -> Iterator[None]:
-    """Let gloo listen on the loopback interface alone where all ranks are on one node."""
+    """Let gloo listen on the loopback interface alone if all ranks are on one node."""
     is_one_node = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE")
     if _key is None or not is_one_node or _INTERFACE in os.environ or not os.path.exists("/sys/class/net/lo"):
         yield

@@ -1,4 +1,4 @@
-"""The automatic form: PyTorch's own entry points call a Run, so that a script for one device needs no change."""
+"""The automatic form: PyTorch's functions call a Run, so that a script for one device needs no change."""
 
 from functools import wraps
 from typing import Any, Callable, List
@@ -17,11 +17,11 @@ from .run import Run
 from .scaling_error import ScalingError
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
-"""To which power of the number of ranks a learning rate is multiplied."""
+"""The power of the number of batches per step that multiplies a learning rate."""
 
 
 def install(run: Run) -> None:
-    """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
+    """Hook the functions that single-device scripts use; an explicit form needs only the hooks before the condition."""
     rules.install()
     _hook_backward(run)
     run.parallelism.observers.install()
@@ -50,7 +50,7 @@ def install(run: Run) -> None:
 
 
 def _hook_backward(run: Run) -> None:
-    """Let loss.backward() and torch.autograd.backward() be those of the whole batch; one may call the other."""
+    """Let loss.backward() and torch.autograd.backward() compute the whole batch's gradients; one may call the other."""
     original, engine = torch.Tensor.backward, torch.autograd.backward
     within: List[bool] = []
 
@@ -86,7 +86,7 @@ def _hook_backward(run: Run) -> None:
 
 
 def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
-    """Return one loss that has the gradients of several tensors, each with its weights."""
+    """Return one loss with the gradients of several tensors, each with its weights."""
     several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     factors = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
     terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, factors)]  # noqa: B905
@@ -97,7 +97,7 @@ def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
 
 
 def _hook_calls(run: Run) -> None:
-    """Let a batch enter models in parts; while a compiled one computes, modules are called as ever."""
+    """Let each rank compute its part of a batch in models; a compiled model calls its modules without this hook."""
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +110,7 @@ def _hook_calls(run: Run) -> None:
             return lambda one: compile_(one, *args, **kwargs)
         run.calls.is_compiled = True
         run.draws.stop("models, because torch.compile has compiled the functions that draw them")
-        leave()  # what is compiled is the module, not how it is called
+        leave()  # the module is compiled, without the hook of its call
         try:
             with run.draws.put_back():
                 return compiles(model, *args, **kwargs)
@@ -127,7 +127,7 @@ def _hook_calls(run: Run) -> None:
 
 
 def _hook_steps(run: Run) -> None:
-    """Before any optimizer uses a gradient it must be that of the global batch."""
+    """Let every optimizer step use the gradients of the global batch."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     before, after = (lambda optimizer, *_: run.before_step(optimizer), lambda optimizer, *_: run.after_step(optimizer))
@@ -149,8 +149,8 @@ def _hook_readers_of_gradients(run: Run) -> None:
         read = wrapped(original)
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            return read([run.parallelism.present(one) for one in given], *args, **kwargs)
+            weights = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            return read([run.parallelism.present(one) for one in weights], *args, **kwargs)
 
         return clip
 
@@ -194,7 +194,7 @@ def _hook_optimizers(run: Run) -> None:
 
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
-    """Let a larger global batch have the learning rate that was asked for, before a scheduler sees it."""
+    """Scale the learning rate for a larger global batch, as the options say, before a scheduler sees it."""
     factor = run.batches_per_step ** _LEARNING_RATES[run.options.learning_rate]
     for group in optimizer.param_groups if factor != 1 else ():
         group["lr"] = group["lr"] * factor
@@ -212,7 +212,7 @@ def _hook_lengths(run: Run) -> None:
 
 
 def _hook_modes(run: Run) -> None:
-    """Notice when a trained model goes into eval(); only the outermost call of several counts."""
+    """Notice when a trained model switches to eval(); only the outermost of nested calls counts."""
     original = nn.Module.train
     depth = [0]
 
@@ -239,17 +239,17 @@ def _is_trained(module: nn.Module, run: Run) -> bool:
 
 
 def _share_buffers(module: nn.Module, run: Run) -> None:
-    """Give all ranks rank 0's buffers (running means of BatchNorm), as DDP does, before they are used."""
+    """Give all ranks rank 0's buffers (running means of BatchNorm) before they are used, as DDP does."""
     if run.world.size > 1 and torch.distributed.is_initialized():
         for buffer in module.buffers():
             torch.distributed.broadcast(buffer, 0)
 
 
 def _hook_losses_that_are_read(run: Run) -> None:
-    """Let item(), float() and formatting of a loss give its global value: decisions on it are then equal everywhere."""
+    """Let item(), float() and formatting of a loss give its global value, so that all ranks take equal decisions."""
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)  # views know functions by their names
+        @wraps(original)  # global tensors know functions by their names
         def read(self: torch.Tensor, *args: Any) -> Any:
             if _is_local_loss(self, run):
                 return original(worlds.mean(run.world, self, run.weight), *args)
@@ -276,7 +276,7 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
 
 
 def _hook_autocast(run: Run) -> None:
-    """Notice half precision: gradients then agree to fewer digits."""
+    """Notice autocast, because gradients in half precision agree to fewer digits."""
     original = torch.autocast.__enter__
 
     def enter(self: Any) -> Any:
@@ -289,7 +289,7 @@ def _hook_autocast(run: Run) -> None:
 
 
 def _hook_own_distribution(run: Run) -> None:
-    """A script that begins to distribute itself is told so: two that share the work would share it twice."""
+    """Refuse to scale a script that distributes itself, because its work would be shared twice."""
     original = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
@@ -320,7 +320,7 @@ def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:
 
 
 def _is_ours() -> bool:
-    """Say whether the caller's caller is this room."""
+    """Say whether the caller's caller is in this room."""
     import sys
 
     frame = sys._getframe(2)

@@ -1,7 +1,7 @@
-"""Hooks on the gradients of weights are called with the gradient of the whole batch, as on one device.
+"""Call hooks on the gradients of weights with the gradient of the whole batch, as on one device.
 
-A backward pass gives a rank the gradient of its own samples first. A hook that clamps would clamp that; so it waits
-until the ranks have taken their mean.
+A backward pass first gives a rank the gradient of its own samples. A hook that clamps would clamp this gradient, so
+the hook waits until the ranks have computed the mean.
 """
 
 import sys
@@ -28,7 +28,7 @@ class LateHooks:
         self._hooks: Dict[str, Dict[int, Tuple[nn.Parameter, Dict[int, Any]]]] = {kind: {} for kind in _KINDS}
 
     def install(self) -> None:
-        """Take what scripts register from now on."""
+        """Collect the hooks that scripts register from now on."""
         for kind in _KINDS:
             register = self._taking(kind, getattr(torch.Tensor, kind))
             patches.replace(
@@ -38,7 +38,7 @@ class LateHooks:
     def _taking(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         known = self._hooks[kind]
 
-        @wraps(original)  # views know functions by their names
+        @wraps(original)  # global tensors know functions by their names
         def register(tensor: torch.Tensor, hook: Any) -> Any:
             caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
             if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or caller in _INSIDE:
@@ -55,7 +55,7 @@ class LateHooks:
 
     @contextmanager
     def around_backward(self, gradients: Any) -> Iterator[None]:
-        """Call hooks with what one backward pass has added to gradients, when the ranks have taken the mean of it."""
+        """Call the hooks with the gradients that a backward pass has added, after their mean over ranks."""
         before, after = ([(gradients.present(one), hooks) for one, hooks in self._of(kind)] for kind in _KINDS)
         kept = {id(weight): weight.grad for weight, _ in (*before, *after)}
         for weight, _ in (*before, *after):
@@ -78,7 +78,7 @@ class LateHooks:
                     hook(weight)
 
     def changed(self, tensor: Any, gradient: Any) -> Any:
-        """Return the gradient of a weight that was asked for, as its hooks leave it."""
+        """Return the gradient of a weight as its hooks change it."""
         _, hooks = self._hooks[_KINDS[0]].get(id(tensor), (None, {}))
         return _changed(gradient, list(hooks.values()))
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _RANK_STEP = 7_368_787
 _PROBED = 3
-iterate = DataLoader.__iter__  # the original, whatever is hooked later
+iterate = DataLoader.__iter__  # the original, before it is hooked
 
 
 class ShardedSampler:
-    """A batch sampler that yields this rank's share of each batch of another, or the whole of it."""
+    """A batch sampler that yields this rank's share of each batch of another sampler, or the whole batch."""
 
     def __init__(self, base: Any, run: "Training", *, is_whole: bool) -> None:
         self.base = base
@@ -33,7 +33,7 @@ class ShardedSampler:
         self.is_whole = is_whole
         self.rows: Deque[Tuple[int, ...]] = deque()
         self.indices: Deque[List[Any]] = deque()
-        """Of the samples of the batches whose rows wait, on all ranks."""
+        """The indices of all ranks' samples in the batches that wait in `rows`."""
         self._ahead: Deque[List[Any]] = deque()
         self._batches: Iterator[List[Any]] = iter(())
 
@@ -55,7 +55,7 @@ class ShardedSampler:
             yield self._ahead.popleft()
 
     def draw_ahead(self) -> None:
-        """Draw the next batch now, if none waits: random numbers then need not change in the midst of loading."""
+        """Draw the next batch now if none waits, so that no generator is switched while a batch loads."""
         if not self._ahead:
             self._ahead.extend(islice(self._batches, 1))
 
@@ -93,7 +93,7 @@ class ShardedSampler:
 
 
 def small_batch(size: int, world: World) -> ScalingError:
-    """Return the refusal of a batch that has fewer samples than there are ranks."""
+    """Return the error for a batch with fewer samples than ranks."""
     num_ranks = world.size
     if world.is_exact:
         return ScalingError(
@@ -108,7 +108,7 @@ def small_batch(size: int, world: World) -> ScalingError:
 
 
 class _SeededWorker:
-    """What a loader's worker begins with: random numbers that no other rank's worker draws."""
+    """Seeds a loader's worker with random numbers that no other rank's worker draws."""
 
     def __init__(self, rank: int, init: Any) -> None:
         self._rank = rank
@@ -134,7 +134,7 @@ class Loop:
     def __init__(self, loader: Any, run: "Training") -> None:
         self.run = run
         self.num_rows = 0
-        """Samples of the batch that is at hand, on all ranks."""
+        """The number of samples of the current batch, on all ranks."""
         self._num_batches = 0
         self._length = _length_of(loader)
         self._refuse_small_batches(loader)
@@ -195,7 +195,7 @@ class Loop:
         return self._shared(batch)
 
     def _generators(self, is_whole: bool) -> ContextManager[Any]:
-        """Return whose random numbers a batch is loaded with."""
+        """Return the context in which a batch is loaded: the common generators, or this rank's own."""
         generators = self.run.generators
         if self._sampler is not None and self.run.world.is_exact:
             return generators.kept()  # each shard begins with a seed
@@ -210,7 +210,7 @@ class Loop:
                 return batch
             size = batches.length_of(batch)
             if not size:
-                return batch  # no rows for samples: whole on every rank, and models may share what they get
+                return batch  # no rows for samples: whole on every rank, and models may share their arguments
             if size < run.world.size and not self._num_batches:
                 raise small_batch(size, run.world)
             rows = batches.rows_of(size, run.world.size)
@@ -244,9 +244,9 @@ class Loop:
 
 
 def _collates_rows(loader: Any, run: "Training") -> bool:
-    """Say whether a collate function of the script makes tensors with a row for each sample; it may pad them all.
+    """Say whether a script's collate function makes tensors with a row for each sample; it may pad all rows.
 
-    Then each rank loads whole batches, for a part would be padded to its own longest sample.
+    If so, each rank loads whole batches, because a part would be padded to its own longest sample.
     """
     dataset, size = loader.dataset, min(_PROBED, len(loader.dataset))
     with run.generators.kept():
@@ -257,7 +257,7 @@ def _collates_rows(loader: Any, run: "Training") -> bool:
 
 
 class WholeLoop:
-    """One pass over a loader that every rank sees whole: what it draws is the same on all."""
+    """One pass over a loader that every rank loads whole; all ranks draw the same numbers."""
 
     def __init__(self, loader: Any, run: "Training") -> None:
         self._run = run
@@ -277,7 +277,7 @@ class WholeLoop:
 
 
 def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":
-    """Return a place for the sharded copies of loaders, which keep their workers from epoch to epoch."""
+    """Return a map for the sharded copies of loaders, which keep their workers from epoch to epoch."""
     return weakref.WeakKeyDictionary()
 
 

@@ -1,4 +1,4 @@
-"""Ranks tell each other values over a group: as JSON and tensors, never pickled."""
+"""Exchange values between the ranks of a group, as JSON and tensors, never pickled."""
 
 from typing import Any, List
 
@@ -51,7 +51,7 @@ def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = 
 
 
 def send(value: Any, target: int) -> None:
-    """Tell one rank a value, of a few hundred bytes or more."""
+    """Send a value to one rank; it takes a few hundred bytes at least."""
     content = plain_data.encode(value)
     device = _device_of(None)
     dist.send(_head_of(content, device), target)
@@ -61,7 +61,7 @@ def send(value: Any, target: int) -> None:
 
 
 def receive(source: int) -> Any:
-    """Return what one rank tells."""
+    """Return the value that one rank sends."""
     head = torch.empty(_HEAD_BYTES, dtype=torch.uint8, device=_device_of(None))
     dist.recv(head, source)
     length = _length(head)
@@ -73,7 +73,7 @@ def receive(source: int) -> Any:
 
 
 def _device_of(group: Any) -> torch.device:
-    """Return where a group's messages lie: in the host's memory where it has a backend for that."""
+    """Return the device of a group's messages: the CPU if the group has a backend for it."""
     config = str(dist.get_backend_config(group))
     return devices.current(devices.CPU if "cpu:" in config else config.partition(":")[0])
 

@@ -1,4 +1,4 @@
-"""The modules of a script, wherever it keeps them."""
+"""Find the modules of a script in memory."""
 
 import gc
 from typing import List
@@ -7,5 +7,5 @@ from torch import nn
 
 
 def living() -> List[nn.Module]:
-    """Return every module that there is; asking an object for its class could wake a proxy of something dead."""
+    """Return every module in memory; `isinstance` could wake a proxy of a dead object."""
     return [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]

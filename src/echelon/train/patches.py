@@ -1,4 +1,4 @@
-"""The one table of all that is replaced in PyTorch, Python and libraries, with who replaces it and why.
+"""The table of all replacements in PyTorch, Python and libraries, with the module and the reason of each.
 
 Several patches of one name stack: each calls what it found, so the last installed is called first. Undoing puts back
 what was there before, in any order. `echelon run --explain-hooks` prints the table.
@@ -16,7 +16,7 @@ Do = Callable[[], Any]
 OnImport = Callable[[Any], None]
 AT_ONCE, FOR_A_BLOCK = "at once", "for the duration of a block"
 _ABSENT = object()
-"""In place of a value: a class inherits the name, or nobody has it."""
+"""The value of an absent name: a class inherits the name, or nobody has it."""
 _NOT_CAPTURED = ("posix", "nt", "_io")  # what the import system itself uses
 _ROOM = __name__.rpartition(".")[0] + "."
 _INSIDE = (__name__, "contextlib")
@@ -26,9 +26,9 @@ class Row(NamedTuple):
     """A patch, as a person reads it."""
 
     name: str
-    """What is replaced: "torch.Tensor.backward"."""
+    """The name that is replaced: "torch.Tensor.backward"."""
     by: str
-    """The module of ours that replaces it: "view.losses"."""
+    """The module of ours that replaces it: "global_tensors.losses"."""
     when: str
     why: str
 
@@ -45,7 +45,7 @@ class _Entry:
         return Row(self._name, self.by, self.when, self.why)
 
     def _leave_table(self) -> bool:
-        """Return whether it was there."""
+        """Remove this row from the table; return whether it was there."""
         if _table and _table[-1] is self:  # a block that ends
             _table.pop()
         elif self in _table:
@@ -56,27 +56,27 @@ class _Entry:
 
 
 class Patch(_Entry):
-    """An attribute of a module, a class or an object that is replaced, or an entry of a dict."""
+    """A replaced attribute of a module, a class or an object, or a replaced entry of a dict."""
 
     def __init__(self, owner: Any, attribute: Any, new: Any, **about: str) -> None:
         super().__init__(about.pop("name", ""), **about)
         self.owner, self.attribute, self.new = owner, attribute, new
         self._below = _present(owner, attribute)
         self.original: Any = None
-        """What modules that hold the name hold before."""
+        """The value before the patch in modules that import the name."""
         self.holders: List[Tuple[Dict[str, Any], str]] = []
 
     def row(self) -> Row:
-        """Return what a person reads; only then the name is looked up."""
+        """Return the row for a person, and look up the name only now."""
         self._name = self._name or "%s.%s" % (_name_of(self.owner), self.attribute)
         return super().row()
 
     def toggles(self) -> Tuple[Do, Do]:
-        """Return what takes the patch off and what puts it on again, often: each is one assignment."""
+        """Return functions that remove and restore the patch; each is one fast assignment."""
         return tuple(_assignment(self.owner, self.attribute, value) for value in (self._below, self.new))  # type: ignore[return-value]
 
     def undo(self) -> None:
-        """Put back what was there before; a patch on top of this one, ours or the script's, stays and calls it on."""
+        """Restore the value before this patch; a later patch, ours or the script's, stays and calls this value."""
         later = _table[_table.index(self) + 1 :] if _table and _table[-1] is not self and self in _table else ()
         if not self._leave_table():
             return
@@ -89,19 +89,19 @@ class Patch(_Entry):
             if namespace.get(key) is self.new:
                 namespace[key] = self.original
 
-    def _replaces_same(self, other: "Patch") -> bool:
-        return self.owner is other.owner and self.attribute == other.attribute
+    def _replaces_same(self, patch: "Patch") -> bool:
+        return self.owner is patch.owner and self.attribute == patch.attribute
 
 
 class Hook(_Entry):
-    """A function that PyTorch or Python calls besides its own, for all objects of a kind."""
+    """A function that PyTorch or Python calls for all objects of a kind, besides its own functions."""
 
     def __init__(self, name: str, remove: Do, why: str) -> None:
         super().__init__(name, why)
         self._remove = remove
 
     def undo(self) -> None:
-        """Let it be called no more."""
+        """Remove the hook."""
         if self._leave_table():
             self._remove()
 
@@ -110,7 +110,7 @@ _table: List[Any] = []
 
 
 def replace(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -> Patch:
-    """Replace an attribute, or an entry of a dict, whose name as a person reads it must then be given."""
+    """Replace an attribute, or an entry of a dict, for which `name` must be a readable name."""
     patch = Patch(owner, attribute, new, why=why, name=name)
     _put(patch)
     return patch
@@ -129,7 +129,7 @@ def replaced(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") 
 
 @contextmanager
 def set_aside(patches: Iterable[Patch]) -> Iterator[None]:
-    """For the duration of a block, have what was there before the first of these patches of each name."""
+    """Restore, for the duration of a block, the values before these patches."""
     with ExitStack() as stack:
         for patch in reversed(list(patches)):
             now = _present(patch.owner, patch.attribute)
@@ -142,7 +142,7 @@ def set_aside(patches: Iterable[Patch]) -> Iterator[None]:
 def hook(
     register: Callable[[Any], Any], function: Any, *, why: str, name: str = "", remove: Optional[Do] = None
 ) -> Hook:
-    """Register a function at a door that PyTorch or Python has for it; what that returns can remove it, or `remove`."""
+    """Register a function with PyTorch or Python; the returned handle or `remove` removes it."""
     handle = register(function)
     entry = Hook(name or "%s.%s" % (register.__module__, register.__qualname__), remove or handle.remove, why)
     _table.append(entry)
@@ -150,17 +150,17 @@ def hook(
 
 
 def is_replaced(owner: Any, attribute: str) -> bool:
-    """Say whether a patch stands on this name."""
+    """Say whether this name has a patch."""
     return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
 
 
 def rows() -> List[Row]:
-    """Return the table in the order of installation; last, what waits for the import of a library."""
+    """Return the table in the order of installation; at the end, patches that wait for the import of a library."""
     return [entry.row() for entry in _table] + [one.row for waiting in _finder.waiting.values() for one in waiting]
 
 
 def undo() -> None:
-    """Put back everything, the last patch first, and wait for no library any more."""
+    """Undo all patches, the last one first, and stop waiting for libraries."""
     _finder.waiting.clear()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
@@ -174,7 +174,7 @@ def _put(patch: Patch) -> None:
 
 
 def _present(owner: Any, attribute: Any) -> Any:
-    """Return what stands there itself: a classmethod is not bound, and an inherited name is absent."""
+    """Return the owner's raw value: a classmethod is not bound, and an inherited name is absent."""
     if isinstance(owner, dict):
         return owner.get(attribute, _ABSENT)
     is_plain = type(owner) is ModuleType or isinstance(owner, type)
@@ -184,7 +184,7 @@ def _present(owner: Any, attribute: Any) -> Any:
 
 
 def _assignment(owner: Any, attribute: Any, value: Any) -> Do:
-    """Return the assignment of a value, or the removal of the name."""
+    """Return a function that assigns a value, or removes the name."""
     if isinstance(owner, dict):
         remove, put = partial(owner.pop, attribute, None), partial(owner.__setitem__, attribute, value)
     else:
@@ -206,7 +206,7 @@ def _name_of(owner: Any) -> str:
 
 
 def _caller() -> str:
-    """Return the module of ours that asks for a patch."""
+    """Return the module of ours that installs a patch."""
     frame: Any = sys._getframe(1)
     while frame.f_globals.get("__name__") in _INSIDE and frame.f_back is not None:
         frame = frame.f_back
@@ -215,13 +215,13 @@ def _caller() -> str:
 
 
 _namespaces: List[Dict[str, Any]] = []
-"""Those of modules that were looked through."""
+"""The namespaces of modules that look_through() has seen."""
 _held: List[Set[int]] = []
-"""The ids of what each of them holds."""
+"""The ids of the values in each of these namespaces."""
 
 
 def look_through() -> None:
-    """Note what is held by modules that were imported since the last look.
+    """Note the values in modules that were imported since the last call.
 
     A look at all that PyTorch holds copies, in a process that was forked, every page it is on, which takes longer than
     all else before a script begins. So the process that ranks are forks of looks first, once for all of them.
@@ -240,7 +240,7 @@ def look_through() -> None:
 
 
 def _namespace_of(module: Any) -> Dict[str, Any]:
-    """Return what a module holds, and do not wake one that is to be loaded when it is asked."""
+    """Return a module's namespace, without loading a lazy module."""
     try:
         return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
     except AttributeError:
@@ -248,13 +248,13 @@ def _namespace_of(module: Any) -> Dict[str, Any]:
 
 
 class Hooks:
-    """Patches of functions that modules hold by name, and of libraries that the script may import."""
+    """Patches of functions that other modules import by name, and of libraries that the script may import."""
 
     def __init__(self) -> None:
         self.patches: List[Patch] = []
 
     def when_imported(self, name: str, act: OnImport, *, why: str, attribute: str = "…") -> None:
-        """Act on a module at once when it is there, or when it will have been imported."""
+        """Call a function with a module now, or after its import."""
         module = sys.modules.get(name)
         if module is not None:
             act(module)
@@ -262,14 +262,14 @@ class Hooks:
             _finder.wait(name, _Waiting(act, Row("%s.%s" % (name, attribute), _caller(), _on_import(name), why)))
 
     def replace(self, name: str, attribute: str, wrap: Callable[[Any], Any], *, why: str) -> None:
-        """Replace a function, or Class.method, of a module that is imported now or later; not if it has none."""
+        """Replace a function, or Class.method, of a module that is imported now or later, if the module has it."""
         by = _caller()
 
         def act(module: Any) -> None:
             owner = module
             *classes, last = attribute.split(".")
-            for each in classes:
-                owner = getattr(owner, each, None)
+            for class_name in classes:
+                owner = getattr(owner, class_name, None)
             original = getattr(owner, last, None)
             if original is not None:
                 self.put(owner, last, original, wraps(original)(wrap(original)), why=why, by=by)
@@ -277,14 +277,14 @@ class Hooks:
         self.when_imported(name, act, why=why, attribute=attribute)
 
     def put(self, owner: Any, attribute: str, original: Any, new: Any, *, why: str, by: str = "") -> None:
-        """Set an attribute, and remember what it was for those who took it from there."""
+        """Set an attribute, and remember its value for the modules that have imported it by name."""
         patch = Patch(owner, attribute, new, why=why, by=by)
         patch.original = original
         _put(patch)
         self.patches.append(patch)
 
     def apply(self) -> None:
-        """Give what was replaced to modules that were imported before and hold it by name."""
+        """Give the replacements to modules that have imported the originals by name."""
         look_through()
         replaced = {id(patch.original): patch for patch in self.patches}
         for place, held in enumerate(_held):
@@ -314,12 +314,12 @@ def _when() -> str:
 
 
 class _Finder:
-    """Finds nothing itself; lets the loaders that others find act on a module when it is complete."""
+    """Finds no module itself; calls functions with modules after their import by other finders' loaders."""
 
     def __init__(self) -> None:
         self.waiting: Dict[str, List[_Waiting]] = {}
         self.completing: List[str] = []
-        """The modules that are acted on now."""
+        """The modules whose functions are running now."""
 
     def wait(self, name: str, waiting: _Waiting) -> None:
         """Watch imports from now on."""
@@ -328,7 +328,7 @@ class _Finder:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
-        """Return what the other finders find, with what is to be done afterwards."""
+        """Return the spec of another finder, whose loader then calls the waiting functions."""
         if name not in self.waiting:
             return None
         for finder in sys.meta_path:
@@ -345,8 +345,8 @@ class _Finder:
             original(module)
             self.completing.append(name)
             try:
-                for one in self.waiting.pop(name, []):
-                    one.act(module)
+                for entry in self.waiting.pop(name, []):
+                    entry.act(module)
             finally:
                 self.completing.pop()
 

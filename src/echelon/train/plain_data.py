@@ -1,6 +1,6 @@
-"""Put what ranks tell each other into JSON and raw bytes, and rebuild it; nothing that was received is executed.
+"""Encode values for other ranks as JSON and raw bytes, and rebuild them; nothing that was received is executed.
 
-Plain data travels: numbers, text, bytes, tuples, lists, dicts, sets, tensors, numpy's arrays, and a few kinds of the
+Plain data can travel: numbers, text, bytes, tuples, lists, dicts, sets, tensors, numpy's arrays, and a few kinds of the
 standard library. Errors, named tuples and dataclasses travel by name; the receiver takes only classes that it has
 imported itself.
 """
@@ -56,7 +56,7 @@ def decode(content: bytes) -> Any:
 
 
 def _form(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
-    """Return what JSON can hold: a scalar as it is, anything else as a list that begins with its kind."""
+    """Return a JSON form: a scalar itself, any other value as a list that begins with its kind."""
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -73,7 +73,7 @@ def _form(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
 
 
 def _form_of_object(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
-    """Return the kind of an object, and its parts."""
+    """Return the form of an object: its kind and its parts."""
     if isinstance(value, torch.Tensor):
         return _tensor_form(value, blobs, leaves_out)
     if isinstance(value, (Exception, ScalingError)):
@@ -92,7 +92,7 @@ def _forms(values: Iterable[Any], blobs: Blobs, leaves_out: bool) -> List[Any]:
 
 
 def _named_form(value: Any) -> Optional[Tuple[str, str, str, Any]]:
-    """Return how a value is rebuilt that only its class can rebuild: the way, the class by name, and the parts."""
+    """Return the form of a value that only its class can rebuild: the method, the class by name, and the parts."""
     kind = type(value)
     name = (kind.__module__, kind.__qualname__)
     if isinstance(value, tuple) and (hasattr(kind, "_fields") or hasattr(kind, "n_fields")):
@@ -105,7 +105,7 @@ def _named_form(value: Any) -> Optional[Tuple[str, str, str, Any]]:
 
 
 def _error_form(error: BaseException, blobs: Blobs) -> Any:
-    """Return an error by its classes, the nearest first, with its arguments where they travel, and its text."""
+    """Return the form of an error: its classes, the nearest first, its arguments if they can travel, and its text."""
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, (Exception, ScalingError))]
     names = [[kind.__module__, kind.__qualname__] for kind in kinds]
     try:
@@ -206,7 +206,7 @@ def _class(kind: Any) -> Any:
 
 
 def _error(form: List[Any], blobs: Blobs) -> BaseException:
-    """Return the error, or the nearest by which except clauses know it here."""
+    """Return the error, or an error of its nearest class that this process has imported."""
     names, parts, text = form[0], _value(form[1], blobs), form[2]
     for place, name in enumerate(names):
         try:

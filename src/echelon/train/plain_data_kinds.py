@@ -1,4 +1,4 @@
-"""The kinds of values beside plain data that ranks tell each other: how each is taken apart and built again."""
+"""The kinds of values besides plain data that can travel between ranks: how each is taken apart and rebuilt."""
 
 import collections
 import copyreg
@@ -30,7 +30,7 @@ def bytes_at(address: int, size: int) -> bytes:
 
 
 def take_apart(value: Any) -> Optional[Tuple[Any, ...]]:
-    """Return the name of a kind and its parts; None for a value of no such kind."""
+    """Return the name of a value's kind and its parts; None for a value of another kind."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         array = numpy.asarray(value)
@@ -59,7 +59,7 @@ def is_ordered(kind: Any) -> bool:
 
 
 def parts_of_error(error: BaseException) -> Optional[List[Any]]:
-    """Return the arguments from which an error is made again, and its attributes; None where that cannot be."""
+    """Return the arguments and the attributes from which an error can be rebuilt; None if it cannot."""
     kind = type(error)
     try:
         reduce: Any = copyreg.dispatch_table.get(kind)
@@ -74,7 +74,7 @@ def parts_of_error(error: BaseException) -> Optional[List[Any]]:
 
 
 def error_of(kind: Any, arguments: Tuple[Any, ...], state: Dict[str, Any]) -> BaseException:
-    """Return an error as it was raised elsewhere."""
+    """Return a rebuilt error."""
     error: BaseException = kind(*arguments)
     for name, value in state.items():
         setattr(error, name, value)

@@ -1,4 +1,4 @@
-"""Weights that a script has kept from before they were spread or cut: which they are now."""
+"""Map the weights that a script has kept from before they were sharded to the present weights."""
 
 import weakref
 from typing import Any, Dict, Iterable, Tuple
@@ -10,7 +10,7 @@ from .global_tensors.tensors import map_tensors
 
 
 class FormerWeight(nn.Parameter):
-    """A weight that a script has listed before it was spread: who computes with it computes with what it is now."""
+    """A weight that a script has listed before it was sharded; functions compute with the present weight instead."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -23,7 +23,7 @@ def _present(tensor: torch.Tensor) -> Any:
 
 
 class ReplacedParameters:
-    """Remembers which weight has taken the place of which, for as long as the old one is kept by somebody."""
+    """Remembers the new weight for each old weight, as long as an old weight is referenced."""
 
     def __init__(self) -> None:
         self._known: "Dict[int, Tuple[weakref.ref[nn.Parameter], nn.Parameter]]" = {}
@@ -33,7 +33,7 @@ class ReplacedParameters:
         self._known.update({id(old): (weakref.ref(old), new) for old, new in pairs})
 
     def forward(self) -> None:
-        """Let the old weights stand for the new ones."""
+        """Let the old weights represent the new ones."""
         for old, new in self._known.values():
             parameter = old()
             if parameter is not None and type(parameter) is nn.Parameter:
@@ -41,6 +41,6 @@ class ReplacedParameters:
                 parameter.__class__ = FormerWeight
 
     def present(self, parameter: Any) -> Any:
-        """Return a weight as it is now."""
+        """Return the present weight."""
         old, new = self._known.get(id(parameter), (None, parameter))
         return new if old is not None and old() is parameter else parameter

@@ -1,4 +1,4 @@
-"""What cannot be scaled, or was not, is said in a few lines and stops the run."""
+"""Errors of scripts that cannot be scaled: a few lines tell the reason, and the run stops."""
 
 import atexit
 import linecache
@@ -14,7 +14,7 @@ from . import patches
 
 REFUSED_EXIT_CODE = 2
 _untold: "List[ScalingError]" = []
-"""Refusals that nobody has been told of yet."""
+"""Refusals that were not printed yet."""
 _INSIDE = ("echelon", "_echelon", "torch")
 _OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
 _PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
@@ -28,7 +28,7 @@ _WEIGHTS_ARE_PARTS = (
 class ScalingError(BaseException):
     """The script cannot be trained on several devices as it stands; the message holds the reason and the way out.
 
-    It is no Exception: a script that goes on after an error must not go on after this, and train otherwise.
+    It is no Exception: a script that continues after an error must not continue after this one, and train differently.
     """
 
     is_told_briefly = True
@@ -36,7 +36,7 @@ class ScalingError(BaseException):
     def __init__(self, reason: str, way_out: str, *, factor: float = 0.0) -> None:
         super().__init__("%s\n  way out: %s" % (reason, way_out))
         self.factor = factor
-        """By what a gradient is a multiple of the right one; 0: it is none."""
+        """The factor by which a gradient is a multiple of the right one; 0 if it is no multiple."""
         _untold.append(self)
 
     def __reduce__(self) -> Any:
@@ -44,7 +44,7 @@ class ScalingError(BaseException):
         return type(self), (reason, way_out)
 
     def withdraw(self) -> None:
-        """Forget a refusal that our own code has caught, and what repeats it: it does not hold."""
+        """Forget a refusal that echelon has caught, and its repetitions: it does not hold."""
         _untold[:] = [other for other in _untold if str(other) != str(self)]
 
 
@@ -52,9 +52,9 @@ ScalingError.__module__ = "echelon"  # as people know it, from wherever it was i
 
 
 def tell_briefly(how: str = "data") -> None:
-    """Let a refusal be told with the script's own line, and not with how we came to it; the run fails in any case.
+    """Print a refusal with the script's own line in place of a traceback; the run fails in any case.
 
-    `how` is what --scale says: where it cuts weights, PyTorch's own words about them get the way out.
+    `how` is the value of --scale: if it shards weights, PyTorch's errors about DTensors get a way out.
     """
     original, of_threads, pid = sys.excepthook, threading.excepthook, os.getpid()
 
@@ -87,12 +87,12 @@ def tell_briefly(how: str = "data") -> None:
 
 
 def tell_at(refusal: ScalingError, place: str = "") -> None:
-    """Tell a refusal that names its places itself."""
+    """Print a refusal whose text names its places."""
     _tell(refusal, place)
 
 
 def tell_here(refusal: ScalingError) -> None:
-    """Tell a refusal where it is found."""
+    """Print a refusal with the script's present line."""
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and (_is_inside(frame) or _is_installed(frame)):
         frame = frame.f_back
@@ -101,7 +101,7 @@ def tell_here(refusal: ScalingError) -> None:
 
 def _tell(error: BaseException, place: str) -> None:
     _untold.clear()
-    file = sys.__stderr__ or sys.stderr  # torch.distributed has put its own there, which begins lines with the rank
+    file = sys.__stderr__ or sys.stderr  # torch.distributed replaces stderr to prefix lines with the rank
     file.write("echelon.%s: %s\n%s" % (type(error).__name__, error, place))
     file.flush()
 
@@ -114,7 +114,7 @@ def end_refused() -> None:
 
 
 def is_about_parts(error: BaseException) -> bool:
-    """Say whether PyTorch could not do something with a tensor of which each rank holds a part."""
+    """Say whether PyTorch failed on a tensor of which each rank holds a part."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -123,32 +123,32 @@ def is_about_parts(error: BaseException) -> bool:
 
 
 def _is_inside(frame: FrameType) -> bool:
-    """Say whether code is ours, PyTorch's or Python's own."""
+    """Say whether code belongs to echelon, PyTorch or Python's library."""
     top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return top in _INSIDE or os.path.dirname(frame.f_code.co_filename) == os.path.dirname(linecache.__file__)
 
 
 def _is_installed(frame: FrameType) -> bool:
-    """Say whether code is that of a package: tqdm's line says less than the script's that uses it."""
+    """Say whether code belongs to an installed package: tqdm's line says less than the script's own line."""
     return any(name in frame.f_code.co_filename for name in ("site-packages", "dist-packages"))
 
 
 def _place_of(trace: Optional[TracebackType]) -> str:
-    """Return the innermost line that is the script's; where it has none, that of something which it uses."""
-    found: Optional[Tuple[FrameType, int]] = None
+    """Return the innermost line of the script; if there is none, the innermost line of a package."""
+    place: Optional[Tuple[FrameType, int]] = None
     is_own = False
     while trace is not None:
         frame = trace.tb_frame
         if not _is_inside(frame) and (not _is_installed(frame) or not is_own):
-            found, is_own = (frame, trace.tb_lineno), not _is_installed(frame)
+            place, is_own = (frame, trace.tb_lineno), not _is_installed(frame)
         trace = trace.tb_next
-    if found is None:
+    if place is None:
         return ""
-    return _line_of(*found)
+    return _line_of(*place)
 
 
 def _line_of(frame: FrameType, number: int) -> str:
-    """Return how a line of the script is shown."""
+    """Return the readable form of a line of the script."""
     path = frame.f_code.co_filename
     try:
         short = os.path.relpath(path)

@@ -1,4 +1,4 @@
-"""Acts of a single rank, such as writing a file: in them no exchange may begin, for the other ranks do not come."""
+"""Acts of a single rank, such as writing a file: they may begin no exchange, because other ranks do not take part."""
 
 from contextlib import contextmanager
 from typing import Iterator, List
@@ -9,9 +9,9 @@ _acts: List[str] = []
 
 
 @contextmanager
-def alone(what: str) -> Iterator[None]:
-    """Do something that the other ranks do not do."""
-    _acts.append(what)
+def alone(act: str) -> Iterator[None]:
+    """Mark a block as an act that other ranks do not perform."""
+    _acts.append(act)
     try:
         yield
     finally:
@@ -19,12 +19,12 @@ def alone(what: str) -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Say whether this rank does something that the others do not do."""
+    """Say whether this rank is in an act that other ranks do not perform."""
     return bool(_acts)
 
 
 def refuse_exchange() -> None:
-    """Refuse to wait for ranks that do not come."""
+    """Refuse an exchange with ranks that do not take part."""
     if _acts:
         raise ScalingError(
             "only rank 0 does %s, and it needs the parts of a batch that other ranks hold; the other ranks do "

@@ -1,4 +1,4 @@
-"""Begin: `echelon.start()` in a script, or by hooks before an unchanged one."""
+"""Start echelon: `echelon.start()` in a script, or hooks before an unchanged script."""
 
 import os
 from typing import Optional
@@ -22,7 +22,7 @@ _run: Optional[Run] = None
 
 
 def start(exact: int = 0) -> Run:
-    """Return this process's run; call it once, before the model is made. Alone on one process it works too."""
+    """Return this process's run; call it once, before the model is made. A single process needs no launcher."""
     global _run
     if _run is None:
         _run = prepare(exact)
@@ -35,7 +35,7 @@ def start(exact: int = 0) -> Run:
 
 
 def prepare(exact: int = 0) -> Run:
-    """Install what start() installs, and meet nobody."""
+    """Install the hooks of start(), without meeting other ranks."""
     tell_briefly()
     run = _explicit(exact)
     hooks.install(run)
@@ -53,14 +53,14 @@ def _explicit(num_shards: int) -> Run:
 
 
 def _meet(world: worlds.World) -> None:
-    """Meet the other ranks; a process that computes all virtual shards has none, and needs no launcher for that."""
+    """Meet the other ranks; a process that computes all virtual shards is alone, and needs no launcher."""
     if world.processes.size == 1 and not dist.is_initialized():
         groups.form_alone(world.device)
     worlds.join(world)
 
 
 def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
-    """Scale the script that begins after this; `was_forked` says whether this process is a fork of the warm one."""
+    """Scale the script that begins next; `was_forked` says whether this process is a fork of the warm process."""
     global _run
     tell_briefly(options.how)
     world = worlds.read(os.environ, options.num_shards, GraphCuts())
@@ -81,7 +81,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
 
 
 def _make_repeatable(world: worlds.World) -> None:
-    """Let nothing but the values decide the bits: the number of threads changes how a sum is cut."""
+    """Make the bits depend on the values alone: the number of threads would change the order of sums."""
     if not devices.is_accelerator(world.device):
         torch.set_num_threads(1)
     else:

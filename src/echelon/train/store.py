@@ -1,4 +1,4 @@
-"""A rank's end of the store that the first agent serves: a torch.distributed.Store that proves the run's key."""
+"""A rank's client of the store that the first agent serves: a torch.distributed.Store that proves the run's key."""
 
 import os
 import socket
@@ -14,23 +14,23 @@ from ..node.secret import NONCE_BYTES, PROOF_BYTES, is_digest
 
 CONNECT_SECONDS = 60.0
 ANSWER_SECONDS = 300.0
-_AHEAD_SECONDS = 1.0  # for which a value that came with its neighbour counts
+_AHEAD_SECONDS = 1.0  # how long a value that came with another value is valid
 
 Text = Union[str, bytes]
 
 
 class _Link:
-    """One thread's connection, and what it has read ahead."""
+    """One thread's connection, and the values that it has read ahead."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self.pid = os.getpid()  # a fork has none
+        self.pid = os.getpid()  # a fork has no connection
         self.ahead: Dict[bytes, bytes] = {}
         self.ahead_until = 0.0
 
 
 class RankStore(dist.Store):  # type: ignore[name-defined, misc]
-    """Each thread has a connection of its own, so that none waits behind another's wait."""
+    """A store with one connection for each thread, so that no thread waits for another thread's request."""
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
         super().__init__()
@@ -43,15 +43,15 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         self._ask(b"S", [_bytes(key), _bytes(value)])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        """Set many."""
+        """Set many values."""
         self._ask(b"S", [_bytes(one) for pair in zip(keys, values) for one in pair])  # noqa: B905
 
     def append(self, key: str, value: Text) -> None:
-        """Add to the end of a value."""
+        """Append to a value."""
         self._ask(b"P", [_bytes(key), _bytes(value)])
 
     def get(self, key: str) -> bytes:
-        """Return a value, once it is there."""
+        """Return a value, after it exists."""
         name = _bytes(key)
         link = self._link()
         if time.monotonic() < link.ahead_until and name in link.ahead:
@@ -61,11 +61,11 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         return values[0]
 
     def multi_get(self, keys: Sequence[str]) -> List[bytes]:
-        """Return many values, once all are there."""
+        """Return many values, after all exist."""
         return self._ask(b"M", [_bytes(key) for key in keys], self.timeout)
 
     def wait(self, keys: Sequence[str], timeout: Optional[timedelta] = None) -> None:
-        """Wait until all keys are there."""
+        """Wait until all keys exist."""
         names = [_bytes(key) for key in keys]
         link = self._link()
         if len(names) == 1 and time.monotonic() < link.ahead_until and names[0] in link.ahead:
@@ -74,31 +74,31 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
             self._wait_for(names, self.timeout if timeout is None else timeout)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter; return what it is then."""
+        """Add to a counter; return its new value."""
         return int(self._ask(b"A", [_bytes(key), b"%d" % amount])[0])
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        """Set a value in place of another; return what it is then."""
+        """Replace a value if it is the expected one; return its new value."""
         return self._ask(b"C", [_bytes(key), _bytes(expected), _bytes(desired)])[0]
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key; say whether it was there."""
+        """Delete a key; say whether it existed."""
         return self._ask(b"D", [_bytes(key)])[0] == b"1"
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Say whether all keys are there."""
+        """Say whether all keys exist."""
         return self._ask(b"K", [_bytes(key) for key in keys])[0] == b"1"
 
     def num_keys(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         return int(self._ask(b"N", [])[0])
 
     def has_extended_api(self) -> bool:
-        """Say that append, multi_get and multi_set are there."""
+        """Say that append, multi_get and multi_set exist."""
         return True
 
     def clone(self) -> "RankStore":
-        """Return what another thread may use beside this one."""
+        """Return a store for another thread."""
         return self
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (the names by which PyTorch's PrefixStore asks)
@@ -140,7 +140,7 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
 
 
 def _connected(address: Any, key: bytes) -> socket.socket:
-    """Return a connection whose other end holds the key too; call again where the port is crowded."""
+    """Return a connection whose other end holds the key too; try again if the port is busy."""
     deadline, pause = time.monotonic() + CONNECT_SECONDS, 0.01
     while True:
         try:

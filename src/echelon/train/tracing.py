@@ -1,4 +1,4 @@
-"""Tools that look at a model by calling it (a trace, an export, a counter of FLOPs) see the model of one device."""
+"""Show the model of one device to tools that call it: traces, exports, counters of FLOPs."""
 
 import sys
 from functools import wraps
@@ -24,7 +24,7 @@ _LOOKERS = (
 
 
 def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None:
-    """Let them have whole tensors, and modules that are called as ever."""
+    """Hook these tools: they get whole tensors, and modules without the hooks of their calls."""
 
     def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(original)
@@ -57,5 +57,5 @@ def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def is_counting() -> bool:
-    """Say whether something counts, or records, each operation that PyTorch computes."""
+    """Say whether a tool counts or records each operation of PyTorch."""
     return torch._C._len_torch_dispatch_stack() > 0

@@ -1,4 +1,4 @@
-"""Why no rank has a part of a batch, as the one reason that holds."""
+"""Explain why no rank has a part of a batch, with the one reason that applies."""
 
 from typing import NamedTuple, Optional, Set, Tuple
 
@@ -11,17 +11,17 @@ _ONE_RANK = "start one rank: echelon run -n 1 …"
 
 
 class Unshared(NamedTuple):
-    """A model that was called with what ranks cannot share."""
+    """A call of a model whose arguments ranks cannot share."""
 
     model: str
     shape: Optional[Tuple[int, ...]]
-    """Of its first tensor; None: it was given none that is no number."""
+    """The shape of its first tensor of numbers; None if it got none."""
     batch_sizes: Set[int]
-    """Of the loops over loaders that went on then."""
+    """The batch sizes of the loaders whose loops were running."""
 
 
 def refusal(loss: torch.Tensor, last: Optional[Unshared], num_ranks: int, has_optimizers: bool) -> ScalingError:
-    """Return the refusal of a loss to which all ranks would contribute the same."""
+    """Return the error for a loss to which all ranks would contribute equally."""
     if not has_optimizers:
         return ScalingError(
             "the script called backward(), but no optimizer of torch.optim has the weights (%s): the script "

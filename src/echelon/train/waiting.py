@@ -1,9 +1,9 @@
-"""Ranks that wait for each other at different places: each call looks fine by itself, and none of them ever ends.
+"""Detect ranks that wait for each other at different places: each call is valid by itself, but none of them ends.
 
-A thread of each rank looks now and then whether the script stands still in a call that other ranks must make too. A
-rank that does for half a minute asks all where they stand. If each rank stands in such a call, and not all at the same
-line of the script, they wait for ever, and the run ends. If some rank is elsewhere, it may come yet: one line says who
-waits for whom, and where both are.
+A thread of each rank checks regularly whether the script stands still in a call that other ranks must make too. A
+rank that has stood still for half a minute asks all ranks for their places. If all ranks stand in such calls at several
+lines of the script, they wait for ever, and the run ends. If a rank is elsewhere, it may come yet. One line says which
+rank waits for which, and where both are.
 """
 
 import json
@@ -22,7 +22,7 @@ from .scaling_error import ScalingError, end_refused, tell_at
 
 LOOK_SECONDS = 5.0
 STILL_SECONDS = 30.0
-"""How long a rank stands still in a call before it asks where the others are."""
+"""How long a rank stands still in a call before it asks for the places of the others."""
 FIRST_NOTE_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 _ASKED = "asked"
@@ -32,17 +32,17 @@ class Stand(NamedTuple):
     """Where a rank stands."""
 
     seconds: float
-    """For how long."""
+    """The seconds that the rank has stood there."""
     place: str
     """The line of the script."""
     is_waiting: bool
-    """Whether it is in a call that all ranks must make."""
+    """Whether the rank is in a call that all ranks must make."""
     call: str
-    """That call: the code that waits, and how many collectives were begun."""
+    """The line of code that waits, and the number of collectives that were begun."""
 
 
 class Waits:
-    """The thread of one rank."""
+    """The thread of one rank that watches its main thread."""
 
     def __init__(self, rank: int, num_ranks: int, store: Any) -> None:
         self._rank = rank
@@ -57,7 +57,7 @@ class Waits:
         self._end = threading.Event()
 
     def begin(self) -> None:
-        """Look from now on, until the process ends."""
+        """Watch the main thread from now on, until the process ends."""
         threading.Thread(target=self._run, name="echelon waiting", daemon=True).start()
 
     def _run(self) -> None:
@@ -83,7 +83,7 @@ class Waits:
         return Stand(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame), call)
 
     def _speak(self, stand: Stand) -> None:
-        """Ask the others where this rank has waited too long; answer who asks. Rank 0 tells what has come of it."""
+        """Ask the others if this rank has waited too long; answer the ranks that ask. Rank 0 prints the result."""
         asked = int(self._store.compare_set(_ASKED, "", "") or 0)  # reads: `get` would wait for a key just deleted
         if not asked and stand.is_waiting and stand.seconds >= STILL_SECONDS:
             asked = int(self._store.compare_set(_ASKED, "", str(self._store.add("rounds", 1))))
@@ -100,7 +100,7 @@ class Waits:
             self._judge(stands)
 
     def _answers(self, number: int) -> Dict[int, Stand]:
-        """Return where ranks stand; who does not answer is left out."""
+        """Return the places of the ranks that answer."""
         deadline = time.monotonic() + ANSWER_SECONDS
         stands: Dict[int, Stand] = {}
         while len(stands) < self._num_ranks and time.monotonic() < deadline:
@@ -113,7 +113,7 @@ class Waits:
         return stands
 
     def _judge(self, stands: Dict[int, Stand]) -> None:
-        """Refuse where all wait, and stood so a round before: none was on its way; else say who waits for whom."""
+        """Refuse if all ranks wait where they waited in the last round; else print which rank waits for which."""
         waiting = {rank: one for rank, one in stands.items() if one.is_waiting and one.seconds >= STILL_SECONDS / 2}
         places = {rank: (one.place, one.call) for rank, one in waiting.items()}
         earlier, self._earlier = self._earlier, places
@@ -122,8 +122,8 @@ class Waits:
                 self._refuse({rank: one.place for rank, one in waiting.items()})
             return
         longest = max((one.seconds for one in waiting.values()), default=0.0)
-        others = set(range(self._num_ranks)) - set(places)
-        away = {rank: stands[rank].place if rank in stands else "" for rank in others}
+        absent_ranks = set(range(self._num_ranks)) - set(places)
+        away = {rank: stands[rank].place if rank in stands else "" for rank in absent_ranks}
         if places and away and longest >= self._next_note:
             self._next_note = 2 * longest
             lines_of_waiting = {rank: one.place for rank, one in waiting.items()}
@@ -174,9 +174,9 @@ def _num_collectives() -> int:
 
 
 def _is_shared(frame: Optional[FrameType]) -> bool:
-    """Say whether a frame is in a call that all ranks must make: ours, of torch.distributed, or a backward pass."""
+    """Say whether a frame is in a call that all ranks must make: echelon, torch.distributed, or a backward pass."""
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-    if name.endswith(".check.oracle"):  # rank 0 waits for one device, and comes
+    if name.endswith(".check.oracle"):  # rank 0 waits for the oracle, and continues
         return False
     return name.partition(".")[0] in ("echelon", "_echelon") or name.startswith(("torch.distributed", "torch.autograd"))
 

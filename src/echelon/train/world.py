@@ -1,4 +1,4 @@
-"""Which rank this is, on which device, and how ranks speak with each other."""
+"""This rank, its device, and its communication with other ranks."""
 
 import os
 from typing import Any, List, Mapping, NamedTuple
@@ -14,7 +14,7 @@ SEED_OF_RECORDS = 20_260_701
 
 
 class World(NamedTuple):
-    """This rank's place among those that share a batch.
+    """This rank's place among the ranks that share a batch.
 
     With `--exact V` these are V virtual shards, of which each process computes `hosted`; `rank` is its first.
     """
@@ -24,9 +24,9 @@ class World(NamedTuple):
     device: torch.device
     hosted: int = 1
     graph_cuts: Any = None
-    """Where the graphs of virtual shards meet."""
+    """The links between the graphs of virtual shards."""
     together: Any = None
-    """The World of the ranks among which a model is split, each of which has the whole batch; None where none is."""
+    """The World of the ranks that split a model, each with the whole batch; None if no model is split."""
 
     @property
     def is_exact(self) -> bool:
@@ -35,15 +35,15 @@ class World(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody to share batches with, nor a model."""
+        """Whether no other rank shares batches or the model."""
         return self.size == 1 and self.together is None
 
     @property
     def processes(self) -> "World":
         """Return this process's place among the processes."""
         if self.together is not None:
-            found: World = self.together
-            return found
+            world: World = self.together
+            return world
         if not self.is_exact:
             return self
         return World(self.rank // self.hosted, self.size // self.hosted, self.device)
@@ -54,9 +54,9 @@ class World(NamedTuple):
 
 
 def read(environ: Mapping[str, str], num_shards: int = 0, graph_cuts: Any = None) -> World:
-    """Return the place that the launcher gives; a script started by itself is a world of one.
+    """Return the place that the launcher gives; a script without a launcher has a world of size one.
 
-    Virtual shards have `joints`, where their graphs meet.
+    Virtual shards have `graph_cuts`, which link their graphs.
     """
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     device = devices.of_rank(local_rank)
@@ -73,13 +73,13 @@ def of_split(world: World) -> World:
 
 
 def join(world: World) -> None:
-    """Meet the other ranks, once; alone there is nobody to meet."""
+    """Meet the other ranks, once; a single rank meets nobody."""
     if not world.is_alone and not dist.is_initialized():
         groups.form(world.device)
 
 
 def mean(world: World, value: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
-    """Return the mean over all ranks, each with its weight (whose own mean must be 1)."""
+    """Return the mean over all ranks, each with its weight; the mean of the weights must be 1."""
     if world.size == 1:
         return value.detach().clone()
     total = value.detach() * (weight / world.size)
@@ -95,7 +95,7 @@ def barrier(world: World) -> None:
 
 
 def seed_of_run(environ: Mapping[str, str]) -> int:
-    """Return a seed that all ranks of one attempt share and no other run does; runs to be compared share it too."""
+    """Return a seed that all ranks of one attempt share, and no other run; runs that are compared share it too."""
     if environ.get(records.FOLDER):
         return SEED_OF_RECORDS
     text = environ.get("ECHELON_RUN_ID", "") or str(os.getpid())

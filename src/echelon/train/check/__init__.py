@@ -1,1 +1,1 @@
-"""Whether a training on several ranks is that of one device: the first step, and later ones."""
+"""Check whether a training on several ranks equals that of one device, at the first step and at later steps."""

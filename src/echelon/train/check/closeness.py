@@ -1,4 +1,4 @@
-"""Whether two results are equal up to rounding, and what is said where they are not."""
+"""Decide whether two results are equal up to rounding, and describe the difference where they are not."""
 
 from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 
@@ -12,7 +12,7 @@ OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, 
 OF_GRADIENTS = {torch.float64: 1e-5, torch.float32: 1e-2}
 OF_HALF = 5e-2
 FEW = 100
-"""One element of so many may be another one: a choice of the greatest, say, which rounding decides."""
+"""The share of elements that may differ is 1 / FEW: rounding may decide an argmax differently."""
 NEGLIGIBLE = 1e-7
 
 
@@ -24,12 +24,12 @@ class Difference(NamedTuple):
 
 
 def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
-    """Return the first output that is another one for the whole batch; None where all are equal up to rounding."""
+    """Return the first output that differs from that of the whole batch; None if all are equal up to rounding."""
     both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
     if len(both[0]) != len(both[1]):
         return Difference("they are %d" % len(both[0]), "and not %d" % len(both[1]))
-    for (name, own), (_, other) in zip(*both):  # noqa: B905
-        how = _how_tensors(own, other) if isinstance(own, torch.Tensor) else _how_numbers(own, other)
+    for (name, own), (_, expected) in zip(*both):  # noqa: B905
+        how = _how_tensors(own, expected) if isinstance(own, torch.Tensor) else _how_numbers(own, expected)
         if how:
             return Difference(name, how)
     return None
@@ -38,7 +38,7 @@ def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
 def difference_of_gradients(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], names: Sequence[str]
 ) -> Optional[Difference]:
-    """Return the weight whose gradient differs most, where it does by more than rounding of the whole gradient.
+    """Return the weight whose gradient differs most; None if rounding of the whole gradient explains the difference.
 
     A gradient that is zero but for rounding, such as that of a bias before BatchNorm, is compared with all others.
     """
@@ -70,24 +70,24 @@ def _leaves(value: Any, name: str) -> Iterator[Tuple[str, Any]]:
             yield "a tensor of %s" % name, tensor
 
 
-def _how_numbers(own: Any, other: Any) -> str:
-    if isinstance(other, torch.Tensor) or abs(own - other) <= OF_OUTPUTS[torch.float32] * abs(other):
+def _how_numbers(own: Any, expected: Any) -> str:
+    if isinstance(expected, torch.Tensor) or abs(own - expected) <= OF_OUTPUTS[torch.float32] * abs(expected):
         return ""
-    return "is %.6g for the rows of rank 0, but %.6g for the whole batch" % (own, other)
+    return "is %.6g for the rows of rank 0, but %.6g for the whole batch" % (own, expected)
 
 
-def _how_tensors(own: torch.Tensor, other: Any) -> str:
-    if not isinstance(other, torch.Tensor):
+def _how_tensors(own: torch.Tensor, expected: Any) -> str:
+    if not isinstance(expected, torch.Tensor):
         return ""
-    if own.shape != other.shape:
+    if own.shape != expected.shape:
         return "has the shape %s for the rows of the ranks, but %s for the whole batch" % (
             list(own.shape),
-            list(other.shape),
+            list(expected.shape),
         )
     if not own.numel() or own.layout != torch.strided or own.is_quantized:
         return ""
-    mine, whole = _doubles(own), _doubles(other)
-    tolerance = _tolerance(other.dtype, OF_OUTPUTS)
+    mine, whole = _doubles(own), _doubles(expected)
+    tolerance = _tolerance(expected.dtype, OF_OUTPUTS)
     distances, scale = (mine - whole).abs(), float(whole.norm())
     if not float(distances.norm()) > tolerance * scale + NEGLIGIBLE * whole.numel() ** 0.5:
         return ""
@@ -103,7 +103,7 @@ def _doubles(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tolerance(dtype: torch.dtype, known: "dict[torch.dtype, float]") -> float:
-    """Return which part of a norm may be rounding."""
+    """Return the share of a norm that may be rounding."""
     if devices.is_autocast_enabled():
         return OF_HALF
     if dtype in (torch.half, torch.bfloat16):

@@ -14,24 +14,24 @@ from .distances import distance, doubles, multiple
 from .factors import meaning
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
-MOST = 1e-2  # of a gradient: BatchNorm with a rank's own statistics makes more
-SHARE = 0.25  # of what one sample counts: one that is missing, or counts twice, makes a difference of four times that
+MOST = 1e-2  # of a gradient's norm: BatchNorm with a rank's own statistics makes a larger difference
+SHARE = 0.25  # of one sample's share of a gradient: a missing or doubled sample makes four times this difference
 NUM_ROUNDINGS = 64
-"""Of the whole model's gradient: what cancels, such as that of a bias before BatchNorm, is left of these."""
-NEGLIGIBLE = 1e-7  # a norm that is rounding, whatever it is a part of
+"""The roundings of the whole model's gradient that may remain in a gradient that cancels (a bias before BatchNorm)."""
+NEGLIGIBLE = 1e-7  # a norm below this is rounding, in any tensor
 LATER = 10.0
-"""How much more may differ where other optimizers have stepped before: Adam makes steps of what is rounding."""
+"""The factor of the bounds after another optimizer has stepped: Adam turns rounding into whole steps."""
 
 
 class Bound(NamedTuple):
     """How much a gradient may differ from that of one device."""
 
     relative: float
-    """Of its own norm."""
+    """The bound relative to the gradient's own norm."""
     absolute: float
-    """Of what is rounding in the gradient of the whole model."""
+    """The bound for the rounding of the whole model's gradient."""
     norm: float
-    """Of the gradient of the whole model."""
+    """The norm of the whole model's gradient."""
 
 
 def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
@@ -40,10 +40,10 @@ def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
 
 
 def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool, slack: float = 1.0) -> Bound:
-    """Return the bound for a gradient: well below what a single sample counts, and above what rounding makes.
+    """Return the bound for a gradient: far less than one sample's share, and more than rounding.
 
-    Where a gradient is a small difference of large numbers, as of a discriminator that cannot tell yet, rounding is a
-    larger part of it; then only what a mistake makes at the least can tell the two apart.
+    A gradient may be a small difference of large numbers, as in a discriminator at its start. Rounding is then a
+    larger part of it, and the bound is the least difference that a mistake makes.
     """
     relative = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(dtype, 1e-3)
     smallest = min(MOST, SHARE / num_samples) if num_samples and dtype == torch.float32 else 0.0
@@ -77,7 +77,7 @@ Buffers = Dict[str, Tuple[str, torch.Tensor]]
 
 
 class Known:
-    """The modules that there were when the oracle was forked: in both processes each of them has the same id."""
+    """The modules that existed when the oracle was forked: each module has the same id in both processes."""
 
     def __init__(self, living: Iterable[nn.Module] = ()) -> None:
         self._modules = {id(module): weakref.ref(module) for module in living}
@@ -88,10 +88,10 @@ class Known:
 
 
 def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
-    """Return the buffers of models by what is the same in a child that was forked, with their names.
+    """Return the buffers of models, with their names, under keys that are equal in this process and in the oracle.
 
-    A module that was made since then is known by its place in a model with trained weights. BatchNorm has options of
-    its own, and what has no parameters is computed with the whole batch.
+    The key of a module that was created after the fork is its place in a model with trained weights. BatchNorm has
+    options of its own, and a module without parameters computes with the whole batch.
     """
     living = modules.living()
     places = {id(module): "known %d" % id(module) for module in living if module in known}
@@ -108,15 +108,15 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
 
 
 def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: bool) -> None:
-    """Refuse a model that has changed a buffer otherwise than with the whole batch: later steps depend on it."""
-    for key, (name, one) in ours.items():
-        other = theirs.get(key)
-        if other is None or other.dtype != one.dtype or other.numel() == 0:
+    """Refuse a model whose buffer differs from that of the whole batch, because later steps depend on it."""
+    for key, (name, own_buffer) in ours.items():
+        whole_buffer = theirs.get(key)
+        if whole_buffer is None or whole_buffer.dtype != own_buffer.dtype or whole_buffer.numel() == 0:
             continue
-        tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(one.dtype, 1e-3)
-        is_same = other.shape == one.shape
+        tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(own_buffer.dtype, 1e-3)
+        is_same = whole_buffer.shape == own_buffer.shape
         if is_same:
-            mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (one, other))
+            mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (own_buffer, whole_buffer))
             is_same = distance(mine, whole) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
         if not is_same:
             raise ScalingError(
@@ -137,7 +137,7 @@ def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> ScalingErr
 
 
 def _name(parameter: nn.Parameter) -> str:
-    """Return a parameter's name in the outermost module: the longest of its names."""
+    """Return the longest of a parameter's names, which is its name in the outermost module."""
     names = [
         "%s.%s" % (type(module).__name__, name)
         for module in modules.living()

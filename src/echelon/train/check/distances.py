@@ -1,4 +1,4 @@
-"""How far two tensors are apart, in float64: the checks inside ranks and `echelon prove` measure with it."""
+"""Measure the distance of two tensors in float64, for the checks inside ranks and for `echelon prove`."""
 
 import torch
 
@@ -15,7 +15,7 @@ def distance(tensor: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def multiple(tensor: torch.Tensor, wanted: torch.Tensor, *, tolerance: float = 1e-3) -> float:
-    """Return the factor by which a tensor is a multiple of another, up to a part of its norm; 0: it is no multiple."""
+    """Return the factor by which a tensor is a multiple of another, up to `tolerance`; 0 if it is no multiple."""
     if tensor.shape != wanted.shape:
         return 0.0
     tensor, wanted = doubles(tensor), doubles(wanted)

@@ -1,4 +1,4 @@
-"""Switch dropout off while steps are compared: each rank would drop other elements than one device drops."""
+"""Switch dropout off while steps are compared: each rank would drop other elements than one device."""
 
 from functools import wraps
 from typing import Any, Callable
@@ -12,7 +12,7 @@ _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "
 
 
 def switch_off() -> Callable[[], None]:
-    """Let nothing drop out; return what switches it on again."""
+    """Switch dropout off; return a function that switches it on again."""
     functional = nn.functional
     attention = _attention_without_dropout(functional.scaled_dot_product_attention)
     functions = {**dict.fromkeys(_DROPOUTS, _without_dropout), "scaled_dot_product_attention": attention}

@@ -1,4 +1,4 @@
-"""What it means when the gradient of several ranks is a multiple of the gradient of one device."""
+"""Explain a gradient of several ranks that is a multiple of the gradient of one device."""
 
 WHOLE_BATCH = "a part of the script uses the whole batch (BatchNorm, pairs within a batch), or draws its own data"
 

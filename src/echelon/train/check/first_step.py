@@ -1,8 +1,8 @@
 """Compare first steps with those of one device: a child of rank 0 runs the script's own steps on whole batches.
 
-The child, the oracle, is forked just before rank 0 first uses a device, or else when training begins; so what is
-compared with is the user's own code, not a model of it. Before rank 0 uses a device the oracle has ended: no device is
-ever used by both. It goes on until every optimizer has stepped once, for ten steps at most. Dropout is off until then.
+The child is called the oracle. It is forked just before rank 0 first uses a device, or else when training begins, so
+it runs the user's own code, not a model of it. The oracle has ended before rank 0 uses a device: no device is
+ever used by both. It runs until every optimizer has stepped once, for ten steps at most. Dropout is off until then.
 """
 
 import atexit
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 10
 CHANCE = 0.2
-"""How far from 1 a factor may be that other random numbers make, where some features count most."""
+"""The distance from 1 of a factor that other random numbers may explain, where few features dominate."""
 DRAWS = "each rank draws its own random numbers, for each sample or inside a model"
 IN_USE = "echelon cannot fork a process that has used a GPU; echelon prove compares separate runs"
 IN_THREAD = (
@@ -38,7 +38,7 @@ _NOT_COMPARED = "not compared with one device: %s"
 
 
 class FirstStep:
-    """The comparison, from the fork to its verdict; on ranks other than 0 it only keeps dropout off."""
+    """The comparison, from the fork to its verdict; ranks other than 0 only keep dropout off."""
 
     def __init__(self, *, is_main: bool, say: Callable[[str], None]) -> None:
         self._is_main = is_main
@@ -53,7 +53,7 @@ class FirstStep:
         self._num_steps = 0
         self._stepped: Set[int] = set()
         self._seen: Set[int] = set()
-        """The parameters whose gradients were compared."""
+        """The ids of the parameters whose gradients were compared."""
         self._num_compared = 0
         self._num_left = 0
         self._worst = 0.0
@@ -62,18 +62,18 @@ class FirstStep:
         self.is_open = False
         """Whether steps are compared now."""
         self.may_fork_for_device = True
-        """Whether this process was forked itself, from one that had looked whether that is safe."""
+        """Whether this process was forked from a process that had checked that a fork is safe."""
         self.syncs_batch_norm = False
         self.compares_buffers = True
-        """Whether this rank has whole models, and with them all that they remember."""
+        """Whether this rank has whole models, and so all their buffers."""
         self.keeps_dropout = False
-        """Whether a run that goes on later must have the same first step; then what draws cannot be compared."""
+        """Whether a continued run must have the same first step; models that draw are then not compared."""
         self.num_samples = 0
-        """The most that all ranks had together in one call of a model."""
+        """The largest number of samples that all ranks together had in one call of a model."""
         self.guesses: Set[str] = set()
-        """The draws inside of models where it is not certain for which rows they are."""
+        """The random draws inside of models for which the rows of the batch are uncertain."""
         self.is_half = False
-        """Whether something was computed under autocast."""
+        """Whether an operation ran under autocast."""
 
     @property
     def is_oracle(self) -> bool:
@@ -82,7 +82,7 @@ class FirstStep:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether one device could not hold the model with the whole batch; rank 0 alone knows."""
+        """Whether one device has too little memory for the model with the whole batch; rank 0 alone knows."""
         return self._oracle.why_not == TOO_LARGE
 
     def keep_dropout_off(self) -> None:
@@ -92,19 +92,19 @@ class FirstStep:
             dropouts.switch_off()
 
     def cancel(self, why: str) -> None:
-        """Compare nothing, where that has turned out to be not wanted; the oracle ends here."""
+        """Compare nothing, because no comparison is wanted; end the oracle."""
         self.leave(why)
         self.is_due = self.is_open = False
         self._switch_on()
         self._oracle.dismiss()
 
     def leave(self, why: str) -> None:
-        """End the oracle where it comes to what is done by ranks alone."""
+        """End the oracle where the script comes to an act of ranks alone."""
         if self.is_oracle:
             self._oracle.end(why)
 
     def send_ahead(self, *, before_device: bool) -> bool:
-        """Fork the oracle, once; return True in it. Before a device is used, return when it has left that again."""
+        """Fork the oracle once and return True in it. With `before_device`, return only after the end of the oracle."""
         if self.is_oracle or not self._is_main or not (self.is_due or self.is_open):
             return False
         if not self._is_sent:
@@ -129,7 +129,7 @@ class FirstStep:
         self._oracle.on_end(act)
 
     def begin(self) -> None:
-        """Begin to compare, as training begins, on every rank and in the oracle."""
+        """Begin the comparison when training begins, on every rank and in the oracle."""
         if self.is_due:
             self.is_due = False
             self.is_open = True
@@ -140,11 +140,11 @@ class FirstStep:
                 atexit.register(lambda: self._finish() if self.is_open and os.getpid() == pid else None)
 
     def note_workers(self, num_workers: int) -> None:
-        """Remember that worker processes make the samples; they may draw random numbers unseen."""
+        """Note that worker processes make the samples; they may draw random numbers that echelon does not see."""
         self._num_workers = max(self._num_workers, num_workers)
 
     def before_step(self, parallelism: "Parallelism", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
-        """Report or compare the gradients of an optimizer that steps for the first time, and end after the last."""
+        """Report or compare the gradients of an optimizer's first step; end the comparison after the last optimizer."""
         self._num_steps += 1
         place = parallelism.place_of(optimizer)
         if place not in self._stepped:
@@ -155,9 +155,9 @@ class FirstStep:
                 self._report(place, parameters, was_drawn=was_drawn)
             else:
                 self._compare(place, parameters)
-        others = parallelism.all_but(self._stepped)
-        self._num_left = sum(any(id(one) not in self._seen for one in parameters) for parameters in others)
-        if not others or self._num_steps == MOST_STEPS:
+        remaining = parallelism.all_but(self._stepped)
+        self._num_left = sum(any(id(one) not in self._seen for one in parameters) for parameters in remaining)
+        if not remaining or self._num_steps == MOST_STEPS:
             self._finish()
 
     def _report(self, place: int, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
@@ -213,7 +213,7 @@ class FirstStep:
         self._num_compared += 1
 
     def _finish(self) -> None:
-        """End the comparison, and say what has come of it."""
+        """End the comparison and print its result."""
         self.is_open = False
         self._switch_on()
         if self.is_oracle:

@@ -1,4 +1,4 @@
-"""Compute a model once more without a trace: with copies of its weights, buffers and attributes, and without chance."""
+"""Compute a model again without side effects: with copies of its weights, buffers and attributes, without dropout."""
 
 import io
 from collections import OrderedDict
@@ -17,18 +17,18 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Copies:
-    """A model's own weights, and the copies that a computation has in their place."""
+    """A model's own weights, and the copies that take their place in a computation."""
 
     def __init__(self, module: nn.Module) -> None:
         self._modules = [one for one in module.modules() if not isinstance(one, torch.jit.ScriptModule)]
         self.is_spread = any(is_sharded(one) for one in module.parameters())
         self.names = {id(one): name for name, one in module.named_parameters()}
         self.weights: Dict[int, torch.Tensor] = {}
-        """The copies by the identity of the weights, in the model's order."""
+        """The copies by the id of the weights, in the model's order."""
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have copies for a while; whatever it changes of itself is forgotten."""
+        """Give the model copies for the duration of a block, and then undo every change that it made to itself."""
         kept = [(one, dict(one.__dict__), _containers(one)) for one in self._modules]
         self.weights = {}
         self._put_copies()
@@ -67,7 +67,7 @@ class Copies:
 
 @contextmanager
 def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
-    """Leave dropout out, say nothing, and let BatchNorm see each sample alone where it sees a rank's."""
+    """Switch off dropout and output; let BatchNorm normalize each sample alone if it has a rank's own statistics."""
     with ExitStack() as stack:
         stack.callback(dropouts.switch_off())
         batch_norm = nn.functional.batch_norm
@@ -81,7 +81,7 @@ def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
 
 
 def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return BatchNorm that changes copies of what it remembers, wherever a script keeps that."""
+    """Return a BatchNorm that updates copies of its running statistics, wherever a script keeps them."""
 
     @wraps(original)
     def batch_norm(x: Any, mean: Any = None, variance: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _norm_of_each(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes each sample's own statistics in place of the batch's, which are an option of their own."""
+    """Return a BatchNorm that uses each sample's own statistics; the statistics of the batch have their own options."""
 
     @wraps(original)
     def batch_norm(
@@ -113,7 +113,7 @@ def _clone(tensor: Any) -> Any:
 
 
 def _containers(module: nn.Module) -> List[Tuple[Any, Any]]:
-    """Return the lists, dicts and sets that a module holds, each with a copy of what is in it."""
+    """Return the lists, dicts and sets that a module holds, each with a copy of its content."""
     kinds = (list, dict, set)
     return [(one, one.copy()) for one in module.__dict__.values() if isinstance(one, kinds)]
 
@@ -127,7 +127,7 @@ def _fill(container: Any, content: Any) -> None:
 
 
 def _is_of_torch(hook: Any) -> bool:
-    """Say whether a hook is PyTorch's, as of spectral norms; a script's own may note what it sees."""
+    """Say whether a hook belongs to PyTorch, such as spectral norm's; a script's own hook may record its inputs."""
     hook = getattr(hook, "func", hook)  # of functools.partial
     where = getattr(hook, "__module__", None) or type(hook).__module__
     return str(where).partition(".")[0] == "torch"

@@ -1,7 +1,7 @@
-"""Whether later steps are those of one device: what ranks must have equal is signed, and the signatures are compared.
+"""Check whether later steps equal those of one device: ranks exchange signatures of the values that must be equal.
 
-A signature travels while the ranks compute, and is read some exchanges later, when it has long been there: nobody waits
-for it. How often a step is signed follows from what that costs. At a few steps, the spots, more is looked at (`spots`).
+A signature travels while the ranks compute. A rank reads it some steps later, when it has arrived, so no rank waits
+for it. The measured cost decides how often a step is signed. A few steps are compared more closely (`spots`).
 """
 
 import time
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from ..training import Training
 
 LAG = 3
-"""Steps after which an exchange is read."""
+"""The number of steps between an exchange and its reading."""
 SHARE = 0.005
-"""Of a step, for what signatures cost here; gloo's threads take about as much again (docs/performance.md)."""
+"""The share of a step that signatures may cost here; gloo's threads take about as much again (docs/performance.md)."""
 MOST_NOTES = 8
-"""Of one step: a model that is called for each token of a sample is called as often."""
+"""The most notes of one step: a model that generates tokens is called once for each token."""
 MOST_BETWEEN = 100
 _SETTLING = 3  # first exchanges, which take longer than later ones
 WAY_OUT = (
@@ -39,7 +39,7 @@ WAY_OUT = (
 
 
 class Note(NamedTuple):
-    """Something that all ranks must have equal."""
+    """A value that must be equal on all ranks."""
 
     place: str
     what: str
@@ -47,7 +47,7 @@ class Note(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Signatures of a step that are under way."""
+    """The signatures of a step whose exchange has begun."""
 
     step: int
     notes: List[Note]
@@ -56,7 +56,7 @@ class Exchange(NamedTuple):
 
 
 class LaterSteps(StepObserver):
-    """Signs steps, reads signatures, and refuses what differs."""
+    """Signs steps, reads the signatures of all ranks, and refuses a difference."""
 
     def __init__(self, run: "Training", pace: Pace) -> None:
         super().__init__(pace)
@@ -79,7 +79,7 @@ class LaterSteps(StepObserver):
 
     @property
     def step(self) -> int:
-        """The optimizer step that comes next, which counts from 1."""
+        """The number of the next optimizer step, from 1."""
         return self._run.parallelism.num_steps + 1
 
     @property
@@ -87,7 +87,7 @@ class LaterSteps(StepObserver):
         return self.is_on and self.step >= self._next and len(self._notes) < MOST_NOTES
 
     def at_batch(self, indices: Any) -> None:
-        """Note which samples a batch has."""
+        """Note the samples of a batch."""
         if self._signs:
             began = time.perf_counter()
             self._note("the samples of a batch: %d" % len(indices), signature.of_indices(indices))
@@ -102,28 +102,28 @@ class LaterSteps(StepObserver):
             self._seconds += time.perf_counter() - began
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
-        """Look at a model call that comes next: at what it is given, and at a spot at what comes of it too."""
+        """Fork the oracle once and return True in it. With `before_device`, return only after the end of the oracle."""
         if not self.is_on:
             return
         is_spot = self.spots.is_due(self.step)
         if (self._signs or is_spot) and torch.is_grad_enabled():
-            self._note_call(module, given, set(leads[0][0].rows))
+            self._note_call(module, inputs, set(leads[0][0].rows))
         if is_spot:
             self._compare_now()
-            self.spots.at_call(original, module, given, every, leads)
+            self.spots.at_call(original, module, inputs, every, leads)
 
-    def _note_call(self, module: nn.Module, given: Any, rows_of_ranks: Set[int]) -> None:
-        """Note the shapes of what is shared, and the elements of what every rank has whole."""
+    def _note_call(self, module: nn.Module, inputs: Any, rows_of_ranks: Set[int]) -> None:
+        """Note the shapes of the shared arguments, and the elements of the arguments that every rank has whole."""
         began = time.perf_counter()
-        shared = [one for one in tensors_of(given) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
+        shared = [one for one in tensors_of(inputs) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
         signed = signature.of_tensors(shared)
         self._note("%s(%s)" % (type(module).__name__, signature.text_of_shapes(shared)), signed)
         self._seconds += time.perf_counter() - began
 
     def _compare_now(self) -> None:
-        """Compare what was noted in this step, and all weights, before the ranks put their parts together."""
+        """Compare the notes of this step, and all weights, before the ranks join their parts."""
         gradients = self._run.parallelism
         if self.spots.is_at_first_call:
             for optimizer in gradients.known_optimizers():
@@ -135,12 +135,12 @@ class LaterSteps(StepObserver):
             self._refuse(self.step, self._notes)
         self._notes = []
 
-    def _note(self, what: str, signed: Signature) -> None:
-        signed = signature.added(signed, signature.of_text(what))
-        self._notes.append(Note(str(lines.of_script()), what, signed))
+    def _note(self, label: str, signed: Signature) -> None:
+        signed = signature.added(signed, signature.of_text(label))
+        self._notes.append(Note(str(lines.of_script()), label, signed))
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """End the comparison of a step, which an optimizer takes now: `gradients` has counted it."""
+        """End the comparison of the step that an optimizer takes now, which `parallelism` has already counted."""
         if not self.is_on or not dist.is_initialized():  # a closure comes to the first model only now
             return
         step = self._run.parallelism.num_steps
@@ -161,21 +161,21 @@ class LaterSteps(StepObserver):
         self.pace.before_step(step, optimizer, was_spot=was_spot)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
-        """Notice that an optimizer has stepped."""
+        """Notice the end of an optimizer step."""
         self.pace.after_step()
 
     def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note how an optimizer steps."""
+        """Note the settings of an optimizer."""
         settings = [number for group in optimizer.param_groups for number in _numbers_of(group)]
         self._note(type(optimizer).__name__, signature.of_text(" ".join("%.6g" % number for number in settings)))
 
     def _note_weights(self, weights: Sequence[torch.Tensor]) -> None:
-        """Note weights, which every rank has whole unless they are spread."""
+        """Note weights, which are whole on every rank unless they are sharded."""
         for weight in weights:
             self._note("the weights %s" % list(weight.shape), signature.of_tensors([weight.detach()]))
 
     def _send(self, step: int) -> None:
-        """Begin to exchange the signatures of a step, and what they cost."""
+        """Begin to exchange the signatures of a step and their cost."""
         device = self._run.world.device
         now = time.perf_counter()
         num_steps = max(1, step - self._last_step)
@@ -187,7 +187,7 @@ class LaterSteps(StepObserver):
         self._under_way.append(Exchange(step, self._notes, numbers, work))
 
     def _receive(self) -> None:
-        """Read the oldest exchange, refuse a difference, and decide when the next step is signed: all ranks alike."""
+        """Read the oldest exchange, refuse a difference, and decide equally on all ranks which step is signed next."""
         exchange = self._under_way.popleft()
         exchange.work.wait()
         most: List[float] = exchange.numbers.tolist()
@@ -201,7 +201,7 @@ class LaterSteps(StepObserver):
             self._between = min(MOST_BETWEEN, max(1, -int(-cost // (SHARE * max(passed, 1e-6)))))
 
     def _refuse(self, step: int, notes: List[Note]) -> None:
-        """Let all ranks say what they had, and refuse what two of them have not in common."""
+        """Gather the notes of all ranks, and refuse the first that differs between two ranks."""
         mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
         told = _told(messages.gather(mine))
         raise ScalingError("step %d differs from one device: %s" % (step, told), WAY_OUT)
@@ -215,7 +215,7 @@ def _total(notes: List[Note]) -> Signature:
 
 
 def _is_whole(tensor: torch.Tensor, rows_of_ranks: Set[int]) -> bool:
-    """Say whether every rank must have the same; what has as many rows as a rank's part may be a part too."""
+    """Say whether all ranks must have the same tensor; one with as many rows as a rank may be a part of a batch."""
     dims = tensor.shape[: 2 if tensor.dim() > 2 else 1]
     return not isinstance(tensor, nn.Parameter) and tensor.grad_fn is None and rows_of_ranks.isdisjoint(dims)
 
@@ -228,11 +228,11 @@ def _told(every: List[Any]) -> str:
     """Name the first difference between rank 0 and another rank; rank 0 has the numbers of one device."""
     for place in range(max(len(notes) for notes in every)):
         of_ranks = [notes[place] if place < len(notes) else ("no line", "nothing more", [0.0] * 3) for notes in every]
-        for rank, (line, what, numbers) in enumerate(of_ranks):
-            first_line, first_what, first_numbers = of_ranks[0]
-            if what != first_what:
-                return "%s: rank 0 has %s, but rank %d has %s (%s)" % (first_line, first_what, rank, what, line)
+        for rank, (line, label, numbers) in enumerate(of_ranks):
+            first_line, first_label, first_numbers = of_ranks[0]
+            if label != first_label:
+                return "%s: rank 0 has %s, but rank %d has %s (%s)" % (first_line, first_label, rank, label, line)
             (exact, total, _), (first_exact, first_total, size) = numbers, first_numbers
             if exact != first_exact or abs(total - first_total) > signature.TOLERANCE * size:
-                return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, what)
+                return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, label)
     return "the ranks' signatures differ by rounding"

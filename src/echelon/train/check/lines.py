@@ -1,4 +1,4 @@
-"""Which line of the script runs now."""
+"""Find the line of the script that runs now."""
 
 import linecache
 import os
@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
 
 def of_script() -> Line:
-    """Return the innermost line that is neither ours, nor PyTorch's, nor Python's own."""
+    """Return the innermost line that belongs neither to echelon, nor to PyTorch, nor to Python's library."""
     return of_frame(sys._getframe(1))
 
 

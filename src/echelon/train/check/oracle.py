@@ -1,4 +1,4 @@
-"""The process that goes ahead as one device: a fork of rank 0, which speaks and writes nothing, and reports."""
+"""The oracle: a fork of rank 0 that computes ahead as one device, writes no output, and reports to rank 0."""
 
 import atexit
 import io
@@ -18,7 +18,7 @@ from .. import device as devices
 from .. import patches
 
 LEAST_PATIENCE_SECONDS = 60.0
-PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
+PATIENCE = 10.0  # times the first step of this rank, which has only its part of the batch
 TOO_LARGE = "a single device runs out of memory with the whole batch"
 TOO_SLOW = "the process for one device did not reach the first step within %d s"
 NO_STEP = "in the process for one device the script ended before the first step"
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("<q")
 
 
 class Oracle:
-    """The process, seen from both sides; messages go from it to rank 0."""
+    """The oracle, seen from both sides; it sends messages to rank 0."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -38,17 +38,17 @@ class Oracle:
         self.is_here = False
         """Whether this process is the oracle."""
         self.why_not = ""
-        """Why it reports no more."""
+        """The reason why the oracle sends no more reports."""
         self.seconds = 0.0
-        """How long it took until what was heard last."""
+        """The seconds from the fork to the last message."""
 
     @property
     def is_out(self) -> bool:
-        """Whether it goes on beside this process."""
+        """Whether the oracle still runs beside this process."""
         return self._pid != 0
 
     def fork(self) -> bool:
-        """Begin; return True in the oracle."""
+        """Fork the oracle; return True in it."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._began = time.monotonic()
@@ -76,7 +76,7 @@ class Oracle:
         self._before_it_ends = act
 
     def report(self, message: Dict[str, Any]) -> None:
-        """Tell rank 0."""
+        """Send a report to rank 0."""
         content = io.BytesIO()
         torch.save(message, content)
         data = memoryview(_LENGTH.pack(content.tell()) + content.getvalue())
@@ -84,13 +84,13 @@ class Oracle:
             data = data[os.write(self._pipe, data) :]
 
     def end(self, why_not: str = "") -> None:
-        """End the oracle, with all that it has; say why where it has not reported everything."""
+        """End the oracle and all its resources; give the reason if it has not reported everything."""
         self._before_it_ends()
         self.report({"end": why_not})
         os._exit(0)
 
     def hear(self, *, patience_seconds: float) -> Optional[Dict[str, Any]]:
-        """Return its next message; None when it has ended, or has not spoken within that time."""
+        """Return the oracle's next message; None if it has ended, or sent nothing within that time."""
         with self._hearing:
             if not self._pid:
                 return None
@@ -110,15 +110,15 @@ class Oracle:
             return message
 
     def rest(self) -> float:
-        """Return how long to wait for it where this rank has gone on meanwhile."""
+        """Return how long to wait for a message when this rank has continued meanwhile."""
         return max(LEAST_PATIENCE_SECONDS, PATIENCE * (time.monotonic() - self._began))
 
     def left_of_a_minute(self) -> float:
-        """Return how long to wait for it where this rank waits until it is gone."""
+        """Return how long to wait when this rank waits for the end of the oracle."""
         return max(0.0, self._began + LEAST_PATIENCE_SECONDS - time.monotonic())
 
     def dismiss(self) -> None:
-        """End it; return when it is gone, and with it what it had of a device."""
+        """End the oracle; return when its process has released its devices."""
         with self._hearing:
             self._stop()
 
@@ -130,19 +130,19 @@ class Oracle:
             self._pid, self._pipe = 0, -1
 
     def _way_it_ended(self) -> str:
-        """Return why the pipe was closed without a word: a kernel that is short of memory gives no time for it."""
+        """Return why the pipe was closed without a message; the kernel may have killed the oracle to free memory."""
         status = os.waitpid(self._pid, 0)[1]
         self._pid = 0
         os.close(self._pipe)
         return KILLED % os.WTERMSIG(status) if os.WIFSIGNALED(status) else NO_STEP
 
     def _read(self, deadline: float) -> Optional[bytes]:
-        """Return one message; None when the time is over, nothing where the pipe ended."""
+        """Return one message; None if the time is over, empty bytes if the pipe was closed."""
         head = self._read_bytes(_LENGTH.size, deadline)
         return self._read_bytes(_LENGTH.unpack(head)[0], deadline) if head else head
 
     def _read_bytes(self, size: int, deadline: float) -> Optional[bytes]:
-        # as many as were told, for workers of its loaders keep the pipe open for seconds
+        # the announced number of bytes, because workers of the oracle's loaders keep the pipe open for seconds
         content = bytearray()
         while len(content) < size:
             if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -155,7 +155,7 @@ class Oracle:
 
 
 def _told(error: BaseException) -> str:
-    """Return why there is no comparison, of an error that ended the script on one device."""
+    """Return why there is no comparison, from the error that ended the script on one device."""
     if devices.is_out_of_memory(error) or isinstance(error, MemoryError):
         return TOO_LARGE
     return "in the process for one device the script fails with %s: %s" % (

@@ -1,7 +1,7 @@
-"""Say where several ranks are no faster than one: a spot of one device is compared with the steps of all ranks.
+"""Tell where several ranks are no faster than one: compare a spot's time on one device with the steps of all ranks.
 
-What one device would take is estimated from above: rank 0's time for the whole batch, alone, while the others wait; its
-optimizer; and what each rank computes besides, as often as there are ranks. So the line is rarely there by mistake.
+The estimate for one device is an upper bound. It is rank 0's time for the whole batch, while the others wait, plus its
+optimizer, plus each rank's remaining time, multiplied by the number of ranks. So the line is rarely wrong.
 """
 
 import os
@@ -18,35 +18,35 @@ from .. import messages
 from ..world import World
 
 FIRST = 21
-"""The first step that counts: before it compilers, allocators and caches are busy."""
+"""The first step that counts: compilers, allocators and caches are busy in earlier steps."""
 NUM_PHASED = 3
-"""Steps of which the parts are measured."""
+"""The number of steps whose parts are measured."""
 NUM_STEPS = 50
-"""Steps of which the median is taken."""
+"""The number of steps for the median."""
 LEAST_LOSS = 1.1
-"""What is less may be chance."""
+"""The smallest ratio that is told; a smaller one may be chance."""
 WAYS_OUT = "use a larger batch, fewer ranks, or --sync-every"
 
 
 class Times:
-    """How long the parts of a spot took, in seconds."""
+    """The seconds of the parts of a spot."""
 
     def __init__(self) -> None:
         self.whole = self.own = self.exchange = 0.0
         self.is_complete = True
-        """Whether all that a step computes was computed whole, by rank 0 alone; all ranks know the same."""
+        """Whether rank 0 alone computed the whole step; all ranks have the same value."""
 
 
 class Taken(NamedTuple):
-    """Seconds of a part of a step; with a device both are about the same, for it is waited for."""
+    """The seconds of a part of a step; with a device both numbers are about equal, because the rank waits for it."""
 
     passed: float
     computed: float
-    """Of them, those in which this process had a core."""
+    """The seconds in which this process had a core."""
 
 
 class Pace:
-    """Measures the steps of rank 0, and says once that they are no faster than those of one device."""
+    """Measures the steps of rank 0, and tells once if they are no faster than those of one device."""
 
     def __init__(self, world: World, say: Callable[[str], None]) -> None:
         self._world = world
@@ -67,7 +67,7 @@ class Pace:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measure a part of a step, as long as that is wanted."""
+        """Measure a part of a step, while measurements are wanted."""
         if not self._is_phased:
             yield
             return
@@ -78,7 +78,7 @@ class Pace:
             self._add(name, began)
 
     def note_spot(self, step: int, times: Times) -> None:
-        """Take the times of a spot, and ask all ranks where they run; all must call."""
+        """Keep the times of a spot, and ask all ranks for their nodes and cores; all ranks must call this."""
         if self._spot.is_complete or not times.is_complete or step < FIRST or self._world.is_exact:
             return
         self._spot = times
@@ -87,7 +87,7 @@ class Pace:
             self._reason = crowded(every)
 
     def before_step(self, step: int, optimizer: torch.optim.Optimizer, *, was_spot: bool) -> None:
-        """Take the time of a step that ends here, on rank 0."""
+        """Note the time of the step that ends here, on rank 0."""
         if not self._is_open or not self._is_main:
             return
         if self._optimizer not in (0, id(optimizer)):
@@ -102,7 +102,7 @@ class Pace:
         self._step_began = self._last, self._last_computed
 
     def after_step(self) -> None:
-        """Note what the optimizer took."""
+        """Note the time of the optimizer."""
         if self._is_phased:
             self._add("optimizer", self._step_began)
 
@@ -120,7 +120,7 @@ class Pace:
             self._judge()
 
     def _judge(self) -> None:
-        """Say it where ranks are no faster."""
+        """Tell the user if ranks are no faster."""
         num_ranks = self._world.size
         took = statistics.median(self._steps)
         alone = self._spot.whole + statistics.median(self._besides(parts) for parts in self._phases)
@@ -138,7 +138,7 @@ class Pace:
         )
 
     def _besides(self, parts: Dict[str, Taken]) -> float:
-        """Return what one device would take for all but its model, at most: it has the rows of all ranks."""
+        """Return an upper bound of one device's time outside of the model: one device has the rows of all ranks."""
         nothing, num_ranks = Taken(0.0, 0.0), self._world.size
         model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
         passed = parts["all"].passed - model.passed - optimizer.passed
@@ -159,13 +159,13 @@ class Pace:
 
 
 def _place() -> Tuple[str, Tuple[int, ...]]:
-    """Return on which node this rank runs, and on which cores it may."""
+    """Return the node of this rank, and its cores."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return socket.gethostname(), tuple(sorted(cores))
 
 
 def crowded(places: List[Tuple[str, Tuple[int, ...]]]) -> str:
-    """Say whether ranks are more than the cores of their node."""
+    """Say whether a node has more ranks than cores."""
     for node in sorted({name for name, _ in places}):
         ranks = [cores for name, cores in places if name == node]
         cores = {core for each in ranks for core in each}

@@ -1,4 +1,4 @@
-"""At a spot, compare the values of rules, which compute with parts, with those of the whole."""
+"""At a spot, compare the results of rules, which compute with parts, with results from whole tensors."""
 
 from typing import Any, Callable, Optional
 
@@ -14,11 +14,11 @@ from . import lines
 from .closeness import difference_of
 
 MOST_RULES = 64
-"""Rules that are compared in a step."""
+"""The most rules that are compared in a step."""
 
 
 class RuleSpots:
-    """Lets views be computed twice while a spot lasts: by their rules, and from the whole."""
+    """Computes global tensors twice during a spot: by their rules, and from whole tensors."""
 
     def __init__(self, generators: Generators) -> None:
         self._generators = generators
@@ -27,17 +27,17 @@ class RuleSpots:
         self._left = 0
         self._is_busy = False
         self.difference = ""
-        """Where, and which function."""
+        """The line and the function of the first difference; empty if there is none."""
 
     def begin(self) -> None:
-        """Compare from now on."""
+        """Begin to compare."""
         self._left, self.difference = MOST_RULES, ""
         self._original = GlobalTensor.rule
         why = "At a spot check, what is computed with parts is compared with the whole."
         self._patch = patches.replace(GlobalTensor, "rule", staticmethod(self._apply), why=why)
 
     def end(self) -> None:
-        """Compare no more."""
+        """End the comparison."""
         if self._patch is not None:
             self._patch.undo()
 
@@ -56,14 +56,14 @@ class RuleSpots:
     def _compare(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         try:
             whole_args, whole_kwargs = plain((args, kwargs))
-        except ScalingError as refusal:  # of all ranks: their parts do not fit together
+        except ScalingError as refusal:  # on all ranks: their parts do not fit together
             refusal.withdraw()
             return self._original(func, args, kwargs)
         with self._generators.kept(), torch.no_grad():
             try:
                 whole = func(*whole_args, **whole_kwargs)
             except (RuntimeError, ValueError, LookupError, TypeError):
-                return self._original(func, args, kwargs)  # the script's own error, or one that says more
+                return self._original(func, args, kwargs)  # which raises the script's own error, or a clearer one
         result = self._original(func, args, kwargs)
         if not any(isinstance(one, GlobalTensor) for one in tensors_of(result)):
             return result

@@ -1,4 +1,4 @@
-"""Whether all ranks were given the same batch: each computes its part of what it takes for that of all."""
+"""Check whether all ranks have the same batch, because each rank computes its part of the batch that it has."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from ..world import World
 from . import signature
 
 NUM_COMPARED = 10
-"""Batches that are compared: those that each rank draws for itself differ from the first on."""
+"""The number of batches that are compared: batches that each rank draws for itself differ from the first on."""
 
 
 @torch.no_grad()
 def other_rank(batch: Any, world: World) -> int:
-    """Return the first rank whose batch is not that of rank 0, and 0 where all have the same; all ranks must call."""
+    """Return the first rank whose batch differs from rank 0's; 0 if all batches are equal. All ranks must call this."""
     if world.size == 1:
         return 0
     signed = signature.added(

@@ -1,4 +1,4 @@
-"""A few numbers that stand for what a rank computes with: where they are equal on two ranks, so are the batches."""
+"""Signatures: a few numbers that represent a rank's values. Two ranks with equal signatures have equal batches."""
 
 import zlib
 from functools import lru_cache
@@ -11,23 +11,23 @@ from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
 
 TOLERANCE = 1e-5
-"""Kernels may differ in the last digits, and batches differ by far more: by one of the root of their elements."""
+"""The relative difference that rounding may make; two batches differ by far more, by about 1 / √(elements)."""
 MOST_ELEMENTS = 1 << 15
-"""Of a larger tensor as many are taken, evenly spread: 0.1 ms on a core."""
-_LARGEST = 1e30  # what stands for infinity in a mask tells nothing, and would hide all else
+"""The most elements of a tensor that count; a larger tensor is sampled evenly. They take 0.1 ms on a core."""
+_LARGEST = 1e30  # a mask's substitute for infinity carries no information, and would hide all other values
 _GOLDEN = 0.6180339887498949
-_EXACT = 1 << 40  # sums of several stay whole numbers in a double
+_EXACT = 1 << 40  # sums of several signatures stay whole numbers in a double
 
 
 class Signature(NamedTuple):
-    """A signature: numbers that must be equal on all ranks. Numbers on a device stay there; reading them would wait."""
+    """Numbers that must be equal on all ranks. They stay on the device, because a read would wait for it."""
 
     exact: Any
-    """Equal to the last bit: shapes, names, indices, whole numbers."""
+    """A number that is equal to the last bit: from shapes, names, indices, whole numbers."""
     total: Any
-    """Equal up to rounding."""
+    """A number that is equal up to rounding."""
     size: Any
-    """How large `total` may become, and so how much rounding matters."""
+    """The largest possible `total`, which scales the rounding."""
 
 
 NOTHING = Signature(0.0, 0.0, 0.0)
@@ -39,7 +39,7 @@ def of_text(text: str) -> Signature:
 
 
 def of_indices(indices: Any) -> Signature:
-    """Return the signature of the samples of a batch; of keys that are not plain values their number counts."""
+    """Return the signature of a batch's samples; if the keys are not plain values, only their number counts."""
     are_plain = all(type(one) in (int, str) for one in indices)
     return of_text(repr(indices) if are_plain else str(len(indices)))
 
@@ -67,13 +67,15 @@ def is_plain(tensor: Any) -> bool:
     )
 
 
-def added(one: Signature, other: Signature, factor: int = 1) -> Signature:
-    """Return both in one; with other factors an order of several counts."""
-    return Signature(one.exact + other.exact * factor, one.total + other.total * factor, one.size + other.size * factor)
+def added(first: Signature, second: Signature, factor: int = 1) -> Signature:
+    """Return the sum of two signatures, the second times `factor`; different factors make their order count."""
+    return Signature(
+        first.exact + second.exact * factor, first.total + second.total * factor, first.size + second.size * factor
+    )
 
 
 def numbers(signature: Signature, device: torch.device) -> torch.Tensor:
-    """Return what ranks exchange: of their maximum it is seen whether all have the same."""
+    """Return the numbers that ranks exchange; their maximum shows whether all ranks have the same."""
     exact, total, size = (
         number.to(device, torch.float64)
         if isinstance(number, torch.Tensor)
@@ -84,13 +86,13 @@ def numbers(signature: Signature, device: torch.device) -> torch.Tensor:
 
 
 def are_equal(most: List[float]) -> bool:
-    """Say whether all ranks had the same `numbers`, by the maximum of each."""
+    """Say from the maxima over ranks whether all ranks had the same `numbers`."""
     exact, least_exact, total, least_total, size = most
     return exact == -least_exact and total + least_total <= TOLERANCE * size
 
 
 def text_of_shapes(value: Any) -> str:
-    """Return the shapes of all tensors in a value; of what is shared, ranks may have padded other dims as they need."""
+    """Return the shapes of all tensors in a value, without the dims of shared tensors that ranks may have padded."""
     return ", ".join("%s %s" % (_text_of_shape(one), str(one.dtype)[6:]) for one in tensors_of(value))
 
 
@@ -117,6 +119,6 @@ def _of_tensor(tensor: torch.Tensor) -> Signature:
 
 @lru_cache(maxsize=32)
 def _weights(number: int, device: torch.device) -> torch.Tensor:
-    """Return numbers from -1 to 1 that are as good as drawn: with them an order counts."""
+    """Return pseudorandom weights from -1 to 1, which make the order of elements count."""
     places = torch.arange(1, number + 1, dtype=torch.float64, device=device)
     return (places * _GOLDEN).frac() * 2 - 1

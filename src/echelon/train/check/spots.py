@@ -1,8 +1,8 @@
-"""At a few steps, look whether what the ranks compute is what one device computes.
+"""At a few steps, compare the computations of the ranks with those of one device.
 
 Each model call of such a step is computed twice more before the script's own: once by all ranks, each with its rows,
-and once by rank 0 with the whole batch. Outputs are compared, and then the gradients of the weights that come of the
-same gradients of the outputs. Both are without dropout, and leave no trace (`apart`).
+and once by rank 0 with the whole batch. Outputs are compared first. Then the gradients of the weights are compared for
+equal gradients of the outputs. Both computations are without dropout and without side effects (`isolation`).
 """
 
 import random
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from ..training import Training
 
 EARLY = (2, 5, 11, 24, 101, 504)
-"""Even and odd steps, for a script may have two optimizers that take turns."""
+"""The early spots: even and odd steps, because a script may alternate two optimizers."""
 BETWEEN = 1000
-"""Steps of which one is a spot later on, drawn by a seed that all runs share."""
+"""The number of later steps for each spot, whose place is drawn by a seed that all runs share."""
 MOST_CALLS = 8
-"""Model calls that are compared in a step."""
+"""The most model calls that are compared in a step."""
 _COST = 100  # a spot costs about as much as a step of one device and two of its own: 1 % of the steps between spots
 
 
 class Spots:
-    """Decides which steps are spots, computes what they need, and refuses what differs."""
+    """Decides which steps are spots, computes their comparisons, and refuses a difference."""
 
     def __init__(self, run: "Training") -> None:
         self._run = run
@@ -54,34 +54,34 @@ class Spots:
 
     @property
     def is_at_first_call(self) -> bool:
-        """Whether this spot comes to its first call."""
+        """Whether this spot has compared no call yet."""
         return self._num_calls == 0
 
     def is_due(self, step: int) -> bool:
-        """Say whether a model call of a step is compared."""
+        """Say whether this step is a spot, whose model calls are compared."""
         return self._step == step and not torch.is_inference_mode_enabled()
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
-        """Compare a model call that comes next, where this step is a spot."""
+        """Compare a model call before it runs, if this step is a spot."""
         self._num_calls += 1
         if self._num_calls > MOST_CALLS:
             self._times.is_complete = False
             return
         try:
             call = _Call(self._run, original, module, self._times)
-            difference = call.compare(given, every, leads, self._step + self._num_calls)
+            difference = call.compare(inputs, every, leads, self._step + self._num_calls)
         except (
             ScalingError
-        ) as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+        ) as refusal:  # on all ranks: their parts do not fit together, and the script never joins them
             refusal.withdraw()
             difference, self._times.is_complete = "", False
         if difference and not self._difference:
             self._difference = "%s: %s" % (lines.of_script(), difference)
 
     def before_step(self, step: int) -> bool:
-        """End a spot, with rank 0's verdict for all, and begin another; return whether this step was one."""
+        """End a spot with rank 0's verdict for all ranks, and begin the next; return whether this step was a spot."""
         is_spot_now = self._step == step
         if is_spot_now:
             self._rules.end()
@@ -92,7 +92,7 @@ class Spots:
         return is_spot_now
 
     def _one_device_has_room(self) -> bool:
-        """Say whether rank 0 can compute a whole batch, as far as its oracle has found out; all ranks must call."""
+        """Say whether rank 0 can compute a whole batch, as far as its oracle knows; all ranks must call this."""
         flag = torch.tensor(float(not self._run.first_step.is_too_large), device=self._run.world.device)
         dist.broadcast(flag, 0)
         return bool(flag)
@@ -111,7 +111,7 @@ class Spots:
 
 
 def is_spot(step: int, num_ranks: int) -> bool:
-    """Say whether a step is compared: a few early steps, then one step of a thousand; fewer with many ranks."""
+    """Say whether a step is a spot: a few early steps, then one step of a thousand; fewer with many ranks."""
     cost = num_ranks + 2
     if step in EARLY:
         return 4 * step >= cost
@@ -131,30 +131,30 @@ class _Call:
         self._is_main = run.world.processes.rank == 0
         self._was_drawn = False
 
-    def compare(self, given: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
-        """Return on rank 0 what differs; nothing where nothing does, or where it cannot be compared."""
-        if not self._agree(is_fine=_fits(given)):
+    def compare(self, inputs: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
+        """Return the difference on rank 0; an empty text where nothing differs or nothing can be compared."""
+        if not self._agree(is_fine=_fits(inputs)):
             return self._left_out()
-        whole_given = map_tensors(given, _whole)
+        whole_inputs = map_tensors(inputs, _whole)
         with self._timed("own"):
             parts = self._parts(every, leads)
         if not self._agree(is_fine=parts is not None) or parts is None:
             return self._left_out()
-        views = model_outputs.leave(self._module, [part for part, _ in parts], leads)
+        outputs = model_outputs.leave(self._module, [part for part, _ in parts], leads)
         if not self._run.world.is_exact:
-            views = returned_numbers.as_known(views, parts[0][0], self._module, leads[0][0])
-        if not self._agree(is_fine=_fits(views)):
+            outputs = returned_numbers.as_known(outputs, parts[0][0], self._module, leads[0][0])
+        if not self._agree(is_fine=_fits(outputs)):
             return self._left_out()
-        values = plain(views)
-        wanted = _weights_of_outputs(views, seed)
+        values = plain(outputs)
+        wanted = _weights_of_outputs(outputs, seed)
         with self._timed("own"):
-            own = self._own_gradients(views, wanted, [copies for _, copies in parts])
+            own = self._own_gradients(outputs, wanted, [copies for _, copies in parts])
         with self._timed("exchange"):
             own = self._total(own)
         if self._copies.is_spread:
             self._times.is_complete = False
         if self._copies.is_spread or self._is_main:
-            return self._compare_whole(whole_given, values, wanted, own)
+            return self._compare_whole(whole_inputs, values, wanted, own)
         return ""
 
     def _left_out(self) -> str:
@@ -170,7 +170,7 @@ class _Call:
         setattr(self._times, name, getattr(self._times, name) + time.perf_counter() - began)
 
     def _parts(self, every: List[Any], leads: List[List[Sharded]]) -> Optional[List[Any]]:
-        """Return what the model gives for the rows of this rank, or for those of each of its shards, and its copies."""
+        """Return the model's outputs, and its copies of weights, for the rows of this rank or of each of its shards."""
         run = self._run
         before = run.calls.has_rows, run.calls.fraction
         results = []
@@ -185,9 +185,9 @@ class _Call:
             run.calls.has_rows, run.calls.fraction = before
         return results
 
-    def _compute(self, given: Any, lead: Optional[Sharded] = None) -> Any:
-        """Return the outputs for given inputs, and the copies of weights that they were computed with."""
-        args, kwargs = given
+    def _compute(self, inputs: Any, lead: Optional[Sharded] = None) -> Any:
+        """Return the outputs of a call, and the copies of weights that it was computed with."""
+        args, kwargs = inputs
         is_whole = self._run.options.syncs_batch_norm or self._run.is_split
         with ExitStack() as stack:
             was_drawn = stack.enter_context(self._run.generators.kept())
@@ -207,13 +207,13 @@ class _Call:
         dist.all_reduce(flag, op=dist.ReduceOp.MIN)
         return bool(flag)
 
-    def _own_gradients(self, views: Any, wanted: List[torch.Tensor], copies: List[Any]) -> Any:
-        """Return the gradients of the weights by this rank's part of the outputs; None where there are none."""
+    def _own_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: List[Any]) -> Any:
+        """Return the gradients of the weights from this rank's part of the outputs; None where there are none."""
         if not copies or not copies[0]:
             return None
         sums: List[Any] = [None] * len(copies)
-        for view, weights in zip(_views_of(views), wanted):  # noqa: B905
-            for place, part in enumerate(getattr(view, "parts", [view])):
+        for output, weights in zip(_views_of(outputs), wanted):  # noqa: B905
+            for place, part in enumerate(getattr(output, "parts", [output])):
                 value = _weighted(part, weights)
                 if value.requires_grad:
                     sums[place] = value if sums[place] is None else sums[place] + value
@@ -228,25 +228,25 @@ class _Call:
         return total if self._agree(is_fine=total is not None) else None
 
     def _total(self, gradients: Any) -> Any:
-        """Return the sum over ranks, in one message for each dtype, as in a step."""
+        """Return the sum of gradients over ranks, with one message for each dtype, as in a step."""
         if gradients is None:
             return None
         by_dtype: "dict[torch.dtype, List[torch.Tensor]]" = {}
-        for one in gradients:
-            by_dtype.setdefault(one.dtype, []).append(one)
+        for gradient in gradients:
+            by_dtype.setdefault(gradient.dtype, []).append(gradient)
         for tensors in by_dtype.values():
             joined = torch.cat([one.reshape(-1) for one in tensors])
             dist.all_reduce(joined)
             sizes = [one.numel() for one in tensors]
-            for one, total in zip(tensors, torch.split(joined, sizes)):  # noqa: B905
-                one.copy_(total.view_as(one))
+            for gradient, total in zip(tensors, torch.split(joined, sizes)):  # noqa: B905
+                gradient.copy_(total.view_as(gradient))
         return gradients
 
-    def _compare_whole(self, given: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
-        """Compute the whole batch and compare; what fails there, for lack of memory say, is not compared."""
+    def _compare_whole(self, inputs: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
+        """Compute the whole batch and compare it; if that fails, for lack of memory for example, compare nothing."""
         try:
             with self._timed("whole"), self._as_one_device(), self._without_others():
-                outputs, copies = self._compute(given)
+                outputs, copies = self._compute(inputs)
                 theirs = None if own is None else self._whole_gradients(outputs, wanted, copies)
         except (RuntimeError, ValueError, LookupError, TypeError):
             self._times.whole = float("inf")
@@ -281,7 +281,7 @@ class _Call:
         return _gradients(total, copies)
 
     def _without_others(self) -> ContextManager[None]:
-        """Wait for no other rank, where rank 0 alone computes."""
+        """Allow no wait for other ranks while rank 0 computes alone."""
         return nullcontext() if self._copies.is_spread else alone("the comparison of a step")
 
     @contextmanager
@@ -316,7 +316,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _fits(value: Any) -> bool:
-    """Say whether this process can put its shards together: each may be padded to its own longest sample."""
+    """Say whether this process can join its shards: each may be padded to its own longest sample."""
     for pieces in tensors_of(value):
         if isinstance(pieces, Pieces) and isinstance(pieces.parts[0], Sharded):
             dim = pieces.parts[0].dim_of_rows
@@ -325,17 +325,17 @@ def _fits(value: Any) -> bool:
     return True
 
 
-def _views_of(views: Any) -> List[torch.Tensor]:
-    """Return what a model gives, each once, in the order of `calls.distinct`."""
-    distinct = {id(one): one for one in tensors_of(views) if not isinstance(one, nn.Parameter)}
+def _views_of(outputs: Any) -> List[torch.Tensor]:
+    """Return the distinct output tensors of a model, in the order of `outputs.distinct`."""
+    distinct = {id(one): one for one in tensors_of(outputs) if not isinstance(one, nn.Parameter)}
     return list(distinct.values())
 
 
-def _weights_of_outputs(views: Any, seed: int) -> List[torch.Tensor]:
-    """Return the gradients that outputs get, drawn by a seed: equal on all ranks."""
+def _weights_of_outputs(outputs: Any, seed: int) -> List[torch.Tensor]:
+    """Return gradients for the outputs, drawn with a seed: equal on all ranks."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.randn(one.shape, generator=generator).to(one.device, _real(one.dtype)) for one in _views_of(views)
+        torch.randn(one.shape, generator=generator).to(one.device, _real(one.dtype)) for one in _views_of(outputs)
     ]  # fmt: skip
 
 
@@ -344,7 +344,7 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _weighted(part: Any, weights: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of the sum of an output times its gradient."""
+    """Return this rank's part of the sum of an output multiplied by its gradient."""
     if isinstance(part, Sharded):
         return _summed(part.counted, exchange.own_rows(weights, part.world.rank, part.rows, part.dim_of_rows))
     return _summed(part.local, weights) if isinstance(part, Partial) else weights.new_zeros(())
@@ -355,7 +355,7 @@ def _summed(output: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(value: Any, copies: Sequence[Any]) -> Optional[List[torch.Tensor]]:
-    """Return the gradients of the copies of weights; None where nothing asks for them, or PyTorch cannot give them."""
+    """Return the gradients of the copies of weights; None where none is needed, or PyTorch cannot compute them."""
     wanted = [copy for _, copy in copies if copy.requires_grad]
     if value is None or not value.requires_grad or not wanted:
         return None
@@ -377,7 +377,7 @@ def _detached(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that a model may change, and that begins a graph where its tensor has one."""
+    """Return a copy that a model may change; it is a leaf that requires a gradient if its tensor does."""
     if isinstance(tensor, nn.Parameter):
         return tensor
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""What watches the steps of a training: here nothing is compared, and only the pace may be measured."""
+"""Observe the steps of a training: this class compares nothing, and only its pace may be measured."""
 
 from typing import Any, Callable, List
 
@@ -10,7 +10,7 @@ from .pace import Pace
 
 
 class StepObserver:
-    """Is told of batches, model calls and optimizer steps, and does nothing."""
+    """Receives batches, model calls and optimizer steps, and does nothing."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
@@ -22,9 +22,9 @@ class StepObserver:
         """Notice a batch that every rank has read whole."""
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
-        """Notice a model call that comes next."""
+        """Notice a model call before it runs."""
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice an optimizer that is about to step."""

@@ -1,4 +1,4 @@
-"""Who asks the disk: the script, which does so on all ranks alike, or somebody who may do so on one of them."""
+"""Find who accesses the disk: the script, which does it on all ranks alike, or code that may run on a single rank."""
 
 import gc
 import sys
@@ -10,7 +10,7 @@ from .. import patches
 
 SCRIPT, ITSELF, ANYBODY = "the script", "itself", "anybody"
 
-# They bring their own locks, or are awake on one rank alone, or make names that no other process shares
+# These libraries bring their own locks, or are active on one rank alone, or make names that no other process shares
 _ALONE = frozenset(
     [
         "aim",
@@ -38,7 +38,7 @@ _LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)
 
 
 def who() -> str:
-    """Say who asks: by the functions that are running now."""
+    """Say who accesses the disk, from the functions that are running now."""
     is_anybody = threading.current_thread() is not threading.main_thread() or bool(_collecting) or _is_failing()
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -53,11 +53,11 @@ def who() -> str:
     return ANYBODY if is_anybody else SCRIPT
 
 
-_collecting: List[str] = []  # holds something while the garbage collector runs, which it does when it likes
+_collecting: List[str] = []  # is not empty while the garbage collector runs, which may be at any time
 
 
 def watch_collector() -> None:
-    """Notice what is done by destructors of objects that the garbage collector found."""
+    """Notice when destructors run because of the garbage collector."""
 
     def note(phase: str, _: Any) -> None:
         if phase == "start":
@@ -71,6 +71,6 @@ def watch_collector() -> None:
 
 
 def _is_failing() -> bool:
-    """Say whether an error is being dealt with that this rank may have for itself."""
+    """Say whether the code handles an error that may exist on this rank alone."""
     error = sys.exc_info()[1]
     return error is not None and not isinstance(error, _LIKELY_ON_ALL)

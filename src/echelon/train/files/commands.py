@@ -1,4 +1,4 @@
-"""Commands and processes that the script starts: a command runs once, and what a pool has written is waited for."""
+"""Run a command of the script once, and wait for the files that its pools of workers write."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pl
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook them now or when they are imported."""
+    """Hook commands and pools, now or when their modules are imported."""
     for module, function in _COMMANDS:
         hooks.replace(module, function, _once(files, function), why="A command that all ranks start runs once.")
     for module, function in _ENDS:
@@ -67,7 +67,7 @@ def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
 
 
 def is_of_script(frame: Any) -> bool:
-    """Say whether a function is the script's own, and none of a library; `with` calls __exit__ in between."""
+    """Say whether a frame belongs to the script and to no library; a `with` block calls `__exit__` in between."""
     if frame.f_code.co_name == "__exit__" and frame.f_back is not None:
         frame = frame.f_back
     file = os.path.abspath(str(frame.f_globals.get("__file__", "")))

@@ -1,4 +1,4 @@
-"""What is fetched from elsewhere, and unpacked, is fetched and unpacked by one rank."""
+"""Download and unpack files on one rank for all ranks."""
 
 import os
 from typing import Any, Callable
@@ -8,7 +8,7 @@ from ..patches import Hooks
 from .folders import changing
 from .sharing import Files
 
-# module, function, and which argument names the file or folder that it fills
+# module, function, place and name of the argument with the file or folder that it fills
 _FUNCTIONS = (
     ("urllib.request", "urlretrieve", 1, "filename"),
     ("torch.hub", "download_url_to_file", 1, "dst"),
@@ -28,7 +28,7 @@ _UNPACK = (
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook them now or when they are imported."""
+    """Hook downloads and archives, now or when their modules are imported."""
     for module, function, place, key in _FUNCTIONS:
         hooks.replace(module, function, changing(files, function, place, key), why=_WHY)
     for module, function, place in _UNPACK:
@@ -48,7 +48,7 @@ def _unpacking(files: Files, name: str, place: int) -> Callable[[Any], Any]:
 
 
 def _let_errors_travel(errors: Any) -> None:
-    """An HTTPError holds an open connection, which no other process can have."""
+    """Let an HTTPError travel to other ranks without its open connection."""
     import copyreg
 
     def reduce(error: Any) -> Any:

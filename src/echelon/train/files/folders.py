@@ -1,4 +1,4 @@
-"""Names: what makes, renames, copies and removes is done once; what asks waits for files that are being written."""
+"""Change names on the disk once for all ranks; questions about a file wait until the file is written."""
 
 import atexit
 import functools
@@ -13,7 +13,7 @@ from .. import patches
 from ..patches import Hooks
 from .sharing import EACH, Files, path_of
 
-# function, and which argument names what is changed
+# function, place and name of the argument with the path that it changes
 _CHANGES_OF_OS = {
     "mkdir": (0, "path"),
     "makedirs": (0, "name"),
@@ -61,7 +61,7 @@ def install(files: Files, hooks: Hooks) -> None:
 
 
 def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], Any]:
-    """Return what wraps a function that changes what its argument names."""
+    """Return a wrapper for a function that changes the path in its argument."""
 
     def wrap(original: Any) -> Any:
         def change(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ def _make(original: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _drop_own(files: Files, source: Any) -> None:
-    """Remove what this rank has made for itself and rank 0 has moved from its own to where all look."""
+    """Remove this rank's own file after rank 0 has moved its own to the shared name."""
     path = path_of(source)
     if path is None or not files.is_own(path):
         return
@@ -114,25 +114,25 @@ def _asking(files: Files) -> Callable[[Any], Any]:
 
 
 def _stand_for(original: Any, new: Any) -> None:
-    """Let a function be known to support what the original does."""
+    """Add a hook to os's sets of functions that support an option, if the original is in them."""
     for name in _WHAT_OS_CAN:
         if original in getattr(os, name):
             getattr(os, name).add(new)
 
 
 def _hook_tempfile(files: Files, hooks: Hooks) -> None:
-    """What has a name of its own on each rank belongs to it; a folder below one of the script is one for all."""
+    """Give temporary files to the rank that makes them; a temporary folder inside a folder of the script is shared."""
 
     def wrap(original: Any) -> Any:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            is_aside = files.is_closed and files.way(path_of(given.arguments.get("dir"))) != EACH
+            bound = signature.bind(*args, **kwargs)
+            is_aside = files.is_closed and files.way(path_of(bound.arguments.get("dir"))) != EACH
             if is_aside:
-                given.arguments["dir"] = None  # where the script looks, there is one rank's alone
-            made = original(*given.args, **given.kwargs)
+                bound.arguments["dir"] = None  # the folder of the script gets the file of one rank alone
+            made = original(*bound.args, **bound.kwargs)
             name = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
             files.keep_own(name)
             if is_aside:
@@ -163,7 +163,7 @@ def _remove(name: Any) -> None:
 
 
 def _hook_old_pathlib() -> None:
-    """Before Python 3.11 pathlib took its functions into a class."""
+    """Hook the functions that pathlib copied into a class before Python 3.11."""
     accessor = getattr(pathlib, "_NormalAccessor", None)
     for name in (*_CHANGES_OF_OS, *_QUESTIONS) if accessor is not None else ():
         if hasattr(accessor, name):

@@ -1,4 +1,4 @@
-"""Install the hooks through which what a script does to files is shared."""
+"""Install the hooks that share a script's access to files among the ranks."""
 
 import sys
 from functools import partial
@@ -14,12 +14,12 @@ _HOOKERS = (opening, folders, writers, stores, downloads, commands, loggers)
 
 
 def prepare() -> None:
-    """Do before a fork what takes each rank its time in install()."""
+    """Prepare, before the fork of the ranks, the slow part of install()."""
     patches.look_through()
 
 
 def install(files: Files, processes: World) -> None:
-    """Hook what writes, renames, removes, makes, downloads and logs."""
+    """Hook all functions that write, rename, remove, make, download or log."""
     if processes.size == 1:
         return
     files.meeting = Meeting(processes)
@@ -34,7 +34,7 @@ def install(files: Files, processes: World) -> None:
 
 
 def _watch_end(files: Files) -> None:
-    """Meet nobody any more when the script has ended or failed: the others may be elsewhere."""
+    """Stop all meetings when the script has ended or failed, because the other ranks may be elsewhere."""
     import atexit
 
     original = sys.excepthook

@@ -1,4 +1,4 @@
-"""Loggers and progress bars: they speak on rank 0; elsewhere they take every call and say nothing."""
+"""Let loggers and progress bars print on rank 0; on other ranks they accept every call and print nothing."""
 
 import atexit
 import os
@@ -20,7 +20,7 @@ _WRITERS = (("torch.utils.tensorboard", "torch.utils.tensorboard.writer"), ("ten
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook them now or when they are imported."""
+    """Hook loggers and progress bars, now or when they are imported."""
     for names in _WRITERS:
         for name in names:
             hooks.when_imported(name, _hook_writer(files, hooks), why=_WHY, attribute=_WRITER)
@@ -36,7 +36,7 @@ def install(files: Files, hooks: Hooks) -> None:
 
 
 def fall_silent(files: Files, hooks: Hooks) -> None:
-    """Let loggers that have not begun yet keep nothing, in a fork of the process that speaks."""
+    """In a fork of rank 0, silence the loggers that have not started."""
     os.environ["WANDB_MODE"] = "disabled"
     begin = partial(_track_aside, files=files)
     hooks.when_imported("mlflow", lambda mlflow: begin(mlflow) if mlflow.active_run() is None else None, why=_WHY)
@@ -46,7 +46,7 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 
 
-# What is logged of a batch that is shared among the ranks has to be put together by all of them
+# All ranks have to join the parts of a shared tensor that is logged
 _take_call: Callable[..., None] = with_plain(lambda _: _nothing)(None)
 
 
@@ -62,15 +62,15 @@ class Silent:
             self.log_dir = self.logdir = self._files.act("SummaryWriter", log_dir or "runs", str, instead=log_dir)
 
     def get_logdir(self) -> Any:
-        """Return where rank 0 writes."""
+        """Return the folder of rank 0's writer."""
         return self.log_dir
 
     def add_figure(self, _tag: str, figure: Any, *_args: Any, close: bool = True, **_kwargs: Any) -> None:
-        """Close the figure as the writer does: the script makes a new one each time."""
+        """Close the figure, as the writer does: the script makes a new figure each time."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if close and pyplot is not None:
-            for each in figure if isinstance(figure, list) else [figure]:
-                pyplot.close(each)
+            for open_figure in figure if isinstance(figure, list) else [figure]:
+                pyplot.close(open_figure)
 
     def __enter__(self) -> "Silent":
         return self
@@ -85,7 +85,7 @@ class Silent:
 
 
 def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) -> None:
-    """Let methods take numbers that are the same on all ranks, and do nothing in a fork of the rank that speaks."""
+    """Let methods log numbers that are equal on all ranks, and do nothing in a fork of the rank that logs."""
 
     def wrap(original: Any) -> Any:
         def speak(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +106,7 @@ def _spoken(mlflow: Any) -> List[str]:
 
 
 def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
-    """Make the folder of events when all have come, as whatever changes the disk."""
+    """Return a hook that makes the folder of events in a meeting of all ranks, as every change of the disk."""
 
     def act(module: Any) -> None:
         writer = getattr(module, _WRITER, None)
@@ -133,7 +133,7 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
 
 
 def _speaking_once(files: Files) -> Callable[[Any], Any]:
-    """Begin a run of Weights & Biases on rank 0, and one that is disabled elsewhere."""
+    """Begin a run of Weights & Biases on rank 0, and a disabled run on other ranks."""
 
     def wrap(original: Any) -> Any:
         def init(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +152,7 @@ def _speaking_once(files: Files) -> Callable[[Any], Any]:
 
 
 def _shown_nowhere(original: Any) -> Any:
-    """Let a bar count, for scripts that read it, and draw nothing."""
+    """Let a progress bar count, for scripts that read it, but draw nothing."""
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("file") is None:
@@ -163,10 +163,10 @@ def _shown_nowhere(original: Any) -> Any:
 
 
 class _Nowhere:
-    """A stream that takes everything."""
+    """A stream that discards its text."""
 
     def write(self, text: str) -> int:
-        """Take it."""
+        """Discard the text."""
         return len(text)
 
     def flush(self) -> None:
@@ -174,12 +174,12 @@ class _Nowhere:
 
 
 def _track_aside(mlflow: Any, files: Files) -> None:
-    """Let MLflow of a rank that does not speak track into a folder that goes away."""
+    """Let MLflow on a rank that logs nothing track into a folder that is removed at the end."""
     folder = tempfile.mkdtemp(prefix="mlflow-")
     files.keep_own(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it would rather have a database, which takes seconds to set up
-    uri = "file:" + os.path.join(folder, "mlruns")  # which it begins with an experiment where there is none yet
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # MLflow prefers a database, whose setup takes seconds
+    uri = "file:" + os.path.join(folder, "mlruns")  # MLflow creates its first experiment there
     mlflow.set_tracking_uri(uri)
     os.environ["MLFLOW_TRACKING_URI"] = uri
     for name in ("set_tracking_uri", "set_registry_uri"):

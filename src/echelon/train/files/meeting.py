@@ -1,4 +1,4 @@
-"""The ranks meet around what changes the disk: rank 0 acts when all have come, and tells them how it ended."""
+"""The ranks meet around a change of the disk: rank 0 acts when all ranks have come, and tells them the result."""
 
 import datetime
 import os
@@ -16,7 +16,7 @@ _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank 
 
 
 class Told(NamedTuple):
-    """What rank 0 says of one act."""
+    """The result of one act of rank 0."""
 
     act: str
     path: str
@@ -24,7 +24,7 @@ class Told(NamedTuple):
     value: Any
     error: Optional[BaseException]
     look: nodes.Look
-    """What rank 0 sees of the path after the act."""
+    """The state of the path on rank 0's node after the act."""
 
 
 def _same(value: Any) -> Any:
@@ -32,7 +32,7 @@ def _same(value: Any) -> Any:
 
 
 class Meeting:
-    """Where all ranks of a world meet; messages of files never mix with those of gradients."""
+    """The meeting of all ranks of a world; its messages never mix with those of gradients."""
 
     def __init__(self, world: worlds.World) -> None:
         self._world = world
@@ -40,7 +40,7 @@ class Meeting:
         self._nodes = nodes.Nodes(os.environ)
 
     def lead(self, act: str, path: str, do: Callable[[], Any], tells: Callable[[Any], Any] = _same) -> Any:
-        """Act when all ranks have come, and tell the others how it ended; for rank 0."""
+        """On rank 0, act when all ranks have come, and tell them the result."""
         self._wait()
         place = names.here()
         try:
@@ -52,7 +52,7 @@ class Meeting:
         return value
 
     def follow(self, act: str, path: str, do: Callable[[], Any]) -> Tuple[Any, str]:
-        """Return what rank 0's act gave, and the path that it took; raise what it raised.
+        """Return the result of rank 0's act and its path; raise the error that rank 0 raised.
 
         The first rank of a node that has a disk of its own acts there too.
         """
@@ -72,14 +72,14 @@ class Meeting:
             dist.barrier(group=self._group)
 
     def _wait(self) -> None:
-        """Let rank 0 know that all have come; the others need not wait for each other."""
+        """Tell rank 0 that this rank has come; other ranks do not wait for each other."""
         if self._group is None:
             worlds.join(self._world)
             self._group = groups.new(backend="gloo", timeout=_PATIENCE)
         dist.reduce(torch.zeros(1, device="cpu"), 0, group=self._group)
 
     def _tell(self, told: Told) -> None:
-        # what a function returns that nobody asks for, such as an open file, need not travel
+        # a returned value that cannot travel, such as an open file, is left out
         messages.broadcast(tuple(told), 0, self._group, leaves_out=True)
 
     def _hear(self) -> Told:

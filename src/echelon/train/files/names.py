@@ -1,4 +1,4 @@
-"""Names that ranks give to the same file: equal, or different by the time, the process or the computer in them."""
+"""Compare the names that ranks give to the same file: equal, or different by a time, a process id or a host name."""
 
 import os
 import re
@@ -12,7 +12,7 @@ Aliases = Dict[str, str]
 
 
 class Place(NamedTuple):
-    """What a process may put into a name."""
+    """The process id and the host name, which a process may put into a name."""
 
     pid: str
     host: str
@@ -24,25 +24,25 @@ def here() -> Place:
 
 
 def are_alike(own: str, theirs: str, own_place: Place, their_place: Place) -> bool:
-    """Say whether two paths may be one and the same of a script that one rank runs a moment later than another."""
+    """Say whether two paths may name the same file of a script that one rank runs a moment later than another."""
     if own == theirs:
         return True
-    parts, others = own.split(os.sep), theirs.split(os.sep)
-    return len(parts) == len(others) and all(
+    parts, their_parts = own.split(os.sep), theirs.split(os.sep)
+    return len(parts) == len(their_parts) and all(
         one == other or _shape(one, own_place) == _shape(other, their_place)
-        for one, other in zip(parts, others)  # noqa: B905
+        for one, other in zip(parts, their_parts)  # noqa: B905
     )
 
 
 def _shape(name: str, place: Place) -> str:
-    """Return a name without what differs from process to process and from second to second."""
+    """Return a name without the parts that depend on the process and the time."""
     name = name.replace(place.host, "<host>").replace(place.pid, "<pid>")
     name = _HEXADECIMAL.sub("<number>", name)
     return _DIGITS.sub("<time>", name) if _TIME.search(name) else name
 
 
 def note(aliases: Aliases, own: str, theirs: str) -> None:
-    """Remember under which name rank 0 has what this rank calls otherwise: the folder, where that is what differs."""
+    """Remember rank 0's name for this rank's name of a file, or for the folder if only the folder differs."""
     while own != theirs:
         (folder, name), (their_folder, their_name) = os.path.split(own), os.path.split(theirs)
         if name != their_name:

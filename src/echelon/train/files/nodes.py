@@ -1,19 +1,17 @@
-"""Nodes may have disks of their own: what is written there is written once on each of them."""
+"""Find nodes that have disks of their own: on each such disk, a file is written once."""
 
 import os
 import time
 from typing import Dict, Mapping, Optional, Tuple
 
 Look = Optional[Tuple[Tuple[int, ...], Tuple[int, ...]]]
-"""What a rank sees of a folder, and of a name in it."""
+"""The inode of a folder; and the inode, time and size of a name in it."""
 
-_PATIENCE_SECONDS = (
-    5.0  # for which a network file system may show what was there before (NFS: acdirmin is 30 s at most)
-)
+_PATIENCE_SECONDS = 5.0  # a network file system may show an old state for this time (NFS: acdirmin is 30 s at most)
 
 
 class Nodes:
-    """Which folders this node does not share with that of rank 0."""
+    """The folders that this node does not share with the node of rank 0."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.are_several = int(environ.get("WORLD_SIZE", "1")) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -21,11 +19,11 @@ class Nodes:
         self._has_own: Dict[str, bool] = {}
 
     def look(self, path: str) -> Look:
-        """Return what is to be seen of a path; nothing where one node is all there is."""
+        """Return the state of a path; None if there is only one node."""
         return (_number(os.path.dirname(path)), _seen(path)) if self.are_several else None
 
     def has_own(self, path: str, theirs: str, look: Look) -> bool:
-        """Say whether this rank is the one that acts on a disk of its node's own."""
+        """Say whether this rank is the rank that writes to its node's own disk."""
         if look is None or not self._is_first:
             return False
         folder = os.path.dirname(path)
@@ -35,7 +33,7 @@ class Nodes:
 
 
 def _shows(path: str, look: Look) -> bool:
-    """Say whether a path looks here as it does on rank 0's node, or comes to do so."""
+    """Say whether a path looks here as on rank 0's node, or does so after a short wait."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (_number(os.path.dirname(path)), _seen(path)) != look:
         if look is None or _number(os.path.dirname(path)) != look[0] or time.monotonic() > deadline:
@@ -53,7 +51,7 @@ def _number(folder: str) -> Tuple[int, ...]:
 
 def _seen(path: str) -> Tuple[int, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

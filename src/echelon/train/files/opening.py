@@ -1,4 +1,4 @@
-"""open(): rank 0 gets a file, the others one that counts."""
+"""Hook open(): rank 0 gets a file, and the other ranks get a sink that counts the written bytes."""
 
 import builtins
 import functools
@@ -17,7 +17,7 @@ _WHY = "A file that all ranks write is written by rank 0."
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook open() wherever it is taken from."""
+    """Hook open() under all of its names."""
 
     def opened(
         file: Any,
@@ -54,14 +54,14 @@ def install(files: Files, hooks: Hooks) -> None:
 
 
 def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
-    """Return a file on rank 0, and a sink elsewhere that begins where the file does."""
+    """Return a file on rank 0, and on other ranks a sink that begins at the file's position."""
     path = str(path_of(file))
 
     def begin() -> Any:
         return sinks.real(file, mode, *more)
 
     made = files.act("open for writing", file, begin, tells=lambda buffer: buffer.tell(), instead=0)
-    is_copied = "+" in mode and not {"w", "x"} & set(mode)  # it has content, which is read and changed
+    is_copied = "+" in mode and not {"w", "x"} & set(mode)  # the file has content, which the script reads and changes
     if isinstance(made, int):
         made = sinks.Sink(file, files.theirs(path), mode, made)
     if is_copied:
@@ -74,7 +74,7 @@ def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
 
 
 def _copy(files: Files, made: Any, path: str) -> None:
-    """Let the other ranks take a copy of what rank 0 has in its file, and rank 0 change nothing until they have."""
+    """Let the other ranks copy the content of rank 0's file before rank 0 changes it."""
     files.meet("read back", path)
     if isinstance(made, sinks.Sink):
         made.copy()
@@ -82,7 +82,7 @@ def _copy(files: Files, made: Any, path: str) -> None:
 
 
 def _hook_numpy(opened: Any) -> Any:
-    """numpy.savetxt has taken io.open into a table."""
+    """Return a hook for numpy.savetxt, which keeps io.open in a table."""
 
     def act(numpy: Any) -> None:
         openers = getattr(getattr(numpy.lib, "_datasource", None), "_file_openers", None)
@@ -94,7 +94,7 @@ def _hook_numpy(opened: Any) -> Any:
 
 
 def _hook_old_pathlib(opened: Any) -> None:
-    """Before Python 3.11 pathlib took its functions into a class."""
+    """Hook the open() that pathlib copied into a class before Python 3.11."""
     import pathlib
 
     accessor = getattr(pathlib, "_NormalAccessor", None)

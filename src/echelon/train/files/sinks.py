@@ -1,4 +1,4 @@
-"""File objects: that say when they are closed, that only count what is written to them, that appear when whole."""
+"""File objects: files that announce close(), sinks that only count the written bytes, files that appear when whole."""
 
 import io
 import os
@@ -10,20 +10,20 @@ Done = Callable[[], None]
 
 
 class Announced:
-    """What says that it was closed; not when nobody closed it and it is cleared away."""
+    """A file that announces its close(), but not its finalization if nobody closed it."""
 
     on_close: Optional[Done] = None
     on_descriptor: Optional[Done] = None
-    """Whoever has the descriptor of a file that is read and written may map it, and write on when it is closed."""
+    """Is called when the script asks for the descriptor: it may map the file, and write to it after close()."""
 
     def fileno(self) -> int:
-        """As a file does."""
+        """Return the descriptor, and announce that the script has it."""
         if self.on_descriptor is not None and not self.closed:  # type: ignore[attr-defined]
             self.on_descriptor()
         return int(super().fileno())  # type: ignore[misc]
 
     def close(self) -> None:
-        """Close, and say so once."""
+        """Close the file, and announce it once."""
         was_open = not self.closed  # type: ignore[attr-defined]
         super().close()  # type: ignore[misc]
         if was_open and self.on_close is not None and not getattr(self, "_finalizing", False):
@@ -31,23 +31,23 @@ class Announced:
 
 
 class Raw(Announced, io.FileIO):
-    """An unbuffered file."""
+    """An unbuffered binary file."""
 
 
 class Writer(Announced, io.BufferedWriter):
-    """A binary file that is written."""
+    """A buffered binary file for writing."""
 
 
 class Random(Announced, io.BufferedRandom):
-    """A binary file that is read and written."""
+    """A buffered binary file for reading and writing."""
 
 
 class Text(Announced, io.TextIOWrapper):
-    """A text file that is written."""
+    """A text file for writing."""
 
 
 class Reread(Random):
-    """A new binary file; when it is first read, the other ranks copy what is in it."""
+    """A new binary file; before its first read, the other ranks copy its content."""
 
     on_look: Optional[Done] = None
 
@@ -58,41 +58,41 @@ class Reread(Random):
             on_look()
 
     def read(self, size: Optional[int] = -1) -> bytes:
-        """As a file does."""
+        """Read, as a file does."""
         self._look()
         return super().read(size)
 
     def read1(self, size: int = -1) -> bytes:
-        """As a file does."""
+        """Read with one call at most, as a file does."""
         self._look()
         return super().read1(size)
 
     def readinto(self, buffer: Any) -> int:
-        """As a file does."""
+        """Read into a buffer, as a file does."""
         self._look()
         return super().readinto(buffer)
 
     def readline(self, size: Optional[int] = -1) -> bytes:
-        """As a file does."""
+        """Read a line, as a file does."""
         self._look()
         return super().readline(size)
 
     def peek(self, size: int = 0) -> bytes:
-        """As a file does."""
+        """Return bytes ahead, as a file does."""
         self._look()
         return super().peek(size)
 
     def fileno(self) -> int:
-        """As a file does."""
+        """Return the descriptor, as a file does."""
         if not self.closed:
             self._look()
         return super().fileno()
 
 
 class Sink(Announced, io.BufferedIOBase):
-    """Takes what another rank writes, and keeps nothing but the count.
+    """Accepts the bytes that another rank writes, and keeps only their number.
 
-    Who wants to read or needs a descriptor of a file that can be read gets a copy of his own of what is on the disk.
+    A script that reads the file, or needs the descriptor of a readable file, gets its own copy of the file on the disk.
     """
 
     on_look: Optional[Done] = None
@@ -106,36 +106,36 @@ class Sink(Announced, io.BufferedIOBase):
         self._nothing: Optional[int] = None
 
     def copy(self) -> None:
-        """Take a copy of what is on the disk now, to be read and written in place of it."""
+        """Copy the file on the disk, and read and write the copy from now on."""
         self._copy = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             with io.FileIO(self._path) as file:
                 shutil.copyfileobj(file, self._copy)
         except FileNotFoundError:
-            pass  # rank 0 is yet to make it
+            pass  # rank 0 has not made the file yet
         self._copy.seek(self._position)
 
     def _own(self) -> Any:
-        """Return the copy, which is taken when it is first needed."""
+        """Return the copy, which is made at its first use."""
         if self._copy is None:
             on_look = self.on_look or self.copy
             on_look()
         return self._copy
 
     def writable(self) -> bool:
-        """As a file does."""
+        """Say that the file is writable."""
         return True
 
     def readable(self) -> bool:
-        """As a file does."""
+        """Say whether the file is readable."""
         return "+" in self.mode
 
     def seekable(self) -> bool:
-        """As a file does."""
+        """Say that the file is seekable."""
         return True
 
     def write(self, data: Any) -> int:
-        """Count."""
+        """Count the bytes; write them to the copy, if there is one."""
         if self.closed:
             raise ValueError("write to closed file")
         size = memoryview(data).nbytes
@@ -150,11 +150,11 @@ class Sink(Announced, io.BufferedIOBase):
         return size
 
     def tell(self) -> int:
-        """As a file does."""
+        """Return the position."""
         return self._copy.tell() if self._copy is not None else self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As a file does."""
+        """Change the position."""
         if self._copy is not None:
             return int(self._copy.seek(offset, whence))
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
@@ -164,7 +164,7 @@ class Sink(Announced, io.BufferedIOBase):
         return self._position
 
     def truncate(self, size: Optional[int] = None) -> int:
-        """As a file does."""
+        """Change the size."""
         size = self.tell() if size is None else size
         if self._copy is not None:
             return int(self._copy.truncate(size))
@@ -172,16 +172,16 @@ class Sink(Announced, io.BufferedIOBase):
         return size
 
     def read(self, size: Optional[int] = -1) -> bytes:
-        """As a file does."""
+        """Read from the copy."""
         self._must_be_readable()
         return bytes(self._own().read(size))
 
     def read1(self, size: int = -1) -> bytes:
-        """As a file does."""
+        """Read from the copy."""
         return self.read(size)
 
     def peek(self, size: int = 0) -> bytes:
-        """As a file does."""
+        """Return bytes ahead from the copy."""
         self._must_be_readable()
         return bytes(self._own().peek(size))
 
@@ -190,14 +190,14 @@ class Sink(Announced, io.BufferedIOBase):
             raise io.UnsupportedOperation("read")
 
     def flush(self) -> None:
-        """As a file does."""
+        """Flush the copy, if there is one."""
         if self.closed:
             raise ValueError("flush of closed file")
         if self._copy is not None:
             self._copy.flush()
 
     def fileno(self) -> int:
-        """Return a descriptor of the copy; of nothing, where nothing can be read back from it."""
+        """Return a descriptor of the copy; of the null device if the file is not readable."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
         if self.readable():
@@ -209,7 +209,7 @@ class Sink(Announced, io.BufferedIOBase):
         return self._nothing
 
     def close(self) -> None:
-        """Close, and let go of the copy."""
+        """Close the file and its copy."""
         if self.closed:
             return
         super().close()
@@ -232,7 +232,7 @@ def real(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> An
 
 
 def with_text(buffer: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any) -> Any:
-    """Return a binary file as open() gives it: a text file on top of it, if the mode asks for text."""
+    """Return a binary file, or a text file on top of it if the mode asks for text, as open() does."""
     if "b" in mode:
         return buffer
     text: Any = Text(buffer, encoding, errors, newline, buffering == 1)
@@ -241,7 +241,7 @@ def with_text(buffer: Any, mode: str, buffering: int, encoding: Any, errors: Any
 
 
 class _Whole(io.FileIO):
-    """A file under another name that takes its own when it is complete."""
+    """A file under a temporary name that takes its own name when it is complete."""
 
     def __init__(self, path: str, mode: str) -> None:
         self._final = path
@@ -256,6 +256,6 @@ class _Whole(io.FileIO):
 
 
 def appearing(path: str, mode: str) -> Any:
-    """Open a binary file that appears when it is closed: other processes that write the same do not disturb it."""
+    """Open a binary file that appears when it is closed, so that processes that write the same file do not conflict."""
     raw = _Whole(path, "w+" if "+" in mode else "w")
     return io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)

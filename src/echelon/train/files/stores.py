@@ -1,4 +1,4 @@
-"""SQLite and HDF5, which write by themselves and into the middle of a file: other ranks work on a copy of their own."""
+"""SQLite and HDF5 write into the middle of a file: rank 0 does so, and other ranks work on their own copies."""
 
 import atexit
 import os
@@ -10,12 +10,12 @@ from ..patches import Hooks
 from .sharing import EACH, ONE, Files, path_of
 
 _WHY = "A database is written by rank 0; the other ranks work on a copy."
-Written = Dict[int, Tuple[str, str]]  # by HDF5's number: what the script has open for writing, and this rank's own copy
-_MOST_COPIED_BYTES = 1 << 28  # what is larger was not made by this run; it is opened to be read
+Written = Dict[int, Tuple[str, str]]  # by HDF5's id: the path that is open for writing, and this rank's own copy
+_MOST_COPIED_BYTES = 1 << 28  # this run did not make a larger file, and opens it for reading
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook them now or when they are imported."""
+    """Hook SQLite and HDF5, now or when they are imported."""
     for module in ("sqlite3", "sqlite3.dbapi2"):
         hooks.replace(module, "connect", _connecting(files), why=_WHY)
     written: Written = {}
@@ -47,7 +47,7 @@ def _connecting(files: Files) -> Callable[[Any], Any]:
 
 
 def _copy_of_database(connect: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Return a connection to a copy in memory; to the file itself, for reading, where that is large."""
+    """Return a connection to a copy in memory; for a large file, a read-only connection to the file itself."""
     kwargs = {**kwargs, "uri": True}
     reading = "file:%s?mode=ro" % path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     if not os.path.exists(path):
@@ -82,7 +82,7 @@ def _opening(files: Files, written: Written) -> Callable[[Any], Any]:
 
 
 def _copy_for_itself(files: Files, path: str, mode: str) -> str:
-    """Return a file of this rank's own with the same content."""
+    """Return the path of this rank's own copy of a file."""
     folder = tempfile.mkdtemp(prefix="h5-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = os.path.join(folder, os.path.basename(path))

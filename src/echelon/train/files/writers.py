@@ -1,4 +1,4 @@
-"""Libraries that write to a path by themselves: their function as a whole is what one rank does."""
+"""Let one rank call the functions of libraries that write a file by its path."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ from ..patches import Hooks
 from .folders import changing
 from .sharing import Files, path_of
 
-# module, function, and which argument names the file
+# module, function, place and name of the argument with the file
 _FUNCTIONS = (
     ("torch", "save", 1, "f"),
     ("torch.jit", "save", 1, "f"),
@@ -30,7 +30,7 @@ _FUNCTIONS = (
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook them now or when they are imported."""
+    """Hook these functions, now or when their modules are imported."""
     for module, function, place, key in _FUNCTIONS:
         change = changing(files, "%s.%s" % (module, function), place, key)
         appear = _appearing(files, place, key)
@@ -44,10 +44,10 @@ def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[
 
 
 def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
-    """Let what is written appear when it is whole.
+    """Let a written file appear when it is whole.
 
-    While samples are fetched others may look for it meanwhile. A snapshot that is there already is kept until then: a
-    rank that fails has all others ended, in the midst of what they write.
+    While samples are fetched, other ranks may look for the file. An old snapshot is kept until the new file is whole:
+    after the failure of one rank, the other ranks are ended while they write.
     """
 
     def wrap(original: Any) -> Any:
@@ -58,9 +58,9 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
             if path is None or not folder:
                 return original(*args, **kwargs)
             try:
-                temporary = os.path.join(folder, os.path.basename(path))  # of that name: torch.save stores it too
-                given = {key: temporary} if key in kwargs else {}
-                result = original(*(args if given else _with(args, place, temporary)), **{**kwargs, **given})
+                temporary = os.path.join(folder, os.path.basename(path))  # the same name: torch.save stores it too
+                keywords = {key: temporary} if key in kwargs else {}
+                result = original(*(args if keywords else _with(args, place, temporary)), **{**kwargs, **keywords})
                 _put(temporary, os.path.realpath(path))
             finally:
                 shutil.rmtree(folder)
@@ -72,7 +72,7 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
 
 
 def _folder_beside(path: str, files: Files) -> str:
-    """Make a folder in which a file is written before it takes its place; empty: it is written where it is."""
+    """Make a folder for a file until it is whole; return an empty text if the file is written in place."""
     is_there = os.path.isfile(path)
     if not (is_there if files.is_acting else files.is_fetching):
         return ""
@@ -83,12 +83,12 @@ def _folder_beside(path: str, files: Files) -> str:
     except OSError:
         if not is_there:
             raise
-        return ""  # a folder where nothing can be made may have files that can be written
+        return ""  # a read-only folder may contain writable files
     return folder
 
 
 def _put(temporary: str, path: str) -> None:
-    """Put a file that is whole in its place, with the permissions of the one before it."""
+    """Move a whole file to its place, with the permissions of the file that it replaces."""
     if os.path.exists(path):
         shutil.copymode(path, temporary)
     os.replace(temporary, path)
@@ -99,7 +99,7 @@ def _with(args: Tuple[Any, ...], place: int, value: Any) -> Tuple[Any, ...]:
 
 
 def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Let all ranks put the parts of shared tensors together before one of them does what is wrapped."""
+    """Let all ranks join the parts of shared tensors before one rank calls the wrapped function."""
 
     def wrap_plain(original: Any) -> Any:
         wrapped = wrap(original)

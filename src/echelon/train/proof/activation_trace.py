@@ -1,6 +1,6 @@
-"""The activation trace: the inputs and outputs of the modules of a script in its first step, in order of their calls.
+"""Record the activation trace: the inputs and outputs of the script's modules in the first step, in order of calls.
 
-By it `echelon prove` finds the first module whose output is not that of one device.
+With it `echelon prove` finds the first module whose output differs from that of one device.
 """
 
 from typing import Any, Dict, List

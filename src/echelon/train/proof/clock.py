@@ -1,4 +1,4 @@
-"""How long a script takes for its steps, without what recording them costs."""
+"""Measure the seconds of a script's steps, without the cost of recording them."""
 
 import time
 from contextlib import contextmanager
@@ -8,20 +8,20 @@ from .. import device as devices
 
 
 class Clock:
-    """Runs while the script does."""
+    """A clock that runs while the script does."""
 
     def __init__(self) -> None:
         self._began: Optional[float] = None
         self._passed = 0.0
         self.steps: List[float] = []
-        """Seconds of each step so far."""
+        """The seconds of each step so far."""
 
     def go(self) -> None:
-        """Let the script's time run."""
+        """Start the clock."""
         self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Stop it, once the device has done what the script asked for."""
+        """Stop the clock, after the device has finished its work for the script."""
         devices.synchronize_used()
         self._pause()
 
@@ -33,7 +33,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is done meanwhile; nothing is waited for, so that the device goes on as it would."""
+        """Leave the duration of a block out, without a wait for the device, which continues undisturbed."""
         was_running = self._began is not None
         self._pause()
         try:

@@ -1,4 +1,4 @@
-"""The flat parameters of FullyShardedDataParallel, FSDP in its first form: made whole, under the script's own names.
+"""Join the flat parameters of FullyShardedDataParallel (FSDP1) under the script's own names.
 
 fully_shard needs none of this: its parameters are DTensors. Remove this file when PyTorch removes that class.
 """
@@ -13,7 +13,7 @@ from .. import messages
 
 
 class FlatParameter(NamedTuple):
-    """A parameter of an optimizer that is a rank's piece of several parameters, put into one dim."""
+    """An optimizer's parameter that is a rank's piece of several flattened and joined parameters."""
 
     names: List[str]  # of the parameters in it, from the module that was wrapped
     shapes: List[Tuple[int, ...]]
@@ -22,7 +22,7 @@ class FlatParameter(NamedTuple):
     def whole(self, tensor: Optional[torch.Tensor], like: torch.Tensor) -> List[torch.Tensor]:
         """Return a parameter, a gradient or a state as the script's own tensors; all ranks must call this.
 
-        A rank without a part gives None, on the device of `like`; where all ranks do, the result is empty.
+        A rank without a part passes None; `like` gives the device. If all ranks do so, the result is empty.
         """
         part = like.detach().new_zeros(0) if tensor is None else tensor.detach().flatten()
         content = _joined(part, self.group)
@@ -33,7 +33,7 @@ class FlatParameter(NamedTuple):
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes)]  # noqa: B905
 
     def states(self, state: Dict[str, Any], like: torch.Tensor) -> Dict[str, List[torch.Tensor]]:
-        """Return a whole state of an optimizer; a rank that has no part of the parameter has no state of it."""
+        """Return the whole state of an optimizer; a rank without a part of the parameter has no state of it."""
         own = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
         all_ranks: List[Any] = [own]
         if self.group is not None:
@@ -46,7 +46,7 @@ class FlatParameter(NamedTuple):
 
 
 def find(modules: Iterable[nn.Module]) -> Dict[int, FlatParameter]:
-    """Return the flat parameters of modules, by the id of the parameter that an optimizer has."""
+    """Return the flat parameters of modules, by the ids of the optimizer's parameters."""
     result = {}
     for module in modules:
         handle: Any = getattr(module, "_handle", None)
@@ -64,7 +64,7 @@ def find(modules: Iterable[nn.Module]) -> Dict[int, FlatParameter]:
 
 
 def _joined(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the parts of all ranks one after the other; they may differ in length, and be empty."""
+    """Return the joined parts of all ranks; the parts may differ in length, and be empty."""
     if group is None:
         return part
     size = torch.tensor([part.numel()], device=part.device)

@@ -1,7 +1,7 @@
-"""What the loaders of a script give that distributes itself: which samples, in which pass, for training or not.
+"""Record the batches of the loaders in a script that distributes itself: the samples, the pass, training or evaluation.
 
-In the one-process run its batches are changed, to those that several ranks have together: a DistributedSampler deals
-one order of all samples out in turn, so N batches of b are the same samples as one batch of N·b.
+The one-process run gets the batches that several ranks have together. A DistributedSampler deals
+one order of all samples out to the ranks in turn, so N batches of b have the same samples as one batch of N·b.
 """
 
 import os
@@ -15,11 +15,11 @@ from ...records import NUM_DIGESTS
 from .. import patches
 from .record import KEPT_SAMPLES, Record, in_other_order
 
-MOST_BYTES = 4096  # of each sample, which tell it from others
+MOST_BYTES = 4096  # of each sample, which identify it
 
 
 class Loaders:
-    """What the script's loaders give; in a run that is to be like another, what that one's ranks had together."""
+    """The batches of the script's loaders; in a run that repeats another, the batches of that run's ranks together."""
 
     def __init__(self, record: Record, like: Dict[str, Any], *, is_reordered: bool) -> None:
         self.record = record
@@ -28,14 +28,14 @@ class Loaders:
         self._likes: List[Dict[str, Any]] = like.get("loaders", [])
         self._facts: List[Dict[str, Any]] = []
         self._notes: List[str] = []
-        self._pending: Dict[int, List[int]] = {}  # samples that nothing was trained on yet, by the pass they are from
-        self._places: Dict[int, int] = {}  # of the loader that a pass is over, in the order in which they were made
-        self._training: Set[int] = set()  # passes in which something was trained
+        self._pending: Dict[int, List[int]] = {}  # samples that were not yet trained on, by the id of their pass
+        self._places: Dict[int, int] = {}  # the number of a pass's loader, in the order of creation
+        self._training: Set[int] = set()  # the ids of passes with training
         record.about.update(loaders=self._facts, notes=self._notes, num_batches=0)
         record.facts.update(loaders=self._facts, evaluations=[])
 
     def made(self, loader: "DataLoader[Any]") -> None:
-        """Take note of a loader, or give it the batches of all ranks."""
+        """Note a new loader, or give it the batches of all ranks."""
         if os.getpid() != self._pid:
             return  # in a worker of another loader
         place = len(self._facts)
@@ -62,7 +62,7 @@ class Loaders:
         self._places[id(iterator)] = loader.__dict__.get("_echelon_place", -1)
 
     def begins(self, loader: "DataLoader[Any]") -> None:
-        """Begin a pass over a loader with the epoch that it had in the other run."""
+        """Begin a pass over a loader, with the epoch of that pass in the other run."""
         place = loader.__dict__.get("_echelon_place")
         if place is None or os.getpid() != self._pid:
             return
@@ -86,7 +86,7 @@ class Loaders:
             self._pending.setdefault(id(iterator), []).extend(samples)
 
     def ended(self, iterator: Any) -> None:
-        """Note a pass that is over: one in which nothing was trained is an evaluation."""
+        """Note the end of a pass; a pass without training is an evaluation."""
         samples = self._pending.pop(id(iterator), [])
         if id(iterator) not in self._training and samples and os.getpid() == self._pid:
             place = self._places.get(id(iterator), -1)
@@ -96,7 +96,7 @@ class Loaders:
             )  # fmt: skip
 
     def trained(self) -> None:
-        """Count what was given since the last backward pass as trained on."""
+        """Count the samples since the last backward pass as trained."""
         for key, samples in self._pending.items():
             if torch.is_grad_enabled() and samples:
                 self._training.add(key)
@@ -106,7 +106,7 @@ class Loaders:
                     self._facts[self._places[key]]["is_for_training"] = True
 
     def _become_like(self, loader: "DataLoader[Any]", like: Dict[str, Any]) -> None:
-        """Let one process draw what N ranks draw together: batches of N·b, and the samples that are dealt twice."""
+        """Let one process draw the samples of N ranks: batches of N·b, and the samples that are dealt twice."""
         deals, batches = like["deals"], loader.batch_sampler
         num_ranks, size = deals["num_replicas"], like["batch_size"]
         whole = size * num_ranks
@@ -123,7 +123,7 @@ class Loaders:
             self._pad(batches.sampler, num_ranks)  # type: ignore[union-attr]
 
     def _pad(self, sampler: Any, num_ranks: int) -> None:
-        """Draw as many samples as N ranks do, of whom each has as many as the others."""
+        """Draw as many samples as N ranks do; each rank has the same number."""
         if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != 1:
             return
         size = len(sampler.dataset)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class Loaders:
 
 
 def dealer(loader: "DataLoader[Any]") -> Any:
-    """Return the sampler that deals samples out to ranks, if there is one."""
+    """Return the sampler that deals samples out to ranks; None if there is none."""
     sampler = getattr(loader.batch_sampler, "sampler", None)
     return sampler if hasattr(sampler, "num_replicas") else None
 
@@ -160,7 +160,7 @@ def _facts_of(sampler: Any) -> Dict[str, Any]:
 
 
 def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callable[[], None]) -> None:
-    """Let every loader report, and call back before and after the script gets a batch."""
+    """Hook all loaders, and call the functions before and after the script gets a batch."""
     init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
 
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -197,7 +197,7 @@ def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callab
 
 
 def _hook_order() -> None:
-    """Reverse each batch of indices, so that also what is no tensor comes in another order."""
+    """Reverse each batch of indices, so that values other than tensors are reordered too."""
     original: Callable[[Any], Any] = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
 
     def index_sampler(self: Any) -> Any:
@@ -210,7 +210,7 @@ def _hook_order() -> None:
 
 
 class _Reversed:
-    """A batch sampler whose batches are backwards."""
+    """A batch sampler that reverses its batches."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -237,7 +237,7 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def digests(tensors: List[torch.Tensor]) -> List[int]:
-    """Return a number for each sample, which hardly any other sample has."""
+    """Return a number for each sample that is almost surely unique."""
     total: Any = None
     for tensor in tensors:
         content = tensor.detach().cpu().reshape(tensor.size(0), -1).contiguous().view(torch.uint8)[:, :MOST_BYTES]

@@ -1,4 +1,4 @@
-"""What a person calls the tensors and modules of a script: by class and attribute, without the names of wrappers."""
+"""Name the tensors and modules of a script by class and attribute, without the names of wrappers."""
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
@@ -14,7 +14,7 @@ _OWN_PREFIX = "parameters_of_optimizers"  # our own wrapper's
 
 
 def names(parameters: List[nn.Parameter]) -> List[str]:
-    """Return what a person calls each parameter, such as Net.fc1.weight, without the names of wrappers."""
+    """Return the readable name of each parameter, such as Net.fc1.weight, without the names of wrappers."""
     known: Dict[int, Tuple[str, nn.Module]] = {}
     for root in roots():
         for name, parameter in root.named_parameters():
@@ -27,16 +27,16 @@ def names(parameters: List[nn.Parameter]) -> List[str]:
 
 
 class Others(NamedTuple):
-    """What the script's models hold besides the parameters of an optimizer."""
+    """The tensors and modules of the script's models, besides the parameters of an optimizer."""
 
     tensors: Dict[str, torch.Tensor]
-    """Buffers, frozen parameters and whole models that follow another, such as a teacher."""
+    """Buffers, frozen parameters, and whole models that follow another model, such as a teacher."""
     modules: Dict[int, str]
-    """Names of modules by their id."""
+    """The names of modules by their id."""
 
 
 def others(parameters: List[nn.Parameter]) -> Others:
-    """Return what is in the models that have some of these parameters, and in those that have none of any optimizer."""
+    """Return the other tensors of the models, first those of models that have some of these parameters."""
     known = {id(one) for one in parameters}
     labels = _Labels()
     tensors: Dict[str, torch.Tensor] = {}
@@ -86,7 +86,7 @@ def _depth(name: str) -> Tuple[int, int, str]:
 
 
 class _Labels:
-    """Gives each outermost module the name of its class; the second of a class is Net#2."""
+    """Gives each outermost module the name of its class; a second module of the class Net is Net#2."""
 
     def __init__(self) -> None:
         self._of: Dict[int, str] = {}
@@ -101,7 +101,7 @@ class _Labels:
 
 
 def _with_classes(parameters: List[nn.Parameter], known: Dict[int, Tuple[str, nn.Module]]) -> List[str]:
-    """Put the class of the outermost module before each name; a second model of that class is Net#2."""
+    """Put the class of the outermost module before each name; a second model of the class Net is Net#2."""
     labels = _Labels()
     result = []
     for place, parameter in enumerate(parameters):
@@ -120,7 +120,7 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _class(module: nn.Module) -> str:
-    """Return the class as the script has it: fully_shard makes an FSDPNet of a Net."""
+    """Return the name of the class in the script: fully_shard makes an FSDPNet of a Net."""
     bases = type(module).__bases__
     if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
         return bases[1].__name__

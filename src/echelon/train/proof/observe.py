@@ -1,4 +1,4 @@
-"""Record the training of a script that distributes itself, by hooks alone: nothing of it is changed."""
+"""Record the training of a script that distributes itself, with hooks alone: its behaviour is unchanged."""
 
 import json
 from typing import Any, Dict, List, Mapping, Set
@@ -16,7 +16,7 @@ from .record import MOST_OF_OTHERS, Record, asked
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Hook what a training does, for the record that the environment asks for."""
+    """Hook loaders, backward passes and steps, for the record that the environment asks for."""
     rank = int(environ.get("RANK", "0"))
     record = asked(environ, is_main=rank == 0)
     if record is None:
@@ -31,7 +31,7 @@ def begin(environ: Mapping[str, str]) -> None:
 
 
 def _like(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """Return what the run on several ranks had, where this one is to be like it."""
+    """Return the facts of the run on several ranks that this run repeats; empty if there is none."""
     if not environ.get(records.LIKE):
         return {}
     with open(environ[records.LIKE]) as file:
@@ -40,7 +40,7 @@ def _like(environ: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
-    """Note each loss, the samples it is of, and the gradients that this rank finds by itself."""
+    """Note each loss, its samples, and the gradients that this rank computes by itself."""
     original = torch.autograd.backward
     local = _Local(record)
 
@@ -50,7 +50,7 @@ def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
         record.passes += 1
         original(tensors, *args, **kwargs)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        is_given = (args[0] if args else kwargs.get("grad_tensors")) is not None  # what comes from another stage
+        is_given = (args[0] if args else kwargs.get("grad_tensors")) is not None  # from another pipeline stage
         if len(losses) == 1 and losses[0].numel() == 1 and not is_given:
             record.loss = (record.loss or 0.0) + float(losses[0].detach())
 
@@ -58,12 +58,12 @@ def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
 
 
 class _Local:
-    """The gradients of this rank before anybody exchanges them: a tensor's own hook is called first."""
+    """The gradients of this rank before they are exchanged: a tensor's own hook is called first."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
         self._heard: Set[int] = set()
-        self._parameters: List[nn.Parameter] = []  # held, so that no other comes to have the id of one
+        self._parameters: List[nn.Parameter] = []  # references, so that their ids stay unique
         self._size = 0
         optimizers: Any = torch.optim.Optimizer
         original = optimizers.add_param_group
@@ -75,7 +75,7 @@ class _Local:
         patches.replace(optimizers, "add_param_group", add, why="A record has the gradients of each trained weight.")
 
     def listen(self) -> None:
-        """Hear of the gradients of all parameters that are trained by now."""
+        """Hook the gradients of all parameters that are trained by now."""
         for parameter in self._parameters:
             if parameter.requires_grad and id(parameter) not in self._heard:
                 self._heard.add(id(parameter))
@@ -114,7 +114,7 @@ def _hook_steps(record: Record, *, is_nudged: bool) -> None:
 
 
 def nudge(parameters: List[nn.Parameter]) -> None:
-    """Move each gradient by its last bit, up or down by lot: what a sum in another order does."""
+    """Move each gradient by its last bit, randomly up or down, as a sum in another order would."""
     lots = torch.Generator().manual_seed(SEED_OF_RECORDS)
     for parameter in parameters:
         gradient: Any = parameter.grad

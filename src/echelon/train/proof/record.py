@@ -20,11 +20,11 @@ from ..gather import each_whole, is_sharded, whole
 from . import flat_parameter, names
 from .clock import Clock
 
-_save = torch.save  # before it is hooked: this is not the script's, and each rank writes its own
+_save = torch.save  # before it is hooked, because each rank writes its own files
 _open = open
-MOST_OF_OTHERS = 64 << 20  # bytes that a rank other than 0 writes of each kind, and of what is not trained
-KEPT_SAMPLES = 2048  # of each step, by which samples that are drawn twice are known
-PATIENCE_SECONDS = 20.0  # for ranks that are still at a step that others have ended with
+MOST_OF_OTHERS = 64 << 20  # bytes of each kind that a rank other than 0 writes, and bytes of untrained tensors
+KEPT_SAMPLES = 2048  # of each step, which show samples that are drawn twice
+PATIENCE_SECONDS = 20.0  # for ranks that have not finished the last step
 Pairs = Iterable[Tuple[str, torch.Tensor]]
 
 
@@ -35,34 +35,34 @@ class Record:
         self._folder = folder
         self._num_steps = num_steps
         self._rank = rank
-        self._acting: Optional[torch.optim.Optimizer] = None  # who steps; others may do so within it
+        self._acting: Optional[torch.optim.Optimizer] = None  # the optimizer that steps; it may call others
         self._others: Dict[str, torch.Tensor] = {}
         self._sources: Dict[torch.optim.Optimizer, Any] = {}
         self.step = 0
-        """How many have begun."""
+        """The number of steps that have begun."""
         self.trained: List[Trained] = []
         self.is_watched = False
-        """Whether the script distributes itself, so that any rank may hold what the others do not."""
+        """Whether the script distributes itself, so that any rank may hold tensors that other ranks lack."""
         self.about: Dict[str, Any] = {}
-        """What this run had, for whoever must know whether that is what was asked for."""
+        """The settings of this run, to check whether the requested run took place."""
         self.facts: Dict[str, Any] = {}
-        """What else was noticed on this rank, for whoever looks for a cause."""
+        """Other observations on this rank, to find the cause of a difference."""
         self.loss: Optional[float] = None
-        """Of the backward passes of this step."""
+        """The sum of the losses of this step's backward passes."""
         self.passes = 0
-        """How many there were."""
+        """The number of backward passes of this step."""
         self.samples: List[int] = []
-        """Digests of the samples since the last step, in whatever order; empty where they are not seen."""
+        """The digests of the samples since the last step, in any order; empty if the samples are not seen."""
         self.local: Dict[int, torch.Tensor] = {}
-        """By the id of its parameter, each gradient of this step as this rank found it, before it was exchanged."""
+        """This rank's gradients of this step before their exchange, by the id of the parameter."""
         self.meetings = 0
-        """How many collectives this rank has been through; a step counts as one."""
+        """The number of collectives that this rank has completed; a step counts as one."""
         self.modules: Dict[int, str] = {}
-        """Names of the modules, once something was trained."""
+        """The names of the modules, after the first training step has begun."""
         self.at_step: Callable[[], None] = lambda: None
-        """Is called with everything known of a step, before the optimizer acts."""
+        """Is called before the optimizer steps, when all values of the step are known."""
         self.clock = Clock()
-        """Runs while the script does, and not while this is written."""
+        """The clock of the script, which stops while the record is written."""
         self.facts["seconds"] = self.clock.steps
         self._pid = os.getpid()
         atexit.register(self._leave_word)
@@ -73,11 +73,11 @@ class Record:
         return self._rank == 0
 
     def gather_from(self, source: Any, optimizer: torch.optim.Optimizer) -> None:
-        """Take what an optimizer changes from where all ranks together make it whole, by the model's own names."""
+        """Record an optimizer's tensors from a source that all ranks join together, under the model's own names."""
         self._sources[optimizer] = source
 
     def before_step(self, optimizer: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
-        """Note what an optimizer is about to use."""
+        """Record the gradients before an optimizer uses them."""
         if self._acting is not None:
             return  # an optimizer within an optimizer
         self._acting = optimizer
@@ -117,7 +117,7 @@ class Record:
         self.clock.go()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note what the optimizer made of it; after the last step that was asked for the script is ended."""
+        """Record the results of an optimizer step; end the script after the last requested step."""
         if optimizer is not self._acting:
             return
         self._acting = None
@@ -138,7 +138,7 @@ class Record:
         self.clock.go()
 
     def owns(self, path: "str | os.PathLike[str]") -> bool:
-        """Say whether a file is one of this record."""
+        """Say whether a file belongs to this record."""
         return os.path.abspath(path).startswith(os.path.abspath(self._folder) + os.sep)
 
     def keep_activations(self, calls: List[Dict[str, Any]]) -> None:
@@ -146,20 +146,20 @@ class Record:
         _save(calls, os.path.join(self._folder, records.ACTIVATIONS_FILE % self._rank))
 
     def write_facts(self) -> None:
-        """Write what was noticed so far: a script may fail before its next step."""
+        """Write the observations so far, because a script may fail before its next step."""
         with _open(os.path.join(self._folder, records.FACTS_FILE % self._rank), "w") as file:
             json.dump(self.facts, file)
 
     def _meet(self, parameters: List[nn.Parameter]) -> None:
         self.trained = trained(parameters)
         if self.is_watched:
-            others = names.others(parameters)
-            self.modules = others.modules
-            size = sum(tensor.numel() * tensor.element_size() for tensor in others.tensors.values())
-            self._others = others.tensors if size <= MOST_OF_OTHERS else {}
+            other_tensors = names.others(parameters)
+            self.modules = other_tensors.modules
+            size = sum(tensor.numel() * tensor.element_size() for tensor in other_tensors.tensors.values())
+            self._others = other_tensors.tensors if size <= MOST_OF_OTHERS else {}
 
     def _keeps(self, step: int) -> bool:
-        """Of the first two steps, the last, and the latest power of two: a script may end early."""
+        """Say whether a step's tensors are kept: the last step and powers of two, because a script may end early."""
         return step == self._num_steps or step & (step - 1) == 0
 
     def _forget_older(self) -> None:
@@ -172,14 +172,14 @@ class Record:
                 os.remove(path)
 
     def _sharded(self, prefix: str) -> "set[str]":
-        """Return the labels of tensors that all ranks make whole together."""
+        """Return the labels of tensors that all ranks join."""
         return {prefix + name for one in self.trained if one.is_sharded for name in one.names}
 
     def _keep(self, kind: str, tensors: Pairs, sharded: "set[str]") -> None:
-        """Write the tensors of a kind: rank 0 all of them, the others what they hold by themselves."""
+        """Write the tensors of a kind: rank 0 writes all, other ranks write the tensors that they hold alone."""
         kept: Dict[str, torch.Tensor] = {}
         size = 0
-        for label, tensor in _wholes(tensors):  # by all ranks together
+        for label, tensor in _wholes(tensors):  # all ranks must call this
             is_own = label not in sharded and label.rpartition(" of ")[2] not in sharded
             size += tensor.numel() * tensor.element_size() if is_own else 0
             if self.is_main or (self.is_watched and is_own and size <= MOST_OF_OTHERS):
@@ -214,10 +214,10 @@ class Record:
             with _open(os.path.join(self._folder, "ended-%d" % self._rank), "w") as file:
                 file.write("%d\n" % self.step)
         except FileNotFoundError:
-            pass  # who asked for the record was interrupted, and has removed it
+            pass  # the command that asked for the record was interrupted, and has removed it
 
     def _end(self) -> None:
-        """Leave together with the others: who leaves first takes their store away."""
+        """End this rank together with the others, because the store ends with the rank that serves it."""
         try:
             self._leave_word()
             world = dist.get_world_size() if _is_joined() else 1
@@ -247,7 +247,7 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
 
 
 class Trained(NamedTuple):
-    """A parameter of an optimizer: one of the script's, or several that were made one."""
+    """An optimizer's parameter: a parameter of the script, or several that were flattened into one."""
 
     parameter: nn.Parameter
     names: List[str]
@@ -262,17 +262,17 @@ class Trained(NamedTuple):
 
     @property
     def num_cut(self) -> int:
-        """Of how many names no rank has the whole."""
+        """The number of names whose tensors no rank has whole."""
         placements = getattr(self.parameter, "placements", ())
         is_cut = self.is_sharded and not (placements and all(one.is_replicate() for one in placements))
         return len(self.names) if is_cut else 0
 
     def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its parameter, which may be spread; as for all that follows, all ranks must ask."""
+        """Yield each name with its parameter, which may be sharded; all ranks must call this and the methods below."""
         return self._named(self.parameter)
 
     def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its gradient, where there is one."""
+        """Yield each name with its gradient, if there is one."""
         return self._named(self.parameter.grad)
 
     def norms(self) -> Iterator[Tuple[str, float]]:
@@ -285,7 +285,7 @@ class Trained(NamedTuple):
             yield name, float(_norm(tensor))
 
     def states(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield what an optimizer keeps of it, with a label."""
+        """Yield the parameter's state in an optimizer, with labels."""
         state = optimizer.state.get(self.parameter, {})
         if self.flat is not None:
             for key, tensors in self.flat.states(state, self.parameter).items():
@@ -309,7 +309,7 @@ class Trained(NamedTuple):
 
 
 def trained(parameters: List[nn.Parameter]) -> List[Trained]:
-    """Return an optimizer's parameters under the names that a person knows."""
+    """Return an optimizer's parameters under readable names."""
     flat_parameters = flat_parameter.find(modules.living())
     result = []
     for name, parameter in zip(names.names(parameters), parameters):  # noqa: B905
@@ -344,7 +344,7 @@ def _is_joined() -> bool:
 
 
 def in_other_order(batch: Any) -> Any:
-    """Return the same samples in another order: sums over them differ by rounding alone."""
+    """Return the samples of a batch in reversed order, so that sums over them differ only by rounding."""
     if isinstance(batch, torch.Tensor):
         return batch.flip(0) if batch.dim() else batch
     if isinstance(batch, dict):

@@ -1,4 +1,4 @@
-"""Notice what a rank does besides training, which tells causes apart: collectives, files, chance, prints."""
+"""Record a rank's other acts, which tell causes of differences apart: collectives, files, random draws, prints."""
 
 import builtins
 import fcntl
@@ -22,13 +22,13 @@ from .record import Record
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast")
 _GATHERING = ("all_gather", "all_gather_into_tensor", "gather", "all_to_all", "all_to_all_single")
 _MEETING = ("barrier", "monitored_barrier", "new_group", "all_gather_object", "broadcast_object_list", "gather_object")
-_NOTED_STEPS = 3  # of which each collective is noted
+_NOTED_STEPS = 3  # whose collectives are noted
 _MOST_TEXT = 400  # prints that are kept
 _MOST_NUMBERS = 1 << 20  # of a tensor that is held until the step
 
 
 def begin(record: Record) -> "Draws":
-    """Hook all that is watched; return the random draws, to which the loaders must report."""
+    """Install all observers of acts; return the random draws, to which the loaders must report."""
     meetings = _Meetings(record)
     draws = Draws(record)
     _hook_files(record)
@@ -48,19 +48,19 @@ def begin(record: Record) -> "Draws":
 
 
 class _Meetings:
-    """The collectives of a rank, in order; the optimizer step counts as one, since gradients are exchanged by then."""
+    """The collectives of a rank, in order; an optimizer step counts as one, because gradients are exchanged by then."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
         self._is_inside = False
-        self._fresh: List[Tuple[torch.Tensor, int]] = []  # held, so that no other comes to lie where one was
+        self._fresh: List[Tuple[torch.Tensor, int]] = []  # references, so that their addresses stay unique
         record.facts.update(collectives=[], gathers_without_gradient=0)
         for name in (*_REDUCING, *_GATHERING, *_MEETING):
             self._hook(name)
         self._hook_wrapping()
 
     def at_step(self) -> None:
-        """Give the collectives of this step the names of the tensors that they were about."""
+        """Name the collectives of this step by their tensors."""
         self._record.meetings += 1
         owners = {}
         for trained in self._record.trained:
@@ -92,7 +92,7 @@ class _Meetings:
             patches.replace(module, name, meet, why="A record has the collectives of each step.")
 
     def _hook_wrapping(self) -> None:
-        """Count the wrapping of a model, in which the ranks agree on its weights."""
+        """Count the wrapping of a model, where the ranks agree on its weights."""
         wrapper: Any = nn.parallel.DistributedDataParallel
         original = wrapper.__init__
 
@@ -116,7 +116,7 @@ class _Meetings:
 
 
 class Draws:
-    """Whether random numbers are drawn between a batch and the step that it is for."""
+    """Whether the script draws random numbers between a batch and its step."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -126,11 +126,11 @@ class Draws:
         record.facts["draws"] = []
 
     def given(self) -> None:
-        """Note where the generators stand when the script has a batch."""
+        """Note the states of the generators when the script gets a batch."""
         self._seen = _states()
 
     def asked(self) -> None:
-        """Note whether they have moved when it asks for the next, or steps."""
+        """Note whether the generators have changed when the script asks for the next batch, or steps."""
         if self._seen is not None:
             moved = [before for before, now in zip(self._seen, _states()) if before != now]  # noqa: B905
             self._was_drawn = self._was_drawn or bool(moved)
@@ -138,7 +138,7 @@ class Draws:
         self._seen = None
 
     def at_step(self) -> None:
-        """Note whether this step was given to chance."""
+        """Note whether this step drew random numbers."""
         self.asked()
         if self._was_drawn and len(self._record.facts["draws"]) < _MOST_TEXT:
             self._record.facts["draws"].append([self._record.step, self._drawn_from])
@@ -148,12 +148,16 @@ class Draws:
 
 def _states() -> Tuple[int, int, int]:
     numpy = sys.modules.get("numpy.random")
-    others = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
-    return zlib.crc32(torch.get_rng_state().numpy().tobytes()), zlib.crc32(repr(random.getstate()).encode()), others
+    numpy_checksum = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
+    return (
+        zlib.crc32(torch.get_rng_state().numpy().tobytes()),
+        zlib.crc32(repr(random.getstate()).encode()),
+        numpy_checksum,
+    )
 
 
 def _hook_files(record: Record) -> None:
-    """Note which files are written, read and removed, and how many collectives came before."""
+    """Note each file that is written, read or removed, with the number of collectives before."""
     record.facts["files"] = []
     locks = _Locks()
     pid = os.getpid()
@@ -182,7 +186,7 @@ def _hook_files(record: Record) -> None:
 
 
 class _Locks:
-    """How many files this process has locked: what is done meanwhile waits for others without a collective."""
+    """The number of files that this process has locked: meanwhile, other processes may wait without a collective."""
 
     def __init__(self) -> None:
         self.num_held = 0
@@ -197,7 +201,7 @@ class _Locks:
 
 
 def _hook_prints(record: Record) -> None:
-    """Keep what the script says after it has evaluated something, with the number of evaluations before."""
+    """Keep the script's prints after an evaluation, with the number of collectives before."""
     original = builtins.print
     record.facts["said"] = []
     pid = os.getpid()
@@ -216,12 +220,12 @@ def _hook_prints(record: Record) -> None:
 
 
 def _batch_norms(record: Record) -> List[str]:
-    """Return the names of BatchNorms that take their statistics from the batch of this rank."""
+    """Return the names of BatchNorms whose statistics come from this rank's batch alone."""
     norms: Any = nn.modules.batchnorm._BatchNorm
     own = (one for one in modules.living() if isinstance(one, norms) and not isinstance(one, nn.SyncBatchNorm))
     return sorted(record.modules[id(one)] for one in own if one.training and id(one) in record.modules)
 
 
 def _unowned(record: Record) -> List[str]:
-    """Return what an optimizer has that is in no module: it was made before the model got the tensors it now has."""
+    """Return the parameters of optimizers that are in no module: the model has replaced its tensors since."""
     return [one.names[0] for one in record.trained if one.names[0].startswith("parameter ")]
