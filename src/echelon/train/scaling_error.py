@@ -15,7 +15,8 @@ from . import patches
 REFUSED_EXIT_CODE = 2
 _untold: "List[ScalingError]" = []
 """Refusals that were not printed yet."""
-_INSIDE = ("echelon", "_echelon", "torch")
+_OWN = ("echelon", "_echelon")
+_INSIDE = (*_OWN, "torch")
 _OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
 _PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 _PATIENCE_SECONDS = 3.0
@@ -64,7 +65,9 @@ def tell_briefly(how: str = "data") -> None:
             return
         if any(words in str(error) for words in _PEER_IS_GONE):
             time.sleep(_PATIENCE_SECONDS)  # the agent ends this rank meanwhile: the error is that of another rank
-        original(kind, error, trace)
+        if not os.environ.get("ECHELON_TRACEBACK"):
+            _leave_out_own_frames(error)
+        original(kind, error, error.__traceback__ or trace)
         if how in DTENSOR and is_about_parts(error):
             sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
 
@@ -84,6 +87,22 @@ def tell_briefly(how: str = "data") -> None:
     patches.replace(sys, "excepthook", excepthook, why=why)
     patches.replace(threading, "excepthook", excepthook_of_threads, why=why)
     atexit.register(end)
+
+
+def _leave_out_own_frames(error: Optional[BaseException]) -> None:
+    """Let the traceback of an error of script or library be that of one device, without the frames of echelon."""
+    while error is not None:
+        frames: List[TracebackType] = []
+        trace = error.__traceback__
+        while trace is not None:
+            frames.append(trace)
+            trace = trace.tb_next
+        is_of_others = getattr(error, "is_of_library", False) or (frames and not _is_own(frames[-1].tb_frame))
+        if is_of_others:  # else the frames of echelon show what is wrong
+            for part in reversed([part for part in frames if not _is_own(part.tb_frame)]):
+                trace = TracebackType(trace, part.tb_frame, part.tb_lasti, part.tb_lineno)
+            error.__traceback__ = trace
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def tell_at(refusal: ScalingError, place: str = "") -> None:
@@ -120,6 +139,10 @@ def is_about_parts(error: BaseException) -> bool:
         trace = trace.tb_next
     where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
     return where.startswith("torch.distributed.tensor") or any(word in str(error) for word in _OF_PARTS)
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _OWN
 
 
 def _is_inside(frame: FrameType) -> bool:

@@ -28,6 +28,9 @@ _FUNCTIONS = (
     ("pyarrow.parquet", "write_table", 1, "where"),
 )
 
+FULL_BYTES = 1 << 20
+"""A disk with less room than this is full."""
+
 
 def install(files: Files, hooks: Hooks) -> None:
     """Hook these functions, now or when their modules are imported."""
@@ -46,8 +49,8 @@ def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[
 def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
     """Let a written file appear when it is whole.
 
-    While samples are fetched, other ranks may look for the file. An old snapshot is kept until the new file is whole:
-    after the failure of one rank, the other ranks are ended while they write.
+    Other ranks, and the next run, may look for the file, and a rank may be killed while it writes. An old snapshot is
+    kept until the new file is whole.
     """
 
     def wrap(original: Any) -> Any:
@@ -62,6 +65,9 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
                 keywords = {key: temporary} if key in kwargs else {}
                 result = original(*(args if keywords else _with(args, place, temporary)), **{**kwargs, **keywords})
                 _put(temporary, os.path.realpath(path))
+            except RuntimeError as error:
+                _refuse_full_disk(path, error)
+                raise
             finally:
                 shutil.rmtree(folder)
             return result
@@ -73,18 +79,25 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
 
 def _folder_beside(path: str, files: Files) -> str:
     """Make a folder for a file until it is whole; return an empty text if the file is written in place."""
-    is_there = os.path.isfile(path)
-    if not (is_there if files.is_acting else files.is_fetching):
+    is_other = os.path.exists(path) and not os.path.isfile(path)  # such as /dev/null
+    if is_other or not (files.is_acting or files.is_fetching):
         return ""
     path = os.path.realpath(path)
     folder = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
     try:
         os.mkdir(folder)
     except OSError:
-        if not is_there:
-            raise
-        return ""  # a read-only folder may contain writable files
+        return ""  # a read-only folder may contain writable files; else the library says what is wrong
     return folder
+
+
+def _refuse_full_disk(path: str, error: RuntimeError) -> None:
+    """Name a full disk, which torch.save() calls an iostream error."""
+    status = os.statvfs(os.path.dirname(os.path.realpath(path)))
+    if status.f_bavail * status.f_frsize < FULL_BYTES:
+        full: Any = RuntimeError("No space left on device: %s (%s)" % (path, error))
+        full.is_of_library = True
+        raise full from None
 
 
 def _put(temporary: str, path: str) -> None:

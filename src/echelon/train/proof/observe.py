@@ -121,7 +121,7 @@ def nudge(parameters: List[nn.Parameter]) -> None:
         if gradient is None or gradient.layout != torch.strided or not gradient.is_floating_point():
             continue
         local = gradient.to_local() if is_dtensor(gradient) else gradient
-        ignore_index = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
+        direction = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
         size = local.detach().abs() + local.detach().pow(2).mean().sqrt()
         with torch.no_grad():
-            local.add_(ignore_index * size * torch.finfo(local.dtype).eps)
+            local.add_(direction * size * torch.finfo(local.dtype).eps)
