@@ -123,12 +123,12 @@ def simulate(directory: str, num_nodes: int) -> None:
     """Be all nodes of a round: each connects by itself and sends a survey of its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    order, secret = on_node.read(directory)
+    spec, secret = on_node.read(directory)
     survey = _lumi()
     selector = selectors.DefaultSelector()
     for index in range(num_nodes):
         name = f"nid{5000 + index:06d}"
-        channel = connect(order.addresses[-1:], secret, on_node.facts(index, name), seconds=30.0)
+        channel = connect(spec.addresses[-1:], secret, on_node.facts(index, name), seconds=30.0)
         own = survey._replace(node=name, time=time.time())
         if index == DIFFERENT:
             own = own._replace(devices=own.devices._replace(devices=own.devices.devices[:7]))

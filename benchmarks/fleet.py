@@ -14,16 +14,16 @@ import time
 from dataclasses import replace
 
 from benchmarks.meter import program
-from echelon.launch import orders
+from echelon.launch import agent_specs
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.prepare import prepare
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.supervisor import Supervisor
-from echelon.node import order
+from echelon.node import agent_spec
 from echelon.node.channel import Channel, Closed
 from echelon.node.connect import connect
-from echelon.node.seat import Seat
+from echelon.node.placement import Placement
 from echelon.spec import Command, Job, Plan
 
 RANKS_PER_NODE = 8
@@ -38,7 +38,7 @@ def supervise(directory: str, num_agents: int) -> None:
     listener = listen("127.0.0.1")
     secret = os.urandom(32)
     addresses = [("127.0.0.1", listener.getsockname()[1])]
-    order.write(orders.order(plan, addresses, secret), directory)
+    agent_spec.write(agent_specs.spec(plan, addresses, secret), directory)
     supervisor = Supervisor(plan, run_directory, listener, secret, Console(is_terminal=False))
     print(addresses[0][1], flush=True)
     supervisor.run()
@@ -65,12 +65,12 @@ def _address(index: int) -> str:
 class SimulatedAgent:
     """Answers as an agent whose imports are done and whose ranks start at once."""
 
-    def __init__(self, instructions: order.Order, index: int) -> None:
-        seat = Seat(
+    def __init__(self, instructions: agent_spec.AgentSpec, index: int) -> None:
+        placement = Placement(
             agent_index=index, node_rank=index, node=_address(index), first_local_rank=0, num_ranks=RANKS_PER_NODE,
             local_world_size=RANKS_PER_NODE, num_cores=56, num_devices=RANKS_PER_NODE,
         )  # fmt: skip
-        facts = {**seat.facts(), "why_exec": ""}
+        facts = {**placement.facts(), "why_exec": ""}
         self.channel: Channel = connect(instructions.addresses, instructions.secret, facts, seconds=CONNECT_SECONDS)
         self.ranks = range(index * RANKS_PER_NODE, (index + 1) * RANKS_PER_NODE)
         self._line = bytearray()
@@ -122,7 +122,7 @@ class SimulatedAgent:
 def simulate(directory: str, num_agents: int) -> None:
     """Be all agents of a run."""
     _allow_many_files()
-    instructions = order.read(directory)
+    instructions = agent_spec.read(directory)
     selector = selectors.DefaultSelector()
     for index in range(num_agents):
         agent = SimulatedAgent(instructions, index)

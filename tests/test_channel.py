@@ -23,8 +23,8 @@ class Stranger:
     """Something that connects to a supervisor and speaks for itself."""
 
     def __init__(self, run: Run) -> None:
-        order = json.loads((run.directory / "order.json").read_text())
-        self.socket = socket.create_connection(tuple(order["addresses"][0]), timeout=10)
+        spec = json.loads((run.directory / "agent.json").read_text())
+        self.socket = socket.create_connection(tuple(spec["addresses"][0]), timeout=10)
         self.lines = self.socket.makefile("rb")
         self.challenge: dict[str, Any] = json.loads(self.lines.readline())
 

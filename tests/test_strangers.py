@@ -149,9 +149,10 @@ def tell_in_meeting(path: str) -> None:
 
 def hear_random_states() -> None:
     """Follow rank 0's random numbers."""
-    from echelon.train import streams, world
+    from echelon.train import world
+    from echelon.train.rng import generators as generators
 
-    streams.Streams(1, None).follow(world.read(os.environ))
+    generators.Generators(1, None).follow(world.read(os.environ))
 
 
 def tell_random_states(path: str) -> None:
@@ -178,7 +179,7 @@ def tell_lists(path: str) -> None:
 def hear_activations() -> None:
     """Receive what the stage before gives."""
     from echelon.train import world
-    from echelon.train.split.micro_batches import MicroBatches
+    from echelon.train.model_parallel.micro_batches import MicroBatches
 
     MicroBatches(None, world.read(os.environ), [], {})._receive({}, ((), {}))  # type: ignore[arg-type]
 
@@ -235,7 +236,7 @@ def in_pair(port: int, rank: int, act: Callable[..., None], *args: str) -> int:
 def test_who_poses_as_rank_0_runs_nothing(tmp_path: Path, tell: Any, hear: Any) -> None:
     """An object that a stranger has pickled, sent in the place of a rank, is not unpickled."""
     from echelon.train import batches
-    from echelon.train.split.micro_batches import MicroBatches
+    from echelon.train.model_parallel.micro_batches import MicroBatches
 
     assert callable(batches._gathered_list) and callable(MicroBatches._receive)  # a rank that lacks them hears nothing
     assert not _pwned(tmp_path, tell, hear).exists()
@@ -248,7 +249,7 @@ def test_rank_that_unpickles_would_be_found(tmp_path: Path) -> None:
 
 def _pwned(folder: Path, tell: Any, hear: Any) -> Path:
     """Let a stranger tell an exploit to a rank; return the file that the exploit makes where it is unpickled."""
-    for module in ("torch.distributed", "echelon.train.files.meeting", "echelon.train.split.micro_batches"):
+    for module in ("torch.distributed", "echelon.train.files.meeting", "echelon.train.model_parallel.micro_batches"):
         importlib.import_module(module)  # once, for both ranks are forks
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -262,14 +263,14 @@ IN_A_GROUP = """
 import os, sys
 import torch
 from echelon.train import groups
-from echelon.train.refusal import Refusal
+from echelon.train.scaling_error import ScalingError
 
 digest = groups.digest
 if os.environ["RANK"] == "2":  # stands for whoever has connected in its place
     groups.digest = lambda key, text: digest(b"guessed", text)
 try:
     groups.form(torch.device("cpu"))
-except Refusal as error:
+except ScalingError as error:
     print(str(error).splitlines()[0])
 """
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
-LOOKER = "_echelon.train.files.imports"
+LOOKER = "_echelon.train.patches"
 """What has looked through all modules that were imported before it; in sys.modules those of ours come after it."""
 ROOT = Path(__file__).parents[1]
 PROGRAM = """#!{python} -IS

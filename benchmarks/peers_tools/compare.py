@@ -85,9 +85,7 @@ def read_failure(done: Done, logs: str) -> Failure:
     if not frames:
         return Failure(reason=lines[-1] if lines else f"exit code {done.returncode}", is_raised_by="")
     place, source = lines[frames[-1]].split('"')[1], lines[frames[-1] + 1].strip()
-    message = next(
-        (line for line in lines[frames[-1] + 1 :] if re.match(r"[\w.]+(Error|Exception|Refusal)\b", line)), ""
-    )
+    message = next((line for line in lines[frames[-1] + 1 :] if re.match(r"[\w.]+(Error|Exception)\b", line)), "")
     return Failure(reason=message, is_raised_by=place if source.startswith("raise") else "")
 
 

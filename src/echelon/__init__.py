@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from echelon.train.parallel.strategy import Strategy as Strategy
+    from echelon.train.parallelism.base import Parallelism as Parallelism
+    from echelon.train.parallelism.fully_sharded import FullySharded as FullySharded
+    from echelon.train.parallelism.replicated import Replicated as Replicated
+    from echelon.train.parallelism.shared_batches import SharedBatches as SharedBatches
     from echelon.train.run import Run
 
 __version__ = "0.1.0"
@@ -43,10 +47,19 @@ def start(exact: int = 0) -> Run:
     return train_start.start(exact)
 
 
+_OF_TRAINING = {
+    "Strategy": "parallel.strategy",
+    "Parallelism": "parallelism.base",
+    "SharedBatches": "parallelism.shared_batches",
+    "Replicated": "parallelism.replicated",
+    "FullySharded": "parallelism.fully_sharded",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import Strategy on first use; until then nothing of `echelon.train` is imported."""
-    if name == "Strategy":
+    """Import a class of training on first use; until then nothing of `echelon.train` is imported."""
+    if name in _OF_TRAINING:
         import importlib
 
-        return importlib.import_module("echelon.train.parallel.strategy").Strategy  # the command line never uses it
+        return getattr(importlib.import_module(f"echelon.train.{_OF_TRAINING[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

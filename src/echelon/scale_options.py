@@ -19,7 +19,7 @@ class ScaleOptions(NamedTuple):
     """The options of `echelon run` about scaling, apart from the number of ranks."""
 
     how: str = "data"
-    """"data", "fsdp", "tensor", "context", "pipeline" or "observe"."""
+    """"data", "fsdp", "tensor", "context", "pipeline", "observe", or a class in a file of the user: "FILE.py:CLASS"."""
     checks_first_step: bool = True
     shards_evaluation: bool = False
     syncs_batch_norm: bool = False
@@ -48,6 +48,11 @@ class ScaleOptions(NamedTuple):
     def splits_model(self) -> bool:
         """Whether ranks have whole batches and parts of the model."""
         return self.how in MODEL_PARALLEL
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether `how` names a class in a file of the user: FILE.py:CLASS."""
+        return ".py:" in self.how
 
     def written(self) -> list[str]:
         """Return the options that differ from the default, as the command line writes them: ["--scale-lr sqrt"]."""

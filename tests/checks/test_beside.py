@@ -23,9 +23,9 @@ from echelon.launch.crew import Member
 from echelon.launch.lookouts import Look, Lookouts, Seen
 from echelon.launch.run_directory import RunDirectory
 from echelon.node import sweep
+from echelon.node.agent_spec import AgentSpec
 from echelon.node.lookout import Lookout
-from echelon.node.order import Order
-from echelon.node.seat import Seat
+from echelon.node.placement import Placement
 from echelon.node.survey import load, lookout
 from echelon.node.survey.lookout import Busy
 from echelon.node.survey.nouns import Device, Survey, plain
@@ -63,7 +63,7 @@ def test_nobody_looks(tmp_path: Path, environ: dict[str, str]) -> None:
     """Without devices, and where it is switched off, agents are told to look at nothing."""
     done = run(tmp_path, "--run-dir", "unseen", "--", "true", NCLL_DEBUG="INFO", **environ)
     assert (done.returncode, said(done.stderr)) == (0, [])
-    assert json.loads((tmp_path / "unseen/order.json").read_text())["looks"] is None
+    assert json.loads((tmp_path / "unseen/agent.json").read_text())["looks"] is None
 
 
 def test_the_variable_has_the_options_choices(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ class Heard:
         self.lookouts = Lookouts(Look(asked={}, judge=judge), directory, num_nodes, self.said.append)
 
     def hear(self, node: str, kind: str, **fields: Any) -> None:
-        member = cast(Member, SimpleNamespace(seat=SimpleNamespace(node=node), clock_offset=0.5))
+        member = cast(Member, SimpleNamespace(placement=SimpleNamespace(node=node), clock_offset=0.5))
         self.lookouts.hear(member, {"kind": kind, **fields})
 
     def answer(self, node: str) -> None:
@@ -276,9 +276,9 @@ def test_a_lookout_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     archive.write_text(HANGING)
     selector, told = selectors.DefaultSelector(), []
     child = Lookout(selector, lambda kind, **fields: told.append((kind, int(fields["survey"]))))
-    seat = Seat(0, 0, "nid1", 0, 1, 1, 1, 0)
-    order = cast(Order, SimpleNamespace(looks={}))
-    child.prepare(order, seat, dict(os.environ), str(archive), str(tmp_path))
+    placement = Placement(0, 0, "nid1", 0, 1, 1, 1, 0)
+    spec = cast(AgentSpec, SimpleNamespace(looks={}))
+    child.prepare(spec, placement, dict(os.environ), str(archive), str(tmp_path))
     deadline = time.monotonic() + 60
     while len(told) < 2 and time.monotonic() < deadline:
         for key, _ in selector.select(child.advance() or 1.0):
@@ -322,6 +322,6 @@ def is_alive(pid: int) -> bool:
 def test_nothing_is_started_where_nothing_is_asked() -> None:
     """Without a look there is no child, and none is named to the sweep that ends what a run leaves behind."""
     child = Lookout(selectors.DefaultSelector(), lambda *_words, **_fields: None)
-    child.prepare(cast(Order, SimpleNamespace(looks=None)), Seat(0, 0, "n", 0, 1, 1, 1, 0), {}, "x", "y")
+    child.prepare(cast(AgentSpec, SimpleNamespace(looks=None)), Placement(0, 0, "n", 0, 1, 1, 1, 0), {}, "x", "y")
     assert (child.advance(), child.pids) == (None, ())
     child.close()

@@ -10,19 +10,19 @@ import pytest
 from tests.topology import trees
 
 from echelon.launch.binding_report import Bound
+from echelon.node.agent_spec import AgentSpec
 from echelon.node.binding import Binding
-from echelon.node.order import Order
-from echelon.node.seat import Seat
+from echelon.node.placement import Placement
 from echelon.topology.binding import parse_cpu_list
 
 MAP = ("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47")
-ORDER = Order(
+SPEC = AgentSpec(
     run_id="r", addresses=[], argv=["python", "train.py"], is_python=True, preload=[], own=[], folder="", launch="warm",
     visible="all", scale="", bind="auto", reserved=[], settings=[], ranks_per_node=8, environ={},
     max_restarts=0, connect_seconds=1.0, refused_seconds=1.0, is_private_directory=False, forwards_signals=True,
     secret=b"",
 )  # fmt: skip
-SEAT = Seat(
+PLACEMENT = Placement(
     agent_index=0, node_rank=0, node="n0", first_local_rank=0, num_ranks=8, local_world_size=8, num_cores=56,
     num_devices=8,
 )  # fmt: skip
@@ -48,7 +48,7 @@ class Told:
 @pytest.fixture
 def lumi(tmp_path: Path) -> Iterator[Binding]:
     trees.lumi_g(tmp_path)
-    yield Binding(ORDER, SEAT, JOB, str(tmp_path))
+    yield Binding(SPEC, PLACEMENT, JOB, str(tmp_path))
 
 
 def rows(binding: Binding, first_rank: int = 0, **changes: dict[str, Any]) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def test_order_of_devices_is_followed(tmp_path: Path) -> None:
     """Where the user reorders the devices, the cores follow."""
     trees.lumi_g(tmp_path)
     environ = {**JOB, "ROCR_VISIBLE_DEVICES": "4,5,2,3,6,7,0,1"}
-    binding = Binding(ORDER, SEAT, environ, str(tmp_path))
+    binding = Binding(SPEC, PLACEMENT, environ, str(tmp_path))
     first = [binding.cpus(local_rank)[0] for local_rank in range(8)]
     assert first == [1, 9, 17, 25, 33, 41, 49, 57]
     held = binding.held(0, binding.cpus(0), {**environ, "LOCAL_RANK": "0"})
@@ -170,9 +170,9 @@ def test_node_that_is_built_otherwise_is_told(lumi: Binding) -> None:
 def test_outside_of_a_job_a_device_has_its_share_only(tmp_path: Path) -> None:
     """On a shared workstation two ranks leave the cores of the other six devices to their users."""
     trees.dgx_a100(tmp_path)
-    seat = SEAT._replace(num_ranks=2, local_world_size=2, num_devices=2)
-    alone = Binding(ORDER, seat, {"CUDA_VISIBLE_DEVICES": "0,1"}, str(tmp_path))
-    in_job = Binding(ORDER, seat, {**JOB, "CUDA_VISIBLE_DEVICES": "0,1"}, str(tmp_path))
+    placement = PLACEMENT._replace(num_ranks=2, local_world_size=2, num_devices=2)
+    alone = Binding(SPEC, placement, {"CUDA_VISIBLE_DEVICES": "0,1"}, str(tmp_path))
+    in_job = Binding(SPEC, placement, {**JOB, "CUDA_VISIBLE_DEVICES": "0,1"}, str(tmp_path))
     assert alone.num_cores(0) == 16
     assert in_job.num_cores(0) == 64
     assert json.dumps(alone.held(0, alone.cpus(0), {"LOCAL_RANK": "0"}))

@@ -4,7 +4,7 @@ import pytest
 
 from echelon.environment.errors import SurroundingError
 from echelon.environment.mpi_agent import mpi_task
-from echelon.node.order import Order
+from echelon.node.agent_spec import AgentSpec
 from echelon.node.starter import with_argument
 
 OPEN_MPI = {
@@ -52,6 +52,6 @@ def test_local_rank_stands_before_the_scripts_own_arguments(
     argv: list[str], is_python: bool, expected: list[str]
 ) -> None:
     """Where DeepSpeed's launcher puts it."""
-    order = Order(**dict.fromkeys(Order._fields) | {"argv": argv, "is_python": is_python})
-    assert with_argument(order, "--local_rank=1") == expected
-    assert with_argument(order, "") == argv
+    spec = AgentSpec(**dict.fromkeys(AgentSpec._fields) | {"argv": argv, "is_python": is_python})
+    assert with_argument(spec, "--local_rank=1") == expected
+    assert with_argument(spec, "") == argv

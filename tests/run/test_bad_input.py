@@ -23,7 +23,7 @@ LISTED = "echelon run --help lists them; the script's own come after it"
 PROGRAM = "to start a program that is not Python write: echelon run -- {folder}/"
 
 # arguments, message, hint; {folder} is where one stands
-SCALES = "auto, off, data, fsdp, tensor, context, pipeline"
+SCALES = "auto, off, data, fsdp, tensor, context, pipeline, or a class in a file: FILE.py:CLASS"
 
 OPTIONS = [
     ("-n 0 train.py", "-n 0: " + RANKS, "echelon run -n 2 …"),
@@ -75,6 +75,16 @@ OPTIONS = [
     ("--dry-run --timeout ten train.py", "--timeout ten: " + TIME, "echelon run --timeout 90m …"),
     ("--json train.py", "--json prints the plan of a --dry-run; add --dry-run", "echelon run --dry-run --json …"),
     ("-m -- true", "-m names a module, and -- a program: use only one of them", "echelon run -m MODULE …"),
+    (
+        "-n 3 --scale data --exact 8 train.py", "--exact 8 needs 1, 2, 4 or 8 ranks, but the run has 3",
+        "echelon run -n 2 --exact 8 …",
+    ),
+    (
+        "--scale data --run-dir /tmp/a:b train.py",
+        "echelon cannot scale a script from the run directory /tmp/a:b: PYTHONPATH cannot hold a folder with a ':' in "
+        "its name, so each rank would train by itself",
+        "echelon run --run-dir /tmp/run …   or a working directory without a colon",
+    ),
     ("--run-dir '' train.py", "--run-dir '': give the name of a directory", "echelon run --run-dir first …"),
 ]  # fmt: skip
 

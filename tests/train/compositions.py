@@ -606,15 +606,15 @@ def _trained(run: Any, composition: Composition) -> tuple[str, Any]:
     """Return "equal" with what was computed, "refused" with the reason, or "failed" with the error."""
     import traceback
 
-    from echelon.train.refusal import Refusal
+    from echelon.train.scaling_error import ScalingError
 
-    run.gradients = run._new_gradients()
-    run.calls = run._new_calls()
+    run.parallelism = run.new_parallelism()
+    run.calls = run.parallelism.kind_of_calls(run)
     run._loops.clear()
     run.has_begun = True
     try:
         return "computed", train(composition)
-    except Refusal as refusal:
+    except ScalingError as refusal:
         return "refused", str(refusal).partition("\n")[0]
     except Exception:  # noqa: BLE001  (the test shows it)
         return "failed", traceback.format_exc()

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from echelon.train import draws, rng
-from echelon.train.rng import Draws
-from echelon.train.streams import Streams
-from echelon.train.view import exchange
+from echelon.train.global_tensors import exchange
+from echelon.train.rng import draw_hooks as draws
+from echelon.train.rng import draws as rng
+from echelon.train.rng.draws import Draws
+from echelon.train.rng.generators import Generators
 from echelon.train.world import World
 
 ROWS = ((4, 4, 4), (3, 3, 2), (1, 1, 0), (1, 1, 1))
@@ -116,7 +117,7 @@ def main() -> None:
     torch.manual_seed(3)
     wholes = {rows: torch.randn(sum(rows), 10) for rows in ROWS}
     expected = {(name, rows): computed(case, wholes[rows]) for name, case in CASES.items() for rows in ROWS}
-    state = Draws(World(0, 3, torch.device("cpu")), Streams(0, None), print, is_on=True, takes_all=True)
+    state = Draws(World(0, 3, torch.device("cpu")), Generators(0, None), print, is_on=True, takes_all=True)
     draws.install(state)
     wrong = []
     for (name, rows), (result, gradient, generator) in expected.items():

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from echelon.train.batches import rows_of
-from echelon.train.refusal import Refusal
-from echelon.train.view import rules
-from echelon.train.view.arguments import Entries
-from echelon.train.view.tensors import Sharded
+from echelon.train.global_tensors import rules
+from echelon.train.global_tensors.arguments import Entries
+from echelon.train.global_tensors.tensors import Sharded
+from echelon.train.scaling_error import ScalingError
 from echelon.train.world import World
 
 WORLD = World(0, 2, torch.device("cpu"))
@@ -40,7 +40,7 @@ def test_centres_that_were_cut_are_refused() -> None:
     """A tensor that was as long as the batch by chance is found out by the first batch of another size."""
     module = nn.Linear(3, 3)
     entered(module, 10, torch.zeros(10, 3))
-    with pytest.raises(Refusal, match="echelon took its rows for samples"):
+    with pytest.raises(ScalingError, match="echelon took its rows for samples"):
         entered(module, 12, torch.zeros(10, 3))
 
 
@@ -56,5 +56,5 @@ def test_squares() -> None:
     assert entered(nn.Linear(3, 3), 4, torch.full((4, 4), float("-inf")).triu(1)) == (4, 4)
     assert entered(nn.Linear(3, 3), 4, torch.ones(4, 4, dtype=torch.bool)) == (4, 4)
     assert entered(nn.Linear(3, 3), 3, torch.rand(3, 3)) == (2, 3)
-    with pytest.raises(Refusal, match="square"):
+    with pytest.raises(ScalingError, match="square"):
         entered(nn.Linear(3, 3), 4, torch.rand(4, 4))

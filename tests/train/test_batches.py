@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echelon.train import batches
-from echelon.train.view import rules
+from echelon.train.global_tensors import rules
 from echelon.train.world import World
 
 rules.install()

@@ -215,8 +215,8 @@ own.unlink()
 def test_modules_are_looked_through_once(tmp_path: Path) -> None:
     """A second look, in each rank, would copy every page of PyTorch: what was seen before the fork is seen."""
     script = """
-        imports = sys.modules["_echelon.train.files.imports"]
-        seen = [id(each) for each in imports._namespaces]
+        patches = sys.modules["_echelon.train.patches"]
+        seen = [id(each) for each in patches._namespaces]
         print(len(seen) > 1000, len(seen) - len(set(seen)) < 100)  # some modules have two names
     """
     done = run(tmp_path, TRAIN + textwrap.dedent(script), num_ranks=2)

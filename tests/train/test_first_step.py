@@ -6,7 +6,7 @@ from torch import nn
 
 from echelon.train.check import first_step
 from echelon.train.check.compare import bound_of, difference, norm_of
-from echelon.train.refusal import Refusal
+from echelon.train.scaling_error import ScalingError
 
 SAMPLES = 64
 
@@ -88,7 +88,7 @@ def test_mistakes_are_found(mistake: str) -> None:
         ours = in_parts(model, loss, places, 2)
     if mistake == "no gradient":
         ours[0] = torch.zeros_like(ours[0])
-    with pytest.raises(Refusal, match="first step differs from one device"):
+    with pytest.raises(ScalingError, match="first step differs from one device"):
         compare(model, ours, theirs)
 
 

@@ -77,3 +77,20 @@ def test_forward_hook_is_noted(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("note: a forward hook of Linear, at train.py:14 gets the samples of its rank") == 1
     assert "a forward hook" not in run(tmp_path, 2).stderr
+
+
+def test_tensor_of_the_whole_batch_beside_a_single_sample(tmp_path: Path) -> None:
+    """A rank with one sample adds two rows to it: they may be the batch's or the sample's, so the model is refused."""
+    parts = {"RETURN": "return self.head(h) + shift", "HOOK": "shift = torch.ones(2, 2)"}
+    done = run(tmp_path, 2, **parts, **{"batch_size=12": "batch_size=2"})
+    assert done.returncode == 2, done.stderr
+    assert "Model returns 2 rows on a rank that has 1 of 2 samples" in done.stderr
+
+
+def test_model_of_fewer_samples_than_ranks(tmp_path: Path) -> None:
+    """What a model computes of a small last batch enters another model with the rows that the ranks have of it."""
+    parts = {"LOSS": "(model.head(torch.relu(model.body(x * x.flip(0)))) - out).pow(2).mean()"}
+    alone, done = [run(tmp_path, ranks, **parts, **{"batch_size=12": "batch_size=5"}) for ranks in (1, 4)]
+    assert done.returncode == 0, done.stderr
+    losses, of_one = ([float(loss) for loss in said.stdout.split()[1::2]] for said in (done, alone))
+    assert losses == pytest.approx(of_one, rel=1e-5)

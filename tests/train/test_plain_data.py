@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from echelon.train import plain_data
-from echelon.train.refusal import Refusal
+from echelon.train.scaling_error import ScalingError
 
 
 class Point(NamedTuple):
@@ -132,7 +132,7 @@ def test_torch_results_and_finished_processes_arrive() -> None:
         (json.JSONDecodeError("bad", "{", 1), json.JSONDecodeError),
         (Own(1, "b"), RuntimeError),
         (ValueError(lambda: 0), ValueError),
-        (Refusal("a reason", "a way out"), Refusal),
+        (ScalingError("a reason", "a way out"), ScalingError),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
@@ -154,7 +154,7 @@ def test_an_error_of_a_module_that_is_not_imported_here() -> None:
 @pytest.mark.parametrize("value", [lambda: 0, object(), open(os.devnull), torch.ones(2).to_sparse()], ids=repr)  # noqa: SIM115
 def test_what_cannot_travel_is_refused_by_name(value: Any) -> None:
     """The class, and what can; or it is left out, where nobody asks for it."""
-    with pytest.raises(Refusal, match=f"a {type(value).__module__}.{type(value).__qualname__} cannot travel"):
+    with pytest.raises(ScalingError, match=f"a {type(value).__module__}.{type(value).__qualname__} cannot travel"):
         plain_data.encode([1, value])
     assert plain_data.decode(plain_data.encode((1, value), leaves_out=True)) == (1, None)
 
@@ -163,7 +163,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     """It has no end."""
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(Refusal):
+    with pytest.raises(ScalingError):
         plain_data.encode(value)
 
 

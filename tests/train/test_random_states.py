@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from echelon.train import random_states
+from echelon.train.rng import states as random_states
 
 numpy = pytest.importorskip("numpy")
 

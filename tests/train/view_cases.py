@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from echelon.train import batches
-from echelon.train.view import derivatives, rules
-from echelon.train.view.tensors import Sharded, View, plain
+from echelon.train.global_tensors import derivatives, rules
+from echelon.train.global_tensors.tensors import GlobalTensor, Sharded, plain
 from echelon.train.world import World
 
 Case = Callable[..., Any]
@@ -241,7 +241,7 @@ def _compare_gradients(expected: Any, found: Any, whole: list[Any], shared: list
         return "" if not found.requires_grad else "it needs a gradient"
     expected.pow(2).sum().backward()
     loss = found.pow(2).sum()
-    loss = loss.whole() if isinstance(loss, View) else loss
+    loss = loss.whole() if isinstance(loss, GlobalTensor) else loss
     loss.backward()
     for one, other in zip([one for one in whole if one.requires_grad], shared, strict=True):
         gradient = torch.zeros_like(other) if other.grad is None else other.grad

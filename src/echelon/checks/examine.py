@@ -26,11 +26,11 @@ def examine(surveys: Sequence[Survey], wanted: Wanted) -> list[Finding]:
 def in_order(findings: Sequence[Finding], surveys: Sequence[Survey]) -> list[Finding]:
     """Return findings worst first, then in the order of the checks and of the nodes."""
     names = [*(check.name for check in CHECKS), *(each.name for each in COMPARISONS), collectives.NAME]
-    order = {name: index for index, name in enumerate(names)}
+    spec = {name: index for index, name in enumerate(names)}
     place = {survey.node: index for index, survey in enumerate(surveys)}
     return sorted(
         findings,
-        key=lambda each: (SEVERITIES.index(each.severity), order[each.check], each.message, place.get(each.node, -1)),
+        key=lambda each: (SEVERITIES.index(each.severity), spec[each.check], each.message, place.get(each.node, -1)),
     )
 
 

@@ -60,8 +60,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="allow more ranks than devices"),
-    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline; off; auto: decide by the "
-        "script"),
+    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline, or a class of FILE.py:CLASS; off; "
+        "auto: decide by the script"),
     Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
@@ -89,7 +89,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--time",), value="TIME", help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
     Option(names=("--dry-run",), help="print the plan and stop"),
-    Option(names=("--json",), help="with --dry-run: print the plan as JSON"),
+    Option(names=("--explain-hooks",), help="print what echelon replaces in PyTorch, Python and libraries, and why; run nothing"),
+    Option(names=("--json",), help="with --dry-run or --explain-hooks: print JSON"),
     Option(names=("-m", "--module"), help="SCRIPT is a module, as after python -m"),
     Option(names=("--no-python",), help="SCRIPT is any program, as after --"),
     Option(names=("-h", "--help"), help="show this"),
@@ -127,7 +128,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
     ("scaling of a script for one device", (
         "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
-        "outer_lr", "outer_momentum", "async", "compress", "bucket_mb")),
+        "outer_lr", "outer_momentum", "async", "compress", "bucket_mb", "explain_hooks")),
     ("limits and restarts", ("timeout", "time", "max_restarts", "check", "exclude_bad")),
     ("where ranks run", (
         "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),

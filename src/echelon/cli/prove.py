@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echelon.cli import own_parallelism
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan
@@ -173,7 +174,9 @@ def _finite(value: Any) -> Any:
 def _scales(text: str) -> tuple[str, ...]:
     scales = tuple(dict.fromkeys(text.split(",")))
     for scale in scales:
-        if scale not in SCALES:
+        if ":" in scale:
+            own_parallelism.scale({"scale": scale})
+        elif scale not in SCALES:
             raise UsageError(
                 f"--scale {scale or repr('')}: the choices are {', '.join(SCALES)}", hint="--scale data,fsdp"
             )

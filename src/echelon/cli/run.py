@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli import exchange_options
+from echelon.cli import exchange_options, own_parallelism
 from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
@@ -64,9 +64,14 @@ def main(arguments: list[str]) -> int:
     if "help" in scanned.values:
         print_help(HELP.text())
         return 0
-    if "json" in scanned.values and "dry_run" not in scanned.values:
+    if "json" in scanned.values and not {"dry_run", "explain_hooks"} & scanned.values.keys():
         raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
     scanned, line = with_launcher(scanned)
+    if "explain_hooks" in scanned.values:
+        from echelon.cli import explain_hooks
+
+        print(explain_hooks.table(scanned, read_job))
+        return 0
     job = read_job(scanned)
     if line is not None:
         job = with_line(job, line)
@@ -104,7 +109,7 @@ def read_job(scanned: Scanned) -> Job:
         cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
         launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
         visible=_one_of("--visible", _visible(values), VISIBLE),
-        scale=_one_of("--scale", values.get("scale", "auto"), exchange_options.SCALES),
+        scale=own_parallelism.scale(values),
         scale_options=_scale_options(values),
         bind=_one_of("--bind", values.get("bind", "auto"), BINDS),
         container=_image(values),

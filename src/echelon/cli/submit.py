@@ -51,9 +51,9 @@ SUBMITTING: tuple[Option, ...] = (
 )
 # Options that would contradict the resources, or that belong to the start inside of the job.
 _NOT_FROM_RUN = frozenset(
-    {"nnodes", "nproc_per_node", "share_devices", "dry_run", "json", "help", "global_batch", "run_dir", "node_rank",
-     "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank", "time", "cpus_per_task",
-     "debug"}
+    {"nnodes", "nproc_per_node", "share_devices", "dry_run", "explain_hooks", "json", "help", "global_batch",
+     "run_dir", "node_rank", "master_addr", "master_port", "rdzv_endpoint", "rdzv_id", "tee", "virtual_local_rank",
+     "time", "cpus_per_task", "debug"}
 )  # fmt: skip
 # Options of `echelon run` that a plain script can express.
 _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "global_batch"})
@@ -77,6 +77,8 @@ def main(arguments: list[str]) -> int:
     if "help" in values:
         print_help(HELP.text())
         return 0
+    if not scanned.rest:
+        raise UsageError("the command line has no script", hint="echelon submit --time 2h train.py")
     if "time" not in values:
         raise UsageError("--time is required: Slurm ends a job at its time limit", hint="--time 2h")
     _refuse_contradictions(values)

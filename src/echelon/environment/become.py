@@ -46,7 +46,7 @@ class UsageError(WrongEnvironmentError):
     """A mistake in the command line, or in the program that it names."""
 
 
-class Order(NamedTuple):
+class CommandLine(NamedTuple):
     """The content of the command line."""
 
     visible: str
@@ -64,15 +64,15 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """Become the program of the command line; raise WrongEnvironmentError if that fails."""
-    order = read(argv)
+    command_line = read(argv)
     surrounding = surroundings.find(environ)
     place = surrounding.place(environ)
     if place.rank == 0:
         _warn(environ, place, surrounding)
-    _become(order.program, rank_environment(environ, visible=order.visible))
+    _become(command_line.program, rank_environment(environ, visible=command_line.visible))
 
 
-def read(argv: Sequence[str]) -> Order:
+def read(argv: Sequence[str]) -> CommandLine:
     """Parse the command line; options end at the program's name."""
     words = list(argv)
     visible = "all"
@@ -92,7 +92,7 @@ def read(argv: Sequence[str]) -> Order:
         visible = value
     if not words or not words[0]:
         raise UsageError("echelon exec needs a program", f"echelon exec {USAGE}, such as: echelon exec python train.py")
-    return Order(visible, words)
+    return CommandLine(visible, words)
 
 
 def help_text() -> str:

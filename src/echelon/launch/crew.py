@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from echelon.errors import RunError
-from echelon.launch.layout import Seat, Share, seat_of
+from echelon.launch.layout import Placement, Share, seat_of
 from echelon.node import PROTOCOL
 from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
 from echelon.node.secret import nonce, proof, proves
@@ -24,7 +24,7 @@ class Member:
     """An agent that has proved that it holds the run's secret."""
 
     channel: Channel
-    seat: Seat
+    placement: Placement
     clock_offset: float
     address: str
     pid: int = 0
@@ -82,7 +82,7 @@ class Crew:
         """Dismiss an agent that the run does not need."""
         member.channel.send("end", exit_code=0)
         member.channel.flush()
-        del self.members[member.seat.agent_index]
+        del self.members[member.placement.agent_index]
         self._drop(member.channel)
 
     def _flush(self, member: Member) -> None:
@@ -146,12 +146,12 @@ class Crew:
         self._join(channel, hello, address)
 
     def _join(self, channel: Channel, hello: Message, address: str) -> None:
-        seat = self._seat(hello)
+        placement = self._seat(hello)
         offset = _clock_offset(float(hello["asked"]), float(hello["time"]), time.time())
         member = Member(
-            channel, seat, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
+            channel, placement, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
         )
-        self.members[seat.agent_index] = member
+        self.members[placement.agent_index] = member
         self._strangers.pop(channel, None)
         self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
         self._on_join(member)
@@ -169,20 +169,20 @@ class Crew:
             return f"two agents have the number {hello['agent_index']}: {node} is the second"
         return ""
 
-    def _seat(self, hello: Message) -> Seat:
+    def _seat(self, hello: Message) -> Placement:
         if int(hello["agent_index"]) >= 0:
             return seat_of(hello)
         free = next(n for n in range(1, len(self.members) + 2) if n not in self.members)  # 0 is the hosting node
         return seat_of({**hello, "agent_index": free, "node_rank": free})
 
     def _hear(self, member: Member) -> None:
-        if self.members.get(member.seat.agent_index) is not member:
+        if self.members.get(member.placement.agent_index) is not member:
             return
         try:
             messages = member.channel.receive()
         except Closed as error:
             self._drop(member.channel)
-            del self.members[member.seat.agent_index]
+            del self.members[member.placement.agent_index]
             self._on_loss(member, str(error))
             return
         for message in messages:

@@ -30,7 +30,7 @@ REFUSED_EXIT_CODE = 2  # the exit code of a wrong command line
 MISPLACED = "a rank is not where it was planned"
 MADE_EXIT = "ended with exit code"
 
-# the format of train.refusal.tell_briefly(); an unfinished line of the script may precede it
+# the format of train.scaling_error.tell_briefly(); an unfinished line of the script may precede it
 _REFUSAL = re.compile(r"echelon\.[A-Z]\w*: ")
 # The first row that matches the tail wins, so the symptoms of another rank's failure come last.
 _TEXTS: tuple[tuple[str, str], ...] = (

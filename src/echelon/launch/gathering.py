@@ -27,7 +27,7 @@ class Gathering:
         """The number of agents in a full attempt."""
         self.deadline = time.monotonic() + GATHER_SECONDS
         self.error: Callable[[], EchelonError] = lambda: layout.missing(
-            plan, [member.seat for member in crew], GATHER_SECONDS
+            plan, [member.placement for member in crew], GATHER_SECONDS
         )
 
     def note_join(self) -> bool:
@@ -61,14 +61,14 @@ class Gathering:
     @property
     def num_nodes(self) -> int:
         """The number of nodes of these agents."""
-        return len({member.seat.node_rank for member in self._crew})
+        return len({member.placement.node_rank for member in self._crew})
 
     @property
     def going_on(self) -> str:
         """How the next attempt continues, for a message."""
         if self.num_nodes == self._plan.num_nodes:
             return "starting all ranks again"
-        num_ranks = sum(member.seat.num_ranks for member in self._crew)
+        num_ranks = sum(member.placement.num_ranks for member in self._crew)
         return f"continuing with {num_ranks} ranks on {self.num_nodes} of {self._plan.num_nodes} nodes"
 
     def settle(self) -> None:
@@ -92,14 +92,14 @@ class Gathering:
         is_first = member.share is not None and member.share.first_rank == 0
         num_ranks = sum(len(other.share.ranks) for other in self._crew if other.share is not None)
         about = {"run_id": self._plan.run_id, "num_ranks": num_ranks, "has_first_rank": is_first}
-        return {"count": member.seat.num_ranks + 1, **about}
+        return {"count": member.placement.num_ranks + 1, **about}
 
     def _shares_of(self, chosen: list[Member]) -> list[layout.Share]:
         """Return the shares on as many nodes as the plan allows; shorten `chosen` to these agents."""
         error: EchelonError | None = None
         for num_agents in range(len(chosen), self._least - 1, -self._per_node):
             try:
-                shares = layout.settle(self._plan, [member.seat for member in chosen[:num_agents]])
+                shares = layout.settle(self._plan, [member.placement for member in chosen[:num_agents]])
             except EchelonError as why:
                 error = error or why
                 continue
@@ -112,5 +112,7 @@ class Gathering:
         members = list(self._crew)
         if len(members) == self.num_agents:
             return members
-        counts = [sum(other.seat.node_rank == member.seat.node_rank for other in members) for member in members]
+        counts = [
+            sum(other.placement.node_rank == member.placement.node_rank for other in members) for member in members
+        ]
         return [member for member, count in zip(members, counts, strict=True) if count >= self._per_node]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from echelon.errors import RunError, UsageError
 from echelon.node.channel import Message
+from echelon.plan.batch import refuse_uneven_shards
 from echelon.spec import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Placement:
     """An agent's description of itself."""
 
     agent_index: int
@@ -46,46 +47,47 @@ class Share:
         return range(self.first_rank, self.first_rank + self.num_ranks)
 
 
-def seat_of(message: Message) -> Seat:
-    """Build a Seat from an agent's hello."""
+def seat_of(message: Message) -> Placement:
+    """Build a Placement from an agent's hello."""
     names = ("agent_index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
-    return Seat(**{name: message[name] for name in names})
+    return Placement(**{name: message[name] for name in names})
 
 
-def settle(plan: Plan, seats: Sequence[Seat]) -> list[Share]:
+def settle(plan: Plan, placements: Sequence[Placement]) -> list[Share]:
     """Return the shares of these agents, in their order; raise EchelonError if the plan forbids them."""
-    refuse_too_many_ranks(plan, seats)
-    refuse_too_many_cpus(plan, seats)
-    shares = divide(seats)
+    refuse_too_many_ranks(plan, placements)
+    refuse_too_many_cpus(plan, placements)
+    shares = divide(placements)
     refuse_other_counts(plan, shares)
-    refuse_uneven_shards(plan, shares)
+    if plan.scale_options is not None:
+        refuse_uneven_shards(plan.scale_options.num_shards, shares[0].world_size)
     return shares
 
 
-def divide(seats: Sequence[Seat]) -> list[Share]:
+def divide(placements: Sequence[Placement]) -> list[Share]:
     """Number the nodes, and the ranks node by node; return the shares in the order of the agents."""
-    ordered = sorted(seats, key=lambda seat: seat.agent_index)
+    ordered = sorted(placements, key=lambda placement: placement.agent_index)
     per_node: dict[int, int] = {}
-    for seat in ordered:
-        per_node[seat.node_rank] = per_node.get(seat.node_rank, 0) + seat.num_ranks
+    for placement in ordered:
+        per_node[placement.node_rank] = per_node.get(placement.node_rank, 0) + placement.num_ranks
     world_size = sum(per_node.values())
     places = {node_rank: place for place, node_rank in enumerate(sorted(per_node))}  # node ranks may have gaps
     shares = []
     first_rank = 0
-    for seat in ordered:
+    for placement in ordered:
         shares.append(
             Share(
-                agent_index=seat.agent_index,
-                node=seat.node,
-                node_rank=places[seat.node_rank],
+                agent_index=placement.agent_index,
+                node=placement.node,
+                node_rank=places[placement.node_rank],
                 num_nodes=len(per_node),
                 first_rank=first_rank,
-                num_ranks=seat.num_ranks,
-                local_world_size=per_node[seat.node_rank],
+                num_ranks=placement.num_ranks,
+                local_world_size=per_node[placement.node_rank],
                 world_size=world_size,
             )
         )
-        first_rank += seat.num_ranks
+        first_rank += placement.num_ranks
     return shares
 
 
@@ -107,50 +109,37 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
             )
 
 
-def refuse_uneven_shards(plan: Plan, shares: Sequence[Share]) -> None:
-    """Raise UsageError if these ranks cannot have equal numbers of the shards of `--exact`."""
-    num_shards = plan.scale_options.num_shards if plan.scale_options is not None else 0
-    num_ranks = shares[0].world_size
-    if not num_shards or num_shards % num_ranks == 0:
-        return
-    valid = [str(1 << power) for power in range(num_shards.bit_length())]
-    raise UsageError(
-        f"--exact {num_shards} needs {', '.join(valid[:-1])} or {valid[-1]} ranks, but the run has {num_ranks}",
-        hint=f"echelon run -n {1 << (min(num_ranks, num_shards).bit_length() - 1)} --exact {num_shards} …",
-    )
-
-
-def refuse_too_many_ranks(plan: Plan, seats: Sequence[Seat]) -> None:
+def refuse_too_many_ranks(plan: Plan, placements: Sequence[Placement]) -> None:
     """Raise UsageError if a node has fewer devices than ranks, unless --share-devices is given."""
     if plan.share_devices:
         return
-    for seat in seats:
+    for placement in placements:
         wanted = plan.ranks_per_node
-        if 0 < seat.num_devices < wanted:
+        if 0 < placement.num_devices < wanted:
             raise UsageError(
-                f"you asked for {wanted} ranks per node, but {seat.node} has {seat.num_devices} "
-                f"device{'s' if seat.num_devices > 1 else ''}",
-                hint=f"echelon run -n {seat.num_devices} …   or, to let ranks share devices: --share-devices",
+                f"you asked for {wanted} ranks per node, but {placement.node} has {placement.num_devices} "
+                f"device{'s' if placement.num_devices > 1 else ''}",
+                hint=f"echelon run -n {placement.num_devices} …   or, to let ranks share devices: --share-devices",
             )
 
 
-def refuse_too_many_cpus(plan: Plan, seats: Sequence[Seat]) -> None:
+def refuse_too_many_cpus(plan: Plan, placements: Sequence[Placement]) -> None:
     """Raise UsageError if the ranks of a node would need more CPUs than it has."""
     per_rank = plan.cpus_per_rank
-    for seat in seats:
-        num_ranks = plan.ranks_per_node or seat.num_ranks
-        if per_rank * num_ranks > seat.num_cores:
-            most = max(1, seat.num_cores // num_ranks)
+    for placement in placements:
+        num_ranks = plan.ranks_per_node or placement.num_ranks
+        if per_rank * num_ranks > placement.num_cores:
+            most = max(1, placement.num_cores // num_ranks)
             raise UsageError(
                 f"--cpus-per-task {per_rank}: {num_ranks} ranks need {per_rank * num_ranks} CPUs, but "
-                f"{seat.node} has {seat.num_cores} for them",
+                f"{placement.node} has {placement.num_cores} for them",
                 hint=f"--cpus-per-task {most}",
             )
 
 
-def missing(plan: Plan, seats: Sequence[Seat], waited_seconds: float) -> RunError:
+def missing(plan: Plan, placements: Sequence[Placement], waited_seconds: float) -> RunError:
     """Return the error that names the nodes that have not joined."""
-    came = {seat.node for seat in seats}
+    came = {placement.node for placement in placements}
     absent = [node for node in plan.nodes if node not in came]
     return RunError(
         f"{len(came)} of {plan.num_nodes} nodes came within {waited_seconds:.0f} s; "

@@ -58,7 +58,7 @@ class Lookouts:
 
     def hear(self, member: Member, message: Message) -> None:
         """Record a node's survey or its devices' load; judge once all nodes have answered."""
-        node = member.seat.node
+        node = member.placement.node
         if message["kind"] == "survey":
             self._first = min(self._first, time.monotonic())
             self._surveys[node] = _survey(message)._replace(node=node, ahead_seconds=member.clock_offset)

@@ -15,7 +15,7 @@ from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
 _ROOMS = ("node", "topology", "environment", "train")
-_ALONE = ("errors", "scale_options")  # modules beside the rooms that `train` imports
+_ALONE = ("errors", "records", "scale_options")  # modules beside the rooms that `train` imports
 
 
 def write(path: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from echelon import records
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.launch.shared_folder import shared_folder
@@ -57,7 +58,7 @@ class _Start:
 
 
 def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
-    """Return the verdict for each scale as `train.proof.compare` gives it; raise where nothing can be compared."""
+    """Return the verdict for each scale as `proof.compare` gives it; raise where nothing can be compared."""
     if find_spec("torch") is None:
         raise UsageError("the Python of echelon has no PyTorch, which compares the tensors", hint="pip install torch")
     how = _how_it_distributes(question)
@@ -95,22 +96,15 @@ class _Prover:
         alone = scales[0] if scales[0] == OFF else DATA
         oracle = self._run(_Start(name="one", num_ranks=1, scale=alone, title="1 rank", variables={}))
         again = self._reordered(alone, {})
-        found = []
+        verdicts = []
         for scale in scales:
             try:
-                found.append(self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled"))
+                verdicts.append(self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled"))
             except EchelonError as error:
                 if len(scales) == 1:
                     raise
-                found.append(
-                    {
-                        "verdict": FAILED,
-                        "is_wrong": True,
-                        "why": str(error),
-                        "hint": error.hint,
-                    }
-                )
-        return found
+                verdicts.append({"verdict": FAILED, "is_wrong": True, "why": str(error), "hint": error.hint})
+        return verdicts
 
     def own(self) -> list[dict[str, Any]]:
         """Compare a script that distributes itself with one process that has the batches of all its ranks."""
@@ -122,7 +116,7 @@ class _Prover:
             if not found:
                 raise
             return [found]
-        like = {**observed, "ECHELON_RECORD_LIKE": os.path.join(several, "about.json")}
+        like = {**observed, records.LIKE: os.path.join(several, records.ABOUT)}
         oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", variables=like))
         for note in _read_about(oracle)["notes"]:
             self._say(f"note: {note}")
@@ -141,8 +135,9 @@ class _Prover:
 
     def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
         title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
+        name = "several-" + re.sub(r"[^A-Za-z0-9]+", "-", scale)  # of a folder that PYTHONPATH can hold
         start = _Start(
-            name=f"several-{scale}", num_ranks=self._asked.num_ranks, scale=scale, title=title,
+            name=name, num_ranks=self._asked.num_ranks, scale=scale, title=title,
             variables=variables or {},
         )  # fmt: skip
         record = self._run(start)
@@ -151,7 +146,7 @@ class _Prover:
 
     def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
         how = "the samples of each batch in another order" if has_loader else "each gradient with its last bit changed"
-        name = "ECHELON_RECORD_REORDERED" if has_loader else "ECHELON_RECORD_NUDGED"
+        name = records.REORDERED if has_loader else records.NUDGED
         title = f"1 rank, {how}"
         return self._run(
             _Start(name="reordered", num_ranks=1, scale=scale, title=title, variables={**variables, name: "1"})
@@ -166,7 +161,7 @@ class _Prover:
         ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
         if done.exit_code != 0:
             raise RunError(f"the script fails on {ranks}:", details=_without_logs(done.stdout))
-        if not os.path.exists(os.path.join(record, "about.json")):
+        if not os.path.exists(os.path.join(record, records.ABOUT)):
             raise RunError(
                 f"the script ended on {ranks} without a step of a torch.optim optimizer, so there is nothing "
                 "to compare",
@@ -178,9 +173,9 @@ class _Prover:
         record = os.path.join(self._folder, start.name)
         variables = {
             "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
-            "ECHELON_RECORD": record,
-            "ECHELON_RECORD_STEPS": str(self._asked.num_steps),
-            "ECHELON_RECORD_BATCHES": str(self._asked.num_ranks),
+            records.FOLDER: record,
+            records.STEPS: str(self._asked.num_steps),
+            records.BATCHES: str(self._asked.num_ranks),
             **start.variables,
         }
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
@@ -201,7 +196,7 @@ class _Prover:
         return {**told, "is_wrong": True, "steps": [], "tensors": []} if told else {}
 
     def _ask(self, words: list[str]) -> dict[str, Any]:
-        command = [*own_command.module("echelon.train.proof.compare"), *words]
+        command = [*own_command.module("echelon.proof.compare"), *words]
         done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
         if done.exit_code != 0:
             raise RunError("echelon could not compare the records:", details=done.stderr)
@@ -240,7 +235,7 @@ def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
 
 
 def _read_about(record: str) -> dict[str, Any]:
-    with open(os.path.join(record, "about.json"), encoding="utf-8") as file:
+    with open(os.path.join(record, records.ABOUT), encoding="utf-8") as file:
         about: dict[str, Any] = json.load(file)
     return {"notes": [], **about}
 

@@ -24,7 +24,7 @@ class Relay:
 
     def note(self, member: Member, number: int) -> None:
         """Record that Slurm signalled an agent and its ranks."""
-        self._told.add((number, member.seat.agent_index))
+        self._told.add((number, member.placement.agent_index))
 
     def send(self, number: int) -> None:
         """Forward a signal; inside a job wait a moment, and skip agents that report it by then."""
@@ -37,5 +37,5 @@ class Relay:
         """Forward the pending signal to the agents that have not reported it."""
         self.deadline = NEVER
         for member in self._crew:
-            if (self._number, member.seat.agent_index) not in self._told:
+            if (self._number, member.placement.agent_index) not in self._told:
                 self._crew.tell(member, "signal", number=self._number)

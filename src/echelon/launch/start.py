@@ -15,7 +15,7 @@ from functools import partial
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host, terminal
-from echelon.launch import failure, orders, package
+from echelon.launch import agent_specs, failure, package
 from echelon.launch.agents import Agents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
@@ -24,8 +24,7 @@ from echelon.launch.lookouts import Load, Look, Lookouts
 from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
-from echelon.node import order as node_order
-from echelon.node import private
+from echelon.node import agent_spec, private
 from echelon.spec import Plan
 
 REASON_SECONDS = 1.0
@@ -47,10 +46,10 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         secret = _secret(plan)
         hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
         addresses = [(host, listener.getsockname()[1]) for host in hosts]
-        order = orders.order(plan, addresses, secret, looks=look.asked if look is not None else None)
+        spec = agent_specs.spec(plan, addresses, secret, looks=look.asked if look is not None else None)
         try:
             package.write(archive)
-            node_order.write(order, directory.path)
+            agent_spec.write(spec, directory.path)
         except OSError as error:  # a full disk, or an exhausted quota
             raise unwritable(directory.path, error) from None
         console = Console(

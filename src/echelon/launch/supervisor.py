@@ -79,7 +79,7 @@ class Supervisor:
         """Return nodes that did not fork their ranks as planned, each with the reason."""
         if self.plan.launch != "warm":
             return {}
-        return {member.seat.node: member.why_exec for member in self.crew if member.why_exec}
+        return {member.placement.node: member.why_exec for member in self.crew if member.why_exec}
 
     def run(self) -> Failure | None:
         """Serve until the end of the run; return the failure that explains it, or None after success."""
@@ -111,9 +111,9 @@ class Supervisor:
     # Gathering
 
     def _join(self, member: Member) -> None:
-        seat = member.seat
-        offer = {"cores": seat.num_cores, "devices": seat.num_devices}
-        self.directory.event("agent", agent_index=seat.agent_index, node=seat.node, pid=member.pid, **offer)
+        placement = member.placement
+        offer = {"cores": placement.num_cores, "devices": placement.num_devices}
+        self.directory.event("agent", agent_index=placement.agent_index, node=placement.node, pid=member.pid, **offer)
         if self.gathering.note_join():
             self._prepare()
 
@@ -182,20 +182,22 @@ class Supervisor:
         hear(member, message)
 
     def _hear_imported(self, member: Member, message: Message) -> None:
-        self.imported.add(member.seat.agent_index)
+        self.imported.add(member.placement.agent_index)
         member.why_exec = message["why_exec"]
-        self.directory.event("imported", node=member.seat.node, **_without_kind(message))
+        self.directory.event("imported", node=member.placement.node, **_without_kind(message))
 
     def _hear_started(self, member: Member, message: Message) -> None:
         self.attempt.num_started += 1
-        self.stragglers.pids[message["rank"]] = (member.seat.node, message["pid"])
-        self.directory.event("started", node=member.seat.node, **_without_kind(message))
+        self.stragglers.pids[message["rank"]] = (member.placement.node, message["pid"])
+        self.directory.event("started", node=member.placement.node, **_without_kind(message))
 
     def _hear_lost(self, member: Member, message: Message) -> None:
-        self._fail(Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.seat.node, time=time.time()))
+        self._fail(
+            Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.placement.node, time=time.time())
+        )
 
     def _hear_bound(self, member: Member, message: Message) -> None:
-        misplaced = self.bound.hear(member.seat.agent_index, member.seat.node, message)
+        misplaced = self.bound.hear(member.placement.agent_index, member.placement.node, message)
         if misplaced is not None:
             self._fail(misplaced)
 
@@ -215,15 +217,17 @@ class Supervisor:
     def _hear_exit(self, member: Member, message: Message) -> None:
         rank, attempt = message["rank"], self.attempt
         attempt.alive.discard(rank)
-        self.directory.event("exit", node=member.seat.node, **{k: v for k, v in message.items() if k not in _BULKY})
+        self.directory.event(
+            "exit", node=member.placement.node, **{k: v for k, v in message.items() if k not in _BULKY}
+        )
         if message["log_problem"]:
             self.console.say(f"warning: the log of rank {rank} is incomplete: {message['log_problem']}")
         if message["status"] != 0 and member.share is not None:
             self._fail(
                 failure.of_rank(
                     message,
-                    node=member.seat.node,
-                    local_rank=member.seat.first_local_rank + rank - member.share.first_rank,
+                    node=member.placement.node,
+                    local_rank=member.placement.first_local_rank + rank - member.share.first_rank,
                     clock_offset=member.clock_offset,
                     stopped_at=attempt.stopped_at,
                     log=self.directory.file("logs", f"attempt-{attempt.number}", f"rank-{rank}.log"),
@@ -237,7 +241,7 @@ class Supervisor:
 
     def _hear_signalled(self, member: Member, message: Message) -> None:
         number = message["number"]
-        self.directory.event("signalled", node=member.seat.node, number=number)
+        self.directory.event("signalled", node=member.placement.node, number=number)
         self.relay.note(member, number)
         if number in (signal.SIGTERM, signal.SIGINT) and not self.stop_signal:
             self.stop_signal = number
@@ -254,15 +258,17 @@ class Supervisor:
             self._stop(FAILURE_GRACE_SECONDS)
 
     def _lose(self, member: Member, why: str) -> None:
-        self.directory.event("agent lost", agent_index=member.seat.agent_index, node=member.seat.node, why=why)
+        self.directory.event(
+            "agent lost", agent_index=member.placement.agent_index, node=member.placement.node, why=why
+        )
         if self.is_over:
             return
         if member.share is not None:
             self.attempt.alive -= set(member.share.ranks)
         if not member.is_stopped:
             lost = Failure(
-                cause=failure.LOST_AGENT, detail=f"the agent on {member.seat.node} is gone ({why})",
-                node=member.seat.node, time=time.time(),
+                cause=failure.LOST_AGENT, detail=f"the agent on {member.placement.node} is gone ({why})",
+                node=member.placement.node, time=time.time(),
             )  # fmt: skip
             self._fail(lost)
         if all(each.is_stopped for each in self.crew):

@@ -55,14 +55,14 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
         package.write(archive)
         listener = listen("")
         port = listener.getsockname()[1]
-        order = visit.Order(
+        spec = visit.AgentSpec(
             addresses=[(name, port) for name in own_addresses()],
             asked=asked_round.asked._asdict(),
             connect_seconds=20.0,
             word=os.urandom(8).hex(),
         )
         secret = os.urandom(32)
-        visit.write(directory, order, secret)
+        visit.write(directory, spec, secret)
         command = (*asked_round.step, sys.executable, "-I", "-S", archive, "survey", directory)
         from echelon.slurm.step import step_environment
 
@@ -181,14 +181,14 @@ class Gathering:
             try:
                 survey: Survey = rebuild(Survey, message["survey"])
             except ValueError as error:
-                survey = Survey(member.seat.node, silent={"node": f"gave an unexpected answer: {error}"})
-            named = survey._replace(node=member.seat.node, ahead_seconds=member.clock_offset)
-            self._answers[member.seat.node] = _Answer(member.seat.agent_index, named, int(message["port"]))
+                survey = Survey(member.placement.node, silent={"node": f"gave an unexpected answer: {error}"})
+            named = survey._replace(node=member.placement.node, ahead_seconds=member.clock_offset)
+            self._answers[member.placement.node] = _Answer(member.placement.agent_index, named, int(message["port"]))
             if len(self._answers) * 2 >= len(self._round.nodes):
                 late_seconds = self._round.asked.part_seconds + LATE_SECONDS
                 self._deadline = min(self._deadline, time.monotonic() + late_seconds)
-        elif message["kind"] == "visited" and member.seat.node in self._answers:
-            answer = self._answers[member.seat.node]
+        elif message["kind"] == "visited" and member.placement.node in self._answers:
+            answer = self._answers[member.placement.node]
             answer.unreached, answer.has_visited = dict(message["unreached"]), True
         self._advance(is_late=False)
 
@@ -209,12 +209,12 @@ class Gathering:
         nodes = [(name, name, answer.port) for name, answer in ordered]
         place = {name: index for index, (name, _) in enumerate(ordered)}
         for member in self._crew:
-            if member.seat.node in place:
-                doors = meet.doors_of(nodes, place[member.seat.node])
+            if member.placement.node in place:
+                doors = meet.doors_of(nodes, place[member.placement.node])
                 self._crew.tell(member, "visit", doors=doors, seconds=meet.CONNECT_SECONDS)
 
     def _lose(self, member: Member, _why: str) -> None:
-        answer = self._answers.get(member.seat.node)
+        answer = self._answers.get(member.placement.node)
         if answer is not None:
             answer.has_visited = True
         if not self._crew.members and self._has_ended():

@@ -15,7 +15,9 @@ LOOPBACK = "127.0.0.1"
 
 def describe(plan: Plan, members: Sequence[Member]) -> Message:
     """Return the facts of an attempt that every agent needs; `members` are in the order of their ranks."""
-    has_names = plan.num_nodes > 1 and _resolves(members[-1].seat.node)  # a network resolves all of its nodes or none
+    has_names = plan.num_nodes > 1 and _resolves(
+        members[-1].placement.node
+    )  # a network resolves all of its nodes or none
     hosts = [_host_of(plan, member, has_names=has_names) for member in members]
     shares = [member.share for member in members if member.share is not None]
     workers = [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in _ports_of_ranks(m)]
@@ -45,7 +47,7 @@ def _master_host(plan: Plan, first_host: str) -> str:
 def _host_of(plan: Plan, member: Member, *, has_names: bool) -> str:
     if plan.num_nodes == 1:
         return LOOPBACK
-    return member.seat.node if has_names else member.address
+    return member.placement.node if has_names else member.address
 
 
 def _resolves(name: str) -> bool:

@@ -53,12 +53,12 @@ def _agent(run_directory: str, index: int) -> int:
     from . import guard
 
     watcher = guard.start()
-    from . import order, seat
+    from . import agent_spec, placement
     from .agent import Agent
     from .connect import ConnectError, connect
 
-    instructions = order.read(run_directory)
-    place = seat.find(instructions, index, os.environ)
+    instructions = agent_spec.read(run_directory)
+    place = placement.find(instructions, index, os.environ)
     archive = os.path.abspath(sys.argv[0])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _give_up)

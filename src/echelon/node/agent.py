@@ -8,16 +8,16 @@ from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
 from . import children, guard, ports, private, report, sweep
+from .agent_spec import AgentSpec
 from .binding import Binding
 from .binding_watch import Holdings
 from .channel import Channel, Closed, Message
-from .ears import Ears
 from .guard import Guard
 from .lookout import Lookout
-from .order import Order
 from .output import RankOutput
+from .output_multiplexer import OutputMultiplexer
+from .placement import Placement
 from .ranks import Attempt, Rank
-from .seat import Seat
 from .settings import num_threads, surroundings_of_ranks
 from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
@@ -31,11 +31,13 @@ ORPHAN_GRACE_SECONDS = 1.0
 class Agent:
     """One node's part of a run: a loop over the supervisor, the warm process and the ranks' pipes."""
 
-    def __init__(self, order: Order, seat: Seat, watcher: Guard, *, archive: str, run_directory: str) -> None:
-        self.order = order
-        self.seat = seat
+    def __init__(
+        self, spec: AgentSpec, placement: Placement, watcher: Guard, *, archive: str, run_directory: str
+    ) -> None:
+        self.spec = spec
+        self.placement = placement
         self.run_directory = run_directory
-        self.mark = "%s.%d" % (order.run_id, seat.agent_index)
+        self.mark = "%s.%d" % (spec.run_id, placement.agent_index)
         self.guard = watcher
         self._secret = os.path.join(run_directory, private.SECRET)
         self.guard.name(self.mark, self._secret)
@@ -47,35 +49,37 @@ class Agent:
         self.postponed: Optional[Message] = None
         self.exit_code: Optional[int] = None
         self.next_flush = 0.0
-        self.ears = Ears(self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled)
-        environ = surroundings_of_ranks(order, seat, self.mark)
-        self.binding = Binding(order, seat, environ)
+        self.outputs = OutputMultiplexer(
+            self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled
+        )
+        environ = surroundings_of_ranks(spec, placement, self.mark)
+        self.binding = Binding(spec, placement, environ)
         self.holdings: Optional[Holdings] = None
-        self.stores = Stores(self.selector, order)
-        num_cores = self.binding.num_cores(seat.first_local_rank)
-        environ.setdefault("OMP_NUM_THREADS", str(num_threads(seat, num_cores, order.cpus_per_rank)))
-        self.starter = Starter(order, seat, self.binding, environ, archive)
+        self.stores = Stores(self.selector, spec)
+        num_cores = self.binding.num_cores(placement.first_local_rank)
+        environ.setdefault("OMP_NUM_THREADS", str(num_threads(placement, num_cores, spec.cpus_per_rank)))
+        self.starter = Starter(spec, placement, self.binding, environ, archive)
         self.imports = RankOutput(
-            os.path.join(run_directory, "logs", "imports-node-%d.log" % seat.node_rank),
-            self.ears.forward_imports if seat.agent_index == 0 else None,
+            os.path.join(run_directory, "logs", "imports-node-%d.log" % placement.node_rank),
+            self.outputs.forward_imports if placement.agent_index == 0 else None,
         )
         stdout, stderr = self.imports.open_pipes()
         self.starter.warm_up(stdout, stderr)
         os.close(stdout)
         os.close(stderr)
         self.lookout = Lookout(self.selector, self._tell)
-        self.lookout.prepare(order, seat, environ, archive, run_directory)
+        self.lookout.prepare(spec, placement, environ, archive, run_directory)
 
     def facts(self) -> Dict[str, Any]:
         """Return the facts of the agent's hello to the supervisor."""
-        return {**self.seat.facts(), "why_exec": self.starter.why_exec}
+        return {**self.placement.facts(), "why_exec": self.starter.why_exec}
 
     def run(self, channel: Channel) -> int:
         """Serve the supervisor until it ends the run; return the run's exit code."""
         self._catch_signals()
         self.channel = channel
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
-        self.ears.listen_to(self.imports)
+        self.outputs.listen_to(self.imports)
         if self.starter.warm is not None:
             self.selector.register(self.starter.warm.socket, selectors.EVENT_READ, self._hear_warm)
         while self.exit_code is None:
@@ -96,7 +100,7 @@ class Agent:
         attempt = self.attempt
         wanted = attempt.advance() if attempt is not None else None
         if attempt is not None and attempt.is_over:
-            self.ears.silence(attempt)
+            self.outputs.silence(attempt)
             self.attempt = None
             self._tell("stopped", attempt=attempt.number)
             if self.channel is None:
@@ -166,16 +170,16 @@ class Agent:
             self.postponed = message
             return
         self.postponed = None
-        self.ears.show(message["show"], self.imports)
+        self.outputs.show(message["show"], self.imports)
         self.attempt = Attempt(message["attempt"], self.mark, self._spared)
         self.starter.begin(message)
-        self.holdings = Holdings(self.binding, self.attempt, self.seat.num_ranks, self._tell)
+        self.holdings = Holdings(self.binding, self.attempt, self.placement.num_ranks, self._tell)
         if self.binding.why_not:
             self._tell("unbound", attempt=self.attempt.number, why=self.binding.why_not)
-        for offset in range(self.seat.num_ranks):
-            place = place_of(message, self.seat, offset)
+        for offset in range(self.placement.num_ranks):
+            place = place_of(message, self.placement, offset)
             try:
-                rank = new_rank(place, message["log_directory"], self.ears.forward(place.rank))
+                rank = new_rank(place, message["log_directory"], self.outputs.forward(place.rank))
             except OSError as error:
                 why = "its log %s: %s" % (message["log_directory"], error.strerror)
                 self._tell("exit", **report.of_no_start(self.attempt, place.rank, why))
@@ -187,7 +191,7 @@ class Agent:
                 rank.status = 127
                 self._tell("exit", **report.of_no_start(self.attempt, rank.rank, str(error)))
                 continue
-            self.ears.listen_to(rank.output)
+            self.outputs.listen_to(rank.output)
             if rank.pid:
                 self._was_started(rank)
                 self.holdings.note_started(rank)
@@ -205,7 +209,7 @@ class Agent:
         if rank is None or self.attempt is None:
             return
         rank.status = status
-        self.ears.hear_all(rank.output)
+        self.outputs.hear_all(rank.output)
         rank.output.flush()
         self._tell("exit", **report.of_exit(self.attempt, rank))
 
@@ -275,7 +279,7 @@ class Agent:
         """Watch for the supervisor's socket to become writable; resume the ranks' pipes once it has."""
         if self.channel is None:
             return
-        self.ears.resume()
+        self.outputs.resume()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.channel.has_unsent else 0)
         self.selector.modify(self.channel, events, self._hear_supervisor)
 
@@ -299,7 +303,7 @@ class Agent:
                 self._reap()
             elif number != signal.SIGCONT:
                 self._tell("signalled", number=number)
-                if self.attempt is None or self.order.forwards_signals:
+                if self.attempt is None or self.spec.forwards_signals:
                     self._signal(number)
 
     def _replace_guard(self) -> None:
@@ -336,7 +340,7 @@ class Agent:
         except FileNotFoundError:
             pass  # another agent of this node has removed it
         self.guard.dismiss()
-        if self.order.is_private_directory:
+        if self.spec.is_private_directory:
             import shutil  # with its compressors, it needs more memory than the rest of the agent
 
             shutil.rmtree(self.run_directory, ignore_errors=True)

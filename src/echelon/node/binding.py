@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 
 from ..environment import digits
 from ..environment.slurm_agent import is_slurm_job
-from .order import Order
-from .seat import Seat
+from .agent_spec import AgentSpec
+from .placement import Placement
 
 if TYPE_CHECKING:
     from ..topology.node import Device, Node
@@ -16,9 +16,9 @@ NO_OWN_CORES = "no devices, and cores that others may use too"
 class Binding:
     """The cores and the device planned for each rank of this agent."""
 
-    def __init__(self, order: Order, seat: Seat, environ: Mapping[str, str], root: str = "/") -> None:
-        self.why_not = _why_not(order, seat, environ)
-        self._is_shared = seat.num_devices < seat.local_world_size
+    def __init__(self, spec: AgentSpec, placement: Placement, environ: Mapping[str, str], root: str = "/") -> None:
+        self.why_not = _why_not(spec, placement, environ)
+        self._is_shared = placement.num_devices < placement.local_world_size
         self._cpus: List[Tuple[int, ...]] = []
         self._devices: "List[Optional[Device]]" = []
         if self.why_not:
@@ -26,11 +26,11 @@ class Binding:
         from ..topology import discover  # a run without binding does not pay for this import
 
         self._node: "Node" = discover.read(root, environ)
-        self._devices = _devices(self._node, seat, environ)
-        cpus = _assign(self._node, self._devices, order.reserved, is_job=is_slurm_job(environ))
-        self._cpus = [threads[: order.cpus_per_rank or None] for threads in cpus]
+        self._devices = _devices(self._node, placement, environ)
+        cpus = _assign(self._node, self._devices, spec.reserved, is_job=is_slurm_job(environ))
+        self._cpus = [threads[: spec.cpus_per_rank or None] for threads in cpus]
         if not any(self._cpus):
-            usable = len(set(self._node.allowed) - set(order.reserved))
+            usable = len(set(self._node.allowed) - set(spec.reserved))
             self.why_not = "%d ranks share %d core%s" % (len(self._cpus), usable, "s"[: usable > 1])
 
     def cpus(self, local_rank: int) -> Tuple[int, ...]:
@@ -75,24 +75,24 @@ class Binding:
         }
 
 
-def _why_not(order: Order, seat: Seat, environ: Mapping[str, str]) -> str:
-    if order.bind == "off":
+def _why_not(spec: AgentSpec, placement: Placement, environ: Mapping[str, str]) -> str:
+    if spec.bind == "off":
         return ASKED_OFF
-    if order.launch == "tasks" and 0 < seat.num_devices < seat.local_world_size:
+    if spec.launch == "tasks" and 0 < placement.num_devices < placement.local_world_size:
         return "each Slurm task was given its own device, and which one the others have is not seen"
-    if order.bind == "auto" and not seat.num_devices and not is_slurm_job(environ):
+    if spec.bind == "auto" and not placement.num_devices and not is_slurm_job(environ):
         return NO_OWN_CORES
     return ""
 
 
-def _devices(node: "Node", seat: Seat, environ: Mapping[str, str]) -> "List[Optional[Device]]":
+def _devices(node: "Node", placement: Placement, environ: Mapping[str, str]) -> "List[Optional[Device]]":
     """Return the device of each local rank of the node; another agent may start some of the ranks."""
     from ..topology import visible
 
     seen = visible.visible(node, environ)
     if not seen:
-        return [None] * seat.local_world_size
-    return [seen[local_rank % len(seen)] for local_rank in range(seat.local_world_size)]
+        return [None] * placement.local_world_size
+    return [seen[local_rank % len(seen)] for local_rank in range(placement.local_world_size)]
 
 
 def _assign(

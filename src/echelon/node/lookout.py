@@ -8,8 +8,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from .order import Order
-from .seat import Seat
+from .agent_spec import AgentSpec
+from .placement import Placement
 from .spawn import CannotStart, spawn
 
 PATIENCE_SECONDS = 2.0  # leave the cores to the start; a run that ends earlier needs no survey
@@ -33,10 +33,12 @@ class Lookout:
         self._unread = b""
         self.pids: Tuple[int, ...] = ()  # the child's process id, which is also its session's
 
-    def prepare(self, order: Order, seat: Seat, environ: Dict[str, str], archive: str, run_directory: str) -> None:
+    def prepare(
+        self, spec: AgentSpec, placement: Placement, environ: Dict[str, str], archive: str, run_directory: str
+    ) -> None:
         """Schedule the start, with the environment that the ranks will have."""
-        if order.looks is not None and not seat.first_local_rank:
-            argv = [sys.executable, "-I", "-S", archive, "lookout", run_directory, seat.node]
+        if spec.looks is not None and not placement.first_local_rank:
+            argv = [sys.executable, "-I", "-S", archive, "lookout", run_directory, placement.node]
             self._waiting = _Program(argv, environ, time.monotonic() + PATIENCE_SECONDS)
 
     def advance(self) -> Optional[float]:

@@ -15,8 +15,8 @@ DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")  # NVML keeps /dev/n
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # of pyarrow's allocator, which locks itself around every fork
 
 
-def prepare(order: Dict[str, Any], prepare_ranks: Optional[Callable[[], None]] = None) -> Dict[str, Any]:
-    """Import the modules of the order, and run the preparations that all ranks need.
+def prepare(request: Dict[str, Any], prepare_ranks: Optional[Callable[[], None]] = None) -> Dict[str, Any]:
+    """Import the modules of the request, and run the preparations that all ranks need.
 
     Return the duration, and the reasons against a fork, if there are any.
     """
@@ -29,7 +29,7 @@ def prepare(order: Dict[str, Any], prepare_ranks: Optional[Callable[[], None]] =
     gc.disable()  # an import only adds objects: collections take a tenth of the time of `import torch`
     watch = _EnvironmentWatch()
     try:
-        failed = import_all(order["preload"], order["folder"])
+        failed = import_all(request["preload"], request["folder"])
         num_modules = len(sys.modules) - num_modules
         if prepare_ranks:
             _try(prepare_ranks)

@@ -6,11 +6,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ..environment import devices, frameworks, slurm_task, surroundings
 from ..environment.place import Place
 from . import affinity, credentials, sweep, warm_process
+from .agent_spec import AgentSpec
 from .binding import Binding
-from .order import Order
 from .output import RankOutput
+from .placement import Placement
 from .ranks import Rank
-from .seat import Seat
 from .spawn import CannotStart, merged, open_input, spawn
 from .stores import attempt_key, horovod_token
 from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
@@ -22,30 +22,32 @@ OPENMP_BINDERS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFIN
 class Starter:
     """Start ranks on this node; `why_exec` says why not by fork."""
 
-    def __init__(self, order: Order, seat: Seat, binding: Binding, environ: Dict[str, str], archive: str) -> None:
-        self.order = order
-        self.seat = seat
+    def __init__(
+        self, spec: AgentSpec, placement: Placement, binding: Binding, environ: Dict[str, str], archive: str
+    ) -> None:
+        self.spec = spec
+        self.placement = placement
         self.binding = binding
         self.environ = environ
         self.archive = archive
         self._adopts = False
         self.warm: Optional[WarmProcess] = None
-        self.why_exec = "" if order.launch == "warm" else "asked for"
+        self.why_exec = "" if spec.launch == "warm" else "asked for"
         self._entrance = -1  # the descriptor that gives ranks the key of the attempt
 
     def warm_up(self, stdout: int, stderr: int) -> None:
         """Start importing at once, while other agents are still connecting."""
-        if self.order.launch != "warm":
+        if self.spec.launch != "warm":
             return
-        self.why_exec = warm_process.reason_against(self.order.argv, self.archive) or self._why_threads_would_stray()
+        self.why_exec = warm_process.reason_against(self.spec.argv, self.archive) or self._why_threads_would_stray()
         if self.why_exec:
             return
         try:
-            self.warm = WarmProcess(self.order.argv, self.environ, self.archive, stdout, stderr)
+            self.warm = WarmProcess(self.spec.argv, self.environ, self.archive, stdout, stderr)
         except CannotStart as error:
             self.why_exec = str(error)  # starting the ranks will fail for the same reason, and that is reported
             return
-        self.warm.prepare(self.order.preload, self.order.folder, self.order.own, self.seat.num_ranks)
+        self.warm.prepare(self.spec.preload, self.spec.folder, self.spec.own, self.placement.num_ranks)
 
     def _why_threads_would_stray(self) -> str:
         """Return why OpenMP threads would leave their cores: their mask is read in `import torch`, before binding."""
@@ -66,7 +68,7 @@ class Starter:
         """Prepare the key that all ranks of the attempt inherit."""
         self._forget_entrance()
         if "ranks" in message["stores"]:
-            key, port = attempt_key(self.order.secret, message), message["stores"]["ranks"]
+            key, port = attempt_key(self.spec.secret, message), message["stores"]["ranks"]
             self._entrance = credentials.write(credentials.Entrance(key, message["master_addr"], port))
 
     def _forget_entrance(self) -> None:
@@ -77,7 +79,7 @@ class Starter:
     def start(self, rank: Rank, variables: Variables) -> None:
         """Start one rank; raise CannotStart. After a fork, its process id comes later, in a message."""
         stdout, stderr = rank.output.open_pipes()
-        stdin = open_input(self.order.stdin if rank.rank == self.order.stdin_rank else "")
+        stdin = open_input(self.spec.stdin if rank.rank == self.spec.stdin_rank else "")
         cpus = self.binding.cpus(rank.local_rank)
         ours = os.sched_getaffinity(0)
         try:
@@ -88,7 +90,7 @@ class Starter:
             else:
                 self._adopt_orphans()
                 affinity.apply(cpus)  # the program inherits the binding
-                argv = with_argument(self.order, self._argument(variables))
+                argv = with_argument(self.spec, self._argument(variables))
                 rank.pid = self._spawn(argv, self._exec_environment(variables), (stdin, stdout, stderr))
         finally:
             if cpus and not rank.was_forked:
@@ -108,7 +110,7 @@ class Starter:
 
     def _argument(self, variables: Variables) -> str:
         """Return the extra first argument of a rank, as DeepSpeed's launcher passes it."""
-        return self.order.rank_argument + str(variables["LOCAL_RANK"]) if self.order.rank_argument else ""
+        return self.spec.rank_argument + str(variables["LOCAL_RANK"]) if self.spec.rank_argument else ""
 
     def _adopt_orphans(self) -> None:
         if not self._adopts:
@@ -117,9 +119,12 @@ class Starter:
 
     def _exec_environment(self, variables: Variables) -> Dict[str, str]:
         environ = merged(self.environ, variables)
-        if self.order.is_python and not warm_process.reason_against(self.order.argv, self.archive):
-            return warm_process.with_hook(environ, self.archive)
-        return environ
+        if not self.spec.is_python:
+            return environ
+        reason = warm_process.reason_against(self.spec.argv, self.archive)
+        if reason and self.spec.scale:
+            raise CannotStart("each rank would train by itself: " + reason)
+        return environ if reason else warm_process.with_hook(environ, self.archive)
 
     def give_up_fork(self, why: str) -> None:
         """Start all further ranks by exec."""
@@ -137,29 +142,31 @@ class Starter:
                 place,
                 run_id=message["name"],
                 attempt=message["restart"],
-                max_restarts=self.order.max_restarts,
+                max_restarts=self.spec.max_restarts,
                 workers=message["workers"],
                 error_file=error_file,
             )
         )
-        if self.order.serves_horovod and "horovod" in message["stores"]:
+        if self.spec.serves_horovod and "horovod" in message["stores"]:
             from . import horovod  # most scripts do not need it
 
-            token = horovod_token(self.order.secret, message)
-            result.update(horovod.variables(self.environ, place, self.seat.node, message, token))
+            token = horovod_token(self.spec.secret, message)
+            result.update(horovod.variables(self.environ, place, self.placement.node, message, token))
         result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
         if frameworks.OF_NO_RANK in self.environ:
             result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]
         result["ECHELON_RUN_ID"] = message["run_id"]
         result["ECHELON_RUN_DIR"] = message["run_directory"]
-        if not self.order.mpi:
+        if not self.spec.mpi:
             result.update(dict.fromkeys(surroundings.mpi_identity(self.environ)))
-        if self.order.visible == "own":
-            may_share = self.seat.num_devices < self.seat.local_world_size  # with more devices the plan was refused
+        if self.spec.visible == "own":
+            may_share = (
+                self.placement.num_devices < self.placement.local_world_size
+            )  # with more devices the plan was refused
             result.update(devices.only(self.environ, place.local_rank, may_share=may_share))
-        elif self.seat.num_devices == 1 < self.seat.local_world_size and self.order.launch == "tasks":
+        elif self.placement.num_devices == 1 < self.placement.local_world_size and self.spec.launch == "tasks":
             result.update(devices.first_device(place.local_rank))
-        result.update({name: value for name, value in self.order.environ.items() if name in result})
+        result.update({name: value for name, value in self.spec.environ.items() if name in result})
         return result
 
     def close(self) -> None:
@@ -168,12 +175,12 @@ class Starter:
             self.warm.close()
 
 
-def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
+def place_of(message: Dict[str, Any], placement: Placement, offset: int) -> Place:
     """Return the place of this node's rank number `offset`, in the attempt that the message describes."""
     return Place(
         rank=message["first_rank"] + offset,
         world_size=message["world_size"],
-        local_rank=seat.first_local_rank + offset,
+        local_rank=placement.first_local_rank + offset,
         local_world_size=message["local_world_size"],
         node_rank=message["node_rank"],
         num_nodes=message["num_nodes"],
@@ -182,12 +189,12 @@ def place_of(message: Dict[str, Any], seat: Seat, offset: int) -> Place:
     )
 
 
-def with_argument(order: Order, argument: str) -> List[str]:
+def with_argument(spec: AgentSpec, argument: str) -> List[str]:
     """Return the command of a rank, with one more argument before the program's own."""
     if not argument:
-        return order.argv
-    first = 1 if not order.is_python else 3 if order.argv[1] == "-m" else 2
-    return [*order.argv[:first], argument, *order.argv[first:]]
+        return spec.argv
+    first = 1 if not spec.is_python else 3 if spec.argv[1] == "-m" else 2
+    return [*spec.argv[:first], argument, *spec.argv[first:]]
 
 
 def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:

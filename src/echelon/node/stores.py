@@ -4,7 +4,7 @@ import resource
 import selectors
 from typing import Any, Dict, List
 
-from .order import Order
+from .agent_spec import AgentSpec
 from .secret import digest
 from .server import Server
 
@@ -34,9 +34,9 @@ def _allow_connections(num_ranks: int) -> None:
 class Stores:
     """The servers in the agent's loop; each attempt has new ones."""
 
-    def __init__(self, selector: selectors.BaseSelector, order: Order) -> None:
+    def __init__(self, selector: selectors.BaseSelector, spec: AgentSpec) -> None:
         self._selector = selector
-        self._order = order
+        self._order = spec
         self._servers: List[Server] = []
 
     def serve(self, message: Dict[str, Any]) -> Dict[str, int]:

@@ -25,13 +25,13 @@ def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Cal
     """
     agent = socket.socket(fileno=descriptor)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    order = link.receive(agent)
-    if order is None:
+    request = link.receive(agent)
+    if request is None:
         os._exit(0)
     leave.prepare()
-    folder, own = order[0]["folder"], order[0]["own"]
+    folder, own = request[0]["folder"], request[0]["own"]
     preload.forget_shadowed(folder, own, at_start)
-    report = preload.prepare(order[0], prepare_ranks if order[0]["num_ranks"] > 1 else None)
+    report = preload.prepare(request[0], prepare_ranks if request[0]["num_ranks"] > 1 else None)
     sweep.adopt_orphans()
     preload.forget_shadowed(folder, own, at_start)
     link.send(agent, {"kind": "ready", **report})
@@ -44,10 +44,10 @@ def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Cal
         if wakeup[0] in readable:
             _report_exits(agent, wakeup[0])
         if agent.fileno() in readable:
-            order = link.receive(agent)
-            if order is None:
+            request = link.receive(agent)
+            if request is None:
                 os._exit(0)
-            message, descriptors = order
+            message, descriptors = request
             if _fork(agent, message, descriptors):
                 _become_rank(agent, wakeup, mask, message, descriptors)
                 signal.signal(signal.SIGCHLD, on_child)

@@ -43,8 +43,14 @@ class WarmProcess:
         argument: str = "",
     ) -> None:
         """Request a rank; `files` are its stdin, stdout and stderr and, if there is one, the file with its key."""
-        order = {"kind": "fork", "local_rank": local_rank, "environ": environ, "cpus": list(cpus), "argument": argument}
-        link.send(self.socket, order, files)
+        request = {
+            "kind": "fork",
+            "local_rank": local_rank,
+            "environ": environ,
+            "cpus": list(cpus),
+            "argument": argument,
+        }
+        link.send(self.socket, request, files)
 
     def receive(self) -> Optional[Dict[str, Any]]:
         """Return the next message; None if the process is gone."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from echelon.errors import UsageError
 from echelon.plan import containers
-from echelon.plan.batch import batch_variables, share_of_batch
+from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import Site, variables
 from echelon.slurm.allocation import Allocation
 from echelon.slurm.step import step_command
@@ -58,6 +59,8 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
+    if num_nodes * ranks_per_node and _min_nodes(job, num_nodes) == num_nodes:  # else as many nodes as fit are used
+        refuse_uneven_shards(job.scale_options.num_shards, num_nodes * ranks_per_node)
     is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
         run_id=around.run_id,
@@ -88,7 +91,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         scale_why=around.scale_why,
         share_devices=job.share_devices,
         environ=(*batch_variables(job.global_batch, batch), *job.environ),
-        run_directory=job.run_directory or around.run_directory,
+        run_directory=_run_directory(job, around),
         show=job.show,
         stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),
         timeout_seconds=job.timeout_seconds,
@@ -108,6 +111,18 @@ def resolve(job: Job, around: Surroundings) -> Plan:
             *(Reason(what="not ahead", value=name, why=why) for name, why in around.left_to_ranks),
         ),
     )
+
+
+def _run_directory(job: Job, around: Surroundings) -> str:
+    """Return where the run writes; ranks that are scaled get echelon from there by PYTHONPATH."""
+    folder = job.run_directory or around.run_directory
+    if job.scale != "off" and os.pathsep in folder:
+        raise UsageError(
+            f"echelon cannot scale a script from the run directory {folder}: PYTHONPATH cannot hold a folder with a "
+            f"{os.pathsep!r} in its name, so each rank would train by itself",
+            hint="echelon run --run-dir /tmp/run …   or a working directory without a colon",
+        )
+    return folder
 
 
 def _why_so(job: Job, around: Surroundings) -> list[Reason]:

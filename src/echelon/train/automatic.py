@@ -4,6 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
+from .. import records
 from ..errors import UsageError
 from ..scale_options import DTENSOR, MODEL_PARALLEL, OBSERVE, ScaleOptions
 
@@ -24,7 +25,7 @@ def prepare(scale: str) -> None:
     if how in DTENSOR:
         from .parallel import elementwise  # noqa: F401
     if how in MODEL_PARALLEL:
-        from .split import gradients, hooks  # noqa: F401
+        from .parallelism import context, pipeline, tensor  # noqa: F401
 
 
 def begin(scale: str, *, was_forked: bool) -> None:
@@ -36,7 +37,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
         child_training.guard(int(rank_pid))
         return
     options = _read(scale)
-    if os.environ.get("WORLD_SIZE", "1") == "1" and "ECHELON_RECORD" not in os.environ and not options.num_shards:
+    if os.environ.get("WORLD_SIZE", "1") == "1" and records.FOLDER not in os.environ and not options.num_shards:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:
         if options.how == OBSERVE:
@@ -49,7 +50,10 @@ def begin(scale: str, *, was_forked: bool) -> None:
     if options.how == OBSERVE:
         observe.begin(os.environ)
     else:
-        start.start_hooked(options, was_forked=was_forked)
+        try:
+            start.start_hooked(options, was_forked=was_forked)
+        except UsageError as error:
+            _end("%s\n  hint: %s" % (error.message, error.hint), error.exit_code)
 
 
 def _read(text: str) -> ScaleOptions:

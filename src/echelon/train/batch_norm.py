@@ -6,8 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import patches
+
 if TYPE_CHECKING:
-    from .run import Run
+    from .training import Training
 
 
 class _Sum(torch.autograd.Function):
@@ -24,7 +26,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 
-def install(run: "Run") -> None:
+def install(run: "Training") -> None:
     """Hook what all BatchNorm modules call."""
     original = nn.functional.batch_norm
 
@@ -48,7 +50,8 @@ def install(run: "Run") -> None:
         result = result if bias is None else result + bias.view(shape)
         return result.to(input.dtype)
 
-    nn.functional.batch_norm = batch_norm
+    why = "BatchNorm takes its statistics from the whole batch."
+    patches.replace(nn.functional, "batch_norm", batch_norm, why=why)
 
 
 def _statistics(samples: torch.Tensor, *, has_samples: bool) -> Any:

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from . import messages
-from .view import pieces
-from .view.pieces import Pieces
-from .view.tensors import Sharded, map_tensors, own_part, tensors_of
+from .global_tensors import pieces
+from .global_tensors.pieces import Pieces
+from .global_tensors.tensors import Sharded, map_tensors, own_part, tensors_of
 from .world import World
 
 

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional, Tuple
 import torch.distributed as dist
 from torch import nn
 
-from .refusal import Refusal
+from .scaling_error import ScalingError
 from .world import World
 
 PATIENCE = datetime.timedelta(seconds=30)
@@ -43,7 +43,7 @@ class Raised:
         try:
             _store().wait([_key(num_call, rank) for rank in others], PATIENCE)
         except RuntimeError as error:
-            raise Refusal(
+            raise ScalingError(
                 "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the "
                 "other ranks continued, and would wait for this rank forever" % (words, self._world.rank),
                 "look for these samples before the script calls the model, where the batch is whole; or start "

@@ -9,16 +9,19 @@ import signal
 import sys
 from typing import Any, Callable
 
-from .files.imports import Hooks
-from .refusal import REFUSED_EXIT_CODE, Refusal, tell_here
+from . import patches
+from .scaling_error import REFUSED_EXIT_CODE, ScalingError, tell_here
 
 OF_RANK = "ECHELON_CHILD_OF"
 """In the environment of a process that a rank has begun anew: the number of the rank's own process."""
 
 
+_WHY_GUARDED = "This process was started by the script, and may not train by itself."
+
+
 def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
     """Give processes that multiprocessing begins anew the guard, which ends the process of that number; 0: no guard."""
-    hooks = Hooks()
+    hooks = patches.Hooks()
 
     def with_guard(original: Any) -> Any:
         def launch(*args: Any, **kwargs: Any) -> Any:
@@ -40,14 +43,15 @@ def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
 
         return launch
 
-    hooks.replace("multiprocessing.popen_spawn_posix", "Popen._launch", with_guard)
-    hooks.replace("multiprocessing.forkserver", "ForkServer.ensure_running", with_guard)
+    why = "A process that the script starts may not train by itself."
+    hooks.replace("multiprocessing.popen_spawn_posix", "Popen._launch", with_guard, why=why)
+    hooks.replace("multiprocessing.forkserver", "ForkServer.ensure_running", with_guard, why=why)
     hooks.apply()
 
 
 def guard(pid: int) -> None:
     """Refuse to train in this process, which a rank has begun anew."""
-    hooks = Hooks()
+    hooks = patches.Hooks()
 
     def refusing(original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -56,14 +60,17 @@ def guard(pid: int) -> None:
 
         return backward
 
-    hooks.replace("torch._tensor", "Tensor.backward", refusing)
-    hooks.replace("torch.autograd", "backward", refusing)
-    hooks.when_imported("torch.optim.optimizer", _refuse_steps(pid))
+    hooks.replace("torch._tensor", "Tensor.backward", refusing, why=_WHY_GUARDED)
+    hooks.replace("torch.autograd", "backward", refusing, why=_WHY_GUARDED)
+    hooks.when_imported("torch.optim.optimizer", _refuse_steps(pid), why=_WHY_GUARDED)
     hooks.apply()
 
 
 def _refuse_steps(pid: int) -> Callable[[Any], None]:
-    return lambda module: module.register_optimizer_step_pre_hook(lambda *_: meet(pid))
+    def refuse(module: Any) -> None:
+        patches.hook(module.register_optimizer_step_pre_hook, lambda *_: meet(pid), why=_WHY_GUARDED)
+
+    return refuse
 
 
 def meet(pid: int) -> None:
@@ -74,7 +81,7 @@ def meet(pid: int) -> None:
         return
     num_ranks = os.environ.get("WORLD_SIZE", "1")
     tell_here(
-        Refusal(
+        ScalingError(
             "the script trains in a process that it starts itself; each of the %s ranks would train on all "
             "samples" % num_ranks,
             "call the training in the script's own process: train(…) in place of Process(target=train, "

@@ -9,17 +9,21 @@ answers; so where a process is still to be forked, a child of its own counts for
 
 import os
 import socket
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
+from . import patches
+
 CPU = "cpu"
 _STARTS = ("_cuda_init", "_xpu_init")
 """Functions of torch._C: a first use comes to the _lazy_init() of the device's module, and that to one of these."""
 _COUNTS = ("_cuda_getDeviceCount", "_xpu_getDeviceCount")
 """Functions of torch._C that begin the driver, and answer no more than a number."""
+_WHY_COUNTED = "Devices are counted in a child, so that this process can be forked."
 _FILES = {"cuda": ("/dev/nvidia-uvm", "/dev/kfd"), "xpu": ("/dev/dri/render",)}
 """What a driver that works has open; NVML, which only looks, has /dev/nvidiactl open and not the first of them."""
 _MOST_COUNTED = 255  # an exit code
@@ -50,13 +54,10 @@ def count() -> int:
     if _built() == CPU:
         return 0
     counts = [] if _is_begun() else [(name, getattr(torch._C, name)) for name in _COUNTS if hasattr(torch._C, name)]
-    for name, original in counts:
-        setattr(torch._C, name, _counting(original))
-    try:
-        return int(_module().device_count())
-    finally:
+    with ExitStack() as stack:
         for name, original in counts:
-            setattr(torch._C, name, original)
+            stack.enter_context(patches.replaced(torch._C, name, _counting(original), why=_WHY_COUNTED))
+        return int(_module().device_count())
 
 
 def of_rank(local_rank: int) -> torch.device:
@@ -98,14 +99,17 @@ def before_first_use(act: Callable[[], None]) -> None:
     if built not in ("cuda", "xpu") and hasattr(_module(), "_lazy_init"):
         entrances.append((_module(), "_lazy_init"))
     counts = [(torch._C, name) for name in _COUNTS if hasattr(torch._C, name)]
-    originals = [(owner, name, getattr(owner, name)) for owner, name in [*entrances, *counts]]
+    installed: List[patches.Patch] = []
 
     def leave() -> None:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
+        while installed:
+            installed.pop().undo()
 
-    for owner, name, original in originals:
-        setattr(owner, name, _counting(original) if (owner, name) in counts else _first(original, leave, act))
+    for owner, name in entrances:
+        use = _first(getattr(owner, name), leave, act)
+        installed.append(patches.replace(owner, name, use, why="The first step is compared before a device is used."))
+    for owner, name in counts:
+        installed.append(patches.replace(owner, name, _counting(getattr(owner, name)), why=_WHY_COUNTED))
 
 
 def _first(original: Any, leave: Callable[[], None], act: Callable[[], None]) -> Any:

@@ -21,7 +21,7 @@ from ..node import credentials
 from ..node.secret import NONCE_BYTES, digest, is_digest
 from . import device as devices
 from . import gloo, waiting
-from .refusal import Refusal
+from .scaling_error import ScalingError
 
 _SHARED = (
     "echelon: note: several ranks share a device: they exchange data over the CPU with gloo, because NCCL "
@@ -118,7 +118,7 @@ def prove(group: Any) -> None:
     heard = _exchanged([answer(place, is_own=True) for place in range(len(ranks))], group)
     for place in others:
         if not is_digest(answer(place, is_own=False), heard[place]):
-            raise Refusal(
+            raise ScalingError(
                 "the process that connected to rank %d as rank %d does not have the key of this run"
                 % (me, ranks[place]),
                 "start the run again; docs/slurm.md says who may connect",

@@ -7,16 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from ..scale_options import DTENSOR
-from . import batch_norm, draws, shards, single_rank, tracing, wholes
+from . import batch_norm, gather, patches, single_rank, tracing
 from . import world as worlds
-from .exact.weights import clip_by_whole_norm
+from .global_tensors import derivatives, rules
+from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
-from .local_sgd.gradients import OwnGradients
-from .refusal import Refusal
+from .rng import draw_hooks as draws
 from .run import Run
-from .view import derivatives, losses, rules
-from .view.tensors import View
+from .scaling_error import ScalingError
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """To which power of the number of ranks a learning rate is multiplied."""
@@ -26,18 +24,16 @@ def install(run: Run) -> None:
     """Hook what every single-device script uses; the explicit form needs what stands before the condition."""
     rules.install()
     _hook_backward(run)
-    run.gradients.witnesses.install()
+    run.parallelism.observers.install()
     run.late_hooks.install()
     _hook_calls(run)
     if run.draws.is_on:
         draws.install(run.draws)
     derivatives.install(run)
-    if isinstance(run.gradients, OwnGradients):
-        local_hooks.install(run, run.gradients)
-    else:
-        losses.install(run)
     _hook_steps(run)
     _hook_readers_of_gradients(run)
+    if not run.is_hooked:
+        run.parallelism.install(run)
     if run.is_hooked:
         _hook_loaders(run)
         _hook_optimizers(run)
@@ -46,30 +42,11 @@ def install(run: Run) -> None:
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
-        if run.options.how != "data" and not run.world.is_alone:
-            shards.install()
-        if run.options.how in DTENSOR and not run.world.is_alone:
-            _hook_steps_on_parts()
-        if run.is_split:
-            _hook_for_split(run)
+        run.parallelism.install(run)
         if run.options.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
         if run.batches_per_step > 1:
             _hook_lengths(run)
-
-
-def _hook_steps_on_parts() -> None:
-    from .parallel import elementwise
-
-    elementwise.install()
-
-
-def _hook_for_split(run: Run) -> None:
-    from .split import hooks as split_hooks
-    from .split.gradients import SplitGradients
-
-    assert isinstance(run.gradients, SplitGradients)  # noqa: S101
-    split_hooks.install(run, run.gradients)
 
 
 def _hook_backward(run: Run) -> None:
@@ -89,7 +66,7 @@ def _hook_backward(run: Run) -> None:
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
             return
         if args or kwargs.keys() - {"retain_graph"}:
-            run.gradients.witnesses.note()
+            run.parallelism.observers.note()
         enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -97,14 +74,15 @@ def _hook_backward(run: Run) -> None:
             engine(tensors, grad_tensors, *args, **kwargs)
             return
         if run.world.is_alone:
-            with run.late_hooks.around_backward(run.gradients):
+            with run.late_hooks.around_backward(run.parallelism):
                 engine(tensors, grad_tensors, *args, **kwargs)
             return
-        run.gradients.witnesses.note()
+        run.parallelism.observers.note()
         enter(_weighted_sum(tensors, grad_tensors), lambda loss: engine(loss, None, *args, **kwargs))
 
-    torch.Tensor.backward = backward  # type: ignore[method-assign]
-    torch.autograd.backward = backward_of_several
+    why = "The gradients of a loss are those of the whole batch."
+    patches.replace(torch.Tensor, "backward", backward, why=why)
+    patches.replace(torch.autograd, "backward", backward_of_several, why=why)
 
 
 def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
@@ -127,12 +105,6 @@ def _hook_calls(run: Run) -> None:
             return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
-    def leave() -> None:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
-
-    def enter() -> None:
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-
     def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
@@ -145,24 +117,31 @@ def _hook_calls(run: Run) -> None:
         finally:
             enter()
 
-    run.calls.leave_hooks, run.calls.enter_hooks = leave, enter
-    torch.compile = compile_
-    enter()
+    calls = patches.replace(
+        nn.Module, "__call__", call, why="A model gets the rows of a batch that this rank computes."
+    )
+    leave, enter = run.calls.leave_hooks, run.calls.enter_hooks = calls.toggles()
+    patches.replace(
+        torch, "compile", compile_, why="What is compiled is the model alone, without the hooks of echelon."
+    )
 
 
 def _hook_steps(run: Run) -> None:
     """Before any optimizer uses a gradient it must be that of the global batch."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    register_optimizer_step_pre_hook(lambda optimizer, *_: run.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: run.after_step(optimizer))
+    before, after = (lambda optimizer, *_: run.before_step(optimizer), lambda optimizer, *_: run.after_step(optimizer))
+    patches.hook(register_optimizer_step_pre_hook, before, why="A step uses the gradients of the whole batch.")
+    patches.hook(
+        register_optimizer_step_post_hook, after, why="The first step and later ones are compared and counted."
+    )
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **kwargs: Any) -> Any:
-            run.gradients.reduce()
-            return wholes.whole(original(*args, **kwargs))
+            run.parallelism.reduce()
+            return gather.whole(original(*args, **kwargs))
 
         return reads
 
@@ -171,20 +150,23 @@ def _hook_readers_of_gradients(run: Run) -> None:
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            return read([run.gradients.present(one) for one in given], *args, **kwargs)
+            return read([run.parallelism.present(one) for one in given], *args, **kwargs)
 
         return clip
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        is_norm = run.world.is_exact and name == "clip_grad_norm_"
-        function = clips(clip_by_whole_norm if is_norm else getattr(nn.utils, name))
-        setattr(nn.utils, name, function)
-        setattr(nn.utils.clip_grad, name, function)
-    torch.amp.GradScaler.unscale_ = wrapped(torch.amp.GradScaler.unscale_)  # type: ignore[method-assign]
+        is_norm = name == "clip_grad_norm_"
+        function = clips(run.parallelism.clip_grad_norm() if is_norm else getattr(nn.utils, name))
+        for owner in (nn.utils, nn.utils.clip_grad):
+            patches.replace(owner, name, function, why="Gradients are clipped when they are those of the whole batch.")
+    unscale = wrapped(torch.amp.GradScaler.unscale_)
+    patches.replace(
+        torch.amp.GradScaler, "unscale_", unscale, why="Overflows are looked for in the gradients of all ranks."
+    )
 
 
 def _hook_loaders(run: Run) -> None:
-    DataLoader.__iter__ = lambda self: run.begin(self)  # type: ignore[method-assign]
+    patches.replace(DataLoader, "__iter__", lambda self: run.begin(self), why="Each rank loads its rows of a batch.")
 
 
 def _hook_optimizers(run: Run) -> None:
@@ -192,20 +174,23 @@ def _hook_optimizers(run: Run) -> None:
 
     def zeroes(clear: Callable[..., None]) -> Callable[..., None]:
         def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-            run.gradients.note_zero()
+            run.parallelism.note_zero()
             clear(self, *args, **kwargs)
 
         return zero_grad
 
-    torch.optim.Optimizer.zero_grad = zeroes(torch.optim.Optimizer.zero_grad)  # type: ignore[method-assign]
-    nn.Module.zero_grad = zeroes(nn.Module.zero_grad)  # type: ignore[method-assign]
+    for owner in (torch.optim.Optimizer, nn.Module):
+        patches.replace(
+            owner, "zero_grad", zeroes(owner.zero_grad), why="Gradients that were set to zero are not exchanged."
+        )
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _scale_learning_rate(self, run)
-        run.gradients.add(self)
+        run.parallelism.add(self)
 
-    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+    why = "The weights of an optimizer are those whose gradients the ranks exchange."
+    patches.replace(torch.optim.Optimizer, "__init__", init, why=why)
 
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:
@@ -223,7 +208,7 @@ def _hook_lengths(run: Run) -> None:
         num_batches = original(self)
         return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.batches_per_step)
 
-    DataLoader.__len__ = length  # type: ignore[method-assign]
+    patches.replace(DataLoader, "__len__", length, why="With --per-device-batch an epoch has fewer steps.")
 
 
 def _hook_modes(run: Run) -> None:
@@ -240,16 +225,16 @@ def _hook_modes(run: Run) -> None:
         if run.calls.is_idle or single_rank.is_alone():
             return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
-            run.gradients.settle(self)
+            run.parallelism.settle(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):
             _share_buffers(self, run)
         return result
 
-    nn.Module.train = train  # type: ignore[method-assign, assignment]
+    patches.replace(nn.Module, "train", train, why="A model that begins to evaluate has the same buffers on all ranks.")
 
 
 def _is_trained(module: nn.Module, run: Run) -> bool:
-    trained = {id(parameter) for parameter in run.gradients.parameters()}
+    trained = {id(parameter) for parameter in run.parallelism.parameters()}
     return any(id(parameter) in trained for parameter in module.parameters())
 
 
@@ -273,7 +258,8 @@ def _hook_losses_that_are_read(run: Run) -> None:
         return read
 
     for name in ("item", "__float__", "__format__", "tolist"):
-        setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+        read = wrapped(getattr(torch.Tensor, name))
+        patches.replace(torch.Tensor, name, read, why="A loss that is read is the mean over all ranks.")
 
 
 def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
@@ -281,7 +267,7 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
         run.world.size > 1
         and not run.world.is_exact
         and run.has_begun
-        and not isinstance(tensor, View)
+        and not isinstance(tensor, GlobalTensor)
         and tensor.requires_grad
         and tensor.grad_fn is not None
         and tensor.numel() == 1
@@ -297,7 +283,9 @@ def _hook_autocast(run: Run) -> None:
         run.first_step.is_half = True
         return original(self)  # type: ignore[no-untyped-call]
 
-    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+    patches.replace(
+        torch.autocast, "__enter__", enter, why="In half precision gradients are compared with fewer digits."
+    )
 
 
 def _hook_own_distribution(run: Run) -> None:
@@ -312,19 +300,20 @@ def _hook_own_distribution(run: Run) -> None:
                 run.stand_aside()
                 original(*args, **kwargs)
                 return
-            raise Refusal(
+            raise ScalingError(
                 "the script distributes itself: it calls torch.distributed.init_process_group()",
                 "echelon run --scale off …",
             )
         original(*args, **kwargs)
 
-    torch.distributed.init_process_group = init_process_group
+    why = "A script that distributes itself is not scaled a second time."
+    patches.replace(torch.distributed, "init_process_group", init_process_group, why=why)
     if not run.world.is_alone:
-        nn.DataParallel.__init__ = _refuse_data_parallel  # type: ignore[method-assign]
+        patches.replace(nn.DataParallel, "__init__", _refuse_data_parallel, why=why)
 
 
 def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:
-    raise Refusal(
+    raise ScalingError(
         "the script uses nn.DataParallel, which drives all devices from one process",
         "remove nn.DataParallel: under echelon every device has a rank of its own",
     )

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .wholes import is_sharded, whole
+from . import patches
+from .gather import is_sharded, whole
 
 _INSIDE = ("torch", "echelon", "_echelon")
 _KINDS = ("register_hook", "register_post_accumulate_grad_hook")
@@ -29,7 +30,10 @@ class LateHooks:
     def install(self) -> None:
         """Take what scripts register from now on."""
         for kind in _KINDS:
-            setattr(torch.Tensor, kind, self._taking(kind, getattr(torch.Tensor, kind)))
+            register = self._taking(kind, getattr(torch.Tensor, kind))
+            patches.replace(
+                torch.Tensor, kind, register, why="A hook of a weight sees the gradient of the whole batch."
+            )
 
     def _taking(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         known = self._hooks[kind]

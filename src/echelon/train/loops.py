@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from . import batches
 from .exact import loading
+from .global_tensors.pieces import shards_of
 from .proof.record import in_other_order
-from .refusal import Refusal
-from .streams import key_of, seed_all
-from .view.pieces import shards_of
+from .rng.generators import key_of, seed_all
+from .scaling_error import ScalingError
 from .world import World
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training import Training
 
 _RANK_STEP = 7_368_787
 _PROBED = 3
@@ -27,7 +27,7 @@ iterate = DataLoader.__iter__  # the original, whatever is hooked later
 class ShardedSampler:
     """A batch sampler that yields this rank's share of each batch of another, or the whole of it."""
 
-    def __init__(self, base: Any, run: "Run", *, is_whole: bool) -> None:
+    def __init__(self, base: Any, run: "Training", *, is_whole: bool) -> None:
         self.base = base
         self.run = run
         self.is_whole = is_whole
@@ -61,12 +61,12 @@ class ShardedSampler:
 
     def _draw_all(self) -> Iterator[List[Any]]:
         run = self.run
-        with run.streams.in_common():
+        with run.generators.in_common():
             indices = iter(self.base)
             key = run.keys.next() if run.world.is_exact else 0
         num_batches = 0
         while True:
-            with run.streams.in_common():  # a sampler may draw with each batch
+            with run.generators.in_common():  # a sampler may draw with each batch
                 drawn = [list(one) for one in islice(indices, run.batches_per_step)]
             if not drawn:
                 return
@@ -92,16 +92,16 @@ class ShardedSampler:
         return [(key_of(key, place), batches.of_indices(batch, place, rows)) for place in places]
 
 
-def small_batch(size: int, world: World) -> Refusal:
+def small_batch(size: int, world: World) -> ScalingError:
     """Return the refusal of a batch that has fewer samples than there are ranks."""
     num_ranks = world.size
     if world.is_exact:
-        return Refusal(
+        return ScalingError(
             "the script's batch has %d sample%s, and --exact %d cuts it into %d shards"
             % (size, "" if size == 1 else "s", num_ranks, num_ranks),
             "use a larger batch, or fewer shards: echelon run --exact %d …" % (1 << (size.bit_length() - 1)),
         )
-    return Refusal(
+    return ScalingError(
         "the script's batch has %d sample%s, but %d ranks share it" % (size, "" if size == 1 else "s", num_ranks),
         "use a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
     )
@@ -131,7 +131,7 @@ def _length_of(loader: Any) -> Optional[int]:
 class Loop:
     """One pass over a sharded loader."""
 
-    def __init__(self, loader: Any, run: "Run") -> None:
+    def __init__(self, loader: Any, run: "Training") -> None:
         self.run = run
         self.num_rows = 0
         """Samples of the batch that is at hand, on all ranks."""
@@ -142,13 +142,13 @@ class Loop:
         self._has_own_collate = getattr(loader, "collate_fn", default_collate) is not default_collate
         self._loader = loader
         run.first_step.note_workers(getattr(loader, "num_workers", 0))
-        with run.streams.in_common():
+        with run.generators.in_common():
             self._inner = self._begin(loader)
 
     def _begin(self, loader: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             if self.run.batches_per_step > 1:
-                raise Refusal(
+                raise ScalingError(
                     "--per-device-batch needs a dataset whose samples have an index, but the DataLoader reads a stream",
                     "remove --per-device-batch: the ranks then share each batch of the stream",
                 )
@@ -187,19 +187,19 @@ class Loop:
         if self._sampler is not None:
             self._sampler.draw_ahead()
         try:
-            with self.run.later.pace.part("load"), self._streams(is_whole):
+            with self.run.later.pace.part("load"), self._generators(is_whole):
                 batch = next(self._inner)
         except StopIteration:
             self.close()
             raise
         return self._shared(batch)
 
-    def _streams(self, is_whole: bool) -> ContextManager[Any]:
+    def _generators(self, is_whole: bool) -> ContextManager[Any]:
         """Return whose random numbers a batch is loaded with."""
-        streams = self.run.streams
+        generators = self.run.generators
         if self._sampler is not None and self.run.world.is_exact:
-            return streams.kept()  # each shard begins with a seed
-        return streams.in_common() if is_whole else streams.in_own()
+            return generators.kept()  # each shard begins with a seed
+        return generators.in_common() if is_whole else generators.in_own()
 
     def _shared(self, batch: Any) -> Any:
         run = self.run
@@ -232,7 +232,7 @@ class Loop:
             batch = batches.of_shards(batch, run.world, rows, may_be_ragged=self._has_own_collate)
         else:
             batch = batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
-        run.signs.ask(shards_of(batch))
+        run.ignore_index.ask(shards_of(batch))
         return batch
 
     def close(self) -> None:
@@ -243,13 +243,13 @@ class Loop:
         self.close()
 
 
-def _collates_rows(loader: Any, run: "Run") -> bool:
+def _collates_rows(loader: Any, run: "Training") -> bool:
     """Say whether a collate function of the script makes tensors with a row for each sample; it may pad them all.
 
     Then each rank loads whole batches, for a part would be padded to its own longest sample.
     """
     dataset, size = loader.dataset, min(_PROBED, len(loader.dataset))
-    with run.streams.kept():
+    with run.generators.kept():
         try:
             return batches.has_rows(loader.collate_fn([dataset[place] for place in range(size)]), size)
         except (LookupError, TypeError):  # places are not its keys
@@ -259,10 +259,10 @@ def _collates_rows(loader: Any, run: "Run") -> bool:
 class WholeLoop:
     """One pass over a loader that every rank sees whole: what it draws is the same on all."""
 
-    def __init__(self, loader: Any, run: "Run") -> None:
+    def __init__(self, loader: Any, run: "Training") -> None:
         self._run = run
         self._loader = loader
-        with run.streams.in_common():
+        with run.generators.in_common():
             self._inner = iterate(loader)
 
     def __iter__(self) -> "WholeLoop":
@@ -272,7 +272,7 @@ class WholeLoop:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        with self._run.streams.in_common():
+        with self._run.generators.in_common():
             return next(self._inner)
 
 
@@ -284,7 +284,7 @@ def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":
 class ShardedLoader:
     """The explicit form of a sharded loader."""
 
-    def __init__(self, loader: "DataLoader[Any]", run: "Run") -> None:
+    def __init__(self, loader: "DataLoader[Any]", run: "Training") -> None:
         self._loader = loader
         self._run = run
 

@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 import torch
 
 from . import plain_data_kinds
-from .refusal import Refusal
+from .scaling_error import ScalingError
 
 _LARGEST_INT = 1 << 62
-_REFUSAL = [Refusal.__module__, Refusal.__qualname__]  # as people know it; no module has it under that name
+_REFUSAL = [ScalingError.__module__, ScalingError.__qualname__]  # as people know it; no module has it under that name
 _HEAD = struct.Struct("<Q")
 Blobs = List[bytes]
 
@@ -76,7 +76,7 @@ def _form_of_object(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
     """Return the kind of an object, and its parts."""
     if isinstance(value, torch.Tensor):
         return _tensor_form(value, blobs, leaves_out)
-    if isinstance(value, (Exception, Refusal)):
+    if isinstance(value, (Exception, ScalingError)):
         return _error_form(value, blobs)
     parts = plain_data_kinds.take_apart(value)
     if parts is not None:
@@ -106,7 +106,7 @@ def _named_form(value: Any) -> Optional[Tuple[str, str, str, Any]]:
 
 def _error_form(error: BaseException, blobs: Blobs) -> Any:
     """Return an error by its classes, the nearest first, with its arguments where they travel, and its text."""
-    kinds = [kind for kind in type(error).__mro__ if issubclass(kind, (Exception, Refusal))]
+    kinds = [kind for kind in type(error).__mro__ if issubclass(kind, (Exception, ScalingError))]
     names = [[kind.__module__, kind.__qualname__] for kind in kinds]
     try:
         parts = _form(plain_data_kinds.parts_of_error(error), blobs, leaves_out=False)
@@ -210,8 +210,8 @@ def _error(form: List[Any], blobs: Blobs) -> BaseException:
     names, parts, text = form[0], _value(form[1], blobs), form[2]
     for place, name in enumerate(names):
         try:
-            kind = Refusal if name == _REFUSAL else _imported(*name)
-            if issubclass(kind, (Exception, Refusal)):
+            kind = ScalingError if name == _REFUSAL else _imported(*name)
+            if issubclass(kind, (Exception, ScalingError)):
                 return plain_data_kinds.error_of(kind, *(parts if parts and not place else ((text,), {})))
         except (KeyError, AttributeError, TypeError, ValueError):
             continue  # not imported here, or made of other arguments
@@ -222,9 +222,9 @@ def _refuse(value: Any) -> Any:
     raise _CannotTravel(value)
 
 
-def _refusal(value: Any) -> Refusal:
+def _refusal(value: Any) -> ScalingError:
     kind = type(value)
-    return Refusal(
+    return ScalingError(
         "a %s.%s cannot travel from one rank to another" % (kind.__module__, kind.__qualname__),
         "send numbers, text, tuples, lists, dicts or tensors",
     )

@@ -1,118 +1,99 @@
 """One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
 
 import os
-import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Set, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Type, Union, overload
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from .. import records
 from ..scale_options import DEFAULT, ScaleOptions
 from . import child_training
 from . import device as devices
 from . import world as worlds
-from .batches import leave_workers, rows_of
-from .buckets import DEFAULT_MEGABYTES, Buckets
+from .batches import leave_workers
+from .buckets import DEFAULT_MEGABYTES
 from .caught_errors import Raised
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
-from .compression import ONE_BUCKET_MEGABYTES, is_of_matrices
+from .check.pace import Pace
+from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
-from .gradients import Gradients
-from .headline import headline
+from .global_tensors import aliases
+from .global_tensors.ignore_index import IgnoreIndex
+from .global_tensors.tensors import GlobalTensor, plain
 from .late_hooks import LateHooks
-from .local_sgd.gradients import OwnGradients
-from .local_sgd.meetings import Rule
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
+from .parallelism import choice
+from .parallelism.base import Parallelism, Setup
 from .proof import record
-from .refusal import Refusal
-from .rng import Draws
-from .streams import Streams
-from .unshared_batch import refusal
-from .view import aliases
-from .view.calls import Calls
-from .view.pieces import Pieces
-from .view.signs import Signs
-from .view.tensors import Partial, View, plain
+from .rng.draws import Draws
+from .rng.generators import Generators
+from .scaling_error import ScalingError
+from .training import Training
 
 if TYPE_CHECKING:
     from .parallel.state_files import State
     from .parallel.strategy import Strategy
     from .parallel.training import Parallel
+    from .parallelism.trained import Trained
 
 Floats = Union[torch.Tensor, float]
 
 
-class Run:
-    """What `echelon.start()` returns; it works alone on one process too."""
+class Run(Training):
+    """One training on several ranks; `echelon.start()` returns it. It works alone on one process too.
+
+    `world.size` is the number of ranks (of virtual shards with `exact`), `world.rank` this rank's number, `device` its
+    device. Only rank 0 has `is_main`.
+    """
 
     def __init__(self, world: worlds.World, *, is_hooked: bool, options: ScaleOptions = DEFAULT) -> None:
+        super().__init__()
         self.world = world
         self.is_hooked = is_hooked
         self.options = options
-        self._pid = os.getpid()
         self.is_aside = False
         """Whether the script turned out to share the work by itself."""
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
         rank = world.rank if world.is_exact else world.processes.rank
-        self.streams = Streams(rank, seed, are_keyed=world.is_exact)
+        self.generators = Generators(rank, seed, are_keyed=world.is_exact)
         self.twins = new_twins()
         self.is_main = world.processes.rank == 0
-        """Whether this rank speaks and writes for all."""
-        self.is_split = options.splits_model and not world.is_alone
-        """Whether every rank has whole batches, as the oracle of the first step has too."""
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
-        self.gradients = self._new_gradients()
-        self.is_reordered = bool(os.environ.get("ECHELON_RECORD_REORDERED"))
+        self.parallelism = self.new_parallelism()
+        self.is_split = not self.parallelism.shares_batches
+        self.is_reordered = bool(os.environ.get(records.REORDERED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
-        self.first_step.is_due = options.checks_first_step and not options.steps_alone
-        self.first_step.keeps_dropout = world.is_exact or self.gradients.draws_as_one
+        self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
+        self.first_step.keeps_dropout = self.parallelism.keeps_dropout
         self.first_step.syncs_batch_norm = options.syncs_batch_norm or self.is_split
         self.first_step.compares_buffers = not self.is_split
-        self.later = LaterSteps(self, is_wanted=self.first_step.is_due and self.record is None)
-        draws_as_one = world.size > 1 and not (world.is_exact or options.steps_alone or self.is_split)
-        self.draws = Draws(world, self.streams, self.say, is_on=draws_as_one, takes_all=options.draws_all)
-        self.calls = self._new_calls()
+        pace = Pace(world, self.say)
+        is_compared = self.first_step.is_due and self.record is None
+        self.later = LaterSteps(self, pace) if is_compared else StepObserver(pace)
+        cuts_draws = world.size > 1 and self.parallelism.cuts_draws
+        self.draws = Draws(world, self.generators, self.say, is_on=cuts_draws, takes_all=options.draws_all)
+        self.calls = self.parallelism.kind_of_calls(self)
         self.raised, self.late_hooks = Raised(world), LateHooks()
-        self.keys = Keys(self.gradients)
-        self.signs = Signs()
-        num_batches = int(os.environ.get("ECHELON_RECORD_BATCHES", "0")) or world.size
-        self.batches_per_step = num_batches if options.keeps_batch else 1
-        """How many of the script's batches make one of all ranks, and of the oracle."""
+        self.keys = Keys(self.parallelism)
+        self.ignore_index = IgnoreIndex()
+        self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
         self.has_begun = False
-        """Whether something was trained."""
         self._last_fraction = world.hosted / world.size
-        self._loops: List[Loop] = []
 
-    def _new_gradients(self) -> Gradients:
-        options = self.options
-        if self.is_split:
-            from .split.gradients import SplitGradients
+    def new_parallelism(self) -> Parallelism:
+        """Make the parallelism that the options ask for."""
+        return choice.choose(self._setup())
 
-            return SplitGradients(self.world.processes, options.how, self.say, self.streams)
-        if options.steps_alone and self.world.size > 1:
-            rule = Rule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
-            return OwnGradients(self.world, rule)
-        megabytes = options.bucket_megabytes or (0.0 if self.is_hooked and self.record is None else DEFAULT_MEGABYTES)
-        if is_of_matrices(options.compress):
-            megabytes = ONE_BUCKET_MEGABYTES
-        return Gradients(
-            self.world,
-            are_sharded=options.how == "fsdp" and self.world.size > 1,
-            buckets=Buckets(self.world, megabytes=megabytes, say=self.say),
-            compression=options.compress,
-        )
-
-    def _new_calls(self) -> Calls:
-        if not self.is_split:
-            return Calls(self)
-        from .split.calls import SplitCalls
-
-        return SplitCalls(self)
+    def _setup(self) -> Setup:
+        is_timed = self.is_hooked and self.record is None
+        megabytes = self.options.bucket_megabytes or (0.0 if is_timed else DEFAULT_MEGABYTES)
+        return Setup(self.world, self.options, self.say, self.generators, megabytes)
 
     # What a person calls
 
@@ -122,15 +103,28 @@ class Run:
         return self.world.device
 
     def loader(self, loader: "DataLoader[Any]") -> Any:
-        """Return an iterable with this rank's share of each batch, in the order of one device."""
+        """Return an iterable over the loader's batches, in the order of one device.
+
+        A batch shows the shape of the global batch, [batch, …]; this rank holds its rows. The batch must have at least
+        as many samples as there are ranks; else the script ends with the reason and the repair.
+        """
         return ShardedLoader(loader, self)
 
     def model(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
-        """Put a model on this rank's device and have its gradients be those of the global batch."""
+        """Put a model on this rank's device, and return it; optimizers then step along gradients of the global batch.
+
+        The weights are those of rank 0. A model with parameters on several devices is refused.
+        """
         for optimizer in optimizers:
-            self.gradients.add(optimizer)
+            self.parallelism.add(optimizer)
         return model.to(self.device)
 
+    @overload
+    def parallelize(
+        self, model: nn.Module, strategy: Type[Parallelism], *, loss: Optional[Callable[..., torch.Tensor]] = None
+    ) -> "Trained": ...
+
+    @overload
     def parallelize(
         self,
         model: nn.Module,
@@ -143,27 +137,63 @@ class Run:
         sample: Any = None,
         state: Optional["State"] = None,
         initialize: Optional[Callable[[nn.Module], Any]] = None,
-    ) -> "Parallel":
+    ) -> "Parallel": ...
+
+    def parallelize(
+        self,
+        model: nn.Module,
+        strategy: "Union[Strategy, Type[Parallelism]]",
+        *,
+        loss: Optional[Callable[..., torch.Tensor]] = None,
+        count: Optional[Callable[[Any], int]] = None,
+        blocks: Sequence[str] = (),
+        plan: Optional[Mapping[str, Any]] = None,
+        sample: Any = None,
+        state: Optional["State"] = None,
+        initialize: Optional[Callable[[nn.Module], Any]] = None,
+    ) -> "Union[Parallel, Trained]":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
 
         `loss` gives the mean over a batch's targets from outputs and targets (without it, the output is the loss),
         `count` over how many elements; `blocks` are names of modules that repeat, `plan` how the tensor axis cuts them,
         `sample` inputs of a batch for a pipeline, `state` the first weights or their file, and `initialize` gives a
-        module of the meta device its first weights. StrategyError says what does not fit model, ranks or PyTorch.
+        module of the meta device its first weights. In place of a strategy a class of echelon.Parallelism may be given,
+        as --scale has it; it needs only the loss. StrategyError says what does not fit model, ranks or PyTorch.
 
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
         """
         from .parallel.apply import ModelHints, parallelize
+        from .parallelism.trained import Trained
 
-        self.first_step.cancel("all ranks must call run.parallelize() together")
-        self.later.cancel()
+        if isinstance(strategy, type):
+            self.use(strategy)
+            return Trained(self, model, loss)
+        self._compare_nothing("all ranks must call run.parallelize() together")
         hints = ModelHints(blocks, plan or {}, sample, state, initialize)
         return parallelize(self, model, strategy, hints, loss=loss, count=count)
 
+    def use(self, kind: Type[Parallelism]) -> None:
+        """Share the training in another way from now on, before anything is trained."""
+        before, self.parallelism = self.parallelism, kind(self._setup())
+        self.parallelism.observers = before.observers  # which hooks know
+        self.is_split = not self.parallelism.shares_batches
+        if not kind.is_as_one_device:
+            self._compare_nothing("the parallelism of the script is not that of one device")
+        self.keys = Keys(self.parallelism)
+        self.calls = self.calls.succeeded_by(kind.kind_of_calls(self))
+        self.parallelism.install(self)
+
+    def _compare_nothing(self, why: str) -> None:
+        self.first_step.cancel(why)
+        self.later = StepObserver(self.later.pace)
+
     def mean(self, value: Floats) -> torch.Tensor:
-        """Return the mean of a number over all ranks, by the samples that each has in the present batch."""
+        """Return the mean of a number over all ranks, weighted by the samples of each in the present batch.
+
+        `value` is a number or a tensor of any shape, equal on all ranks; the mean has this shape, and no gradient.
+        """
         self.join()
-        if isinstance(value, View):
+        if isinstance(value, GlobalTensor):
             tensor: torch.Tensor = plain(value)
             return tensor
         tensor = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
@@ -176,43 +206,16 @@ class Run:
 
     # What hooks and loops call
 
-    @property
-    def loop(self) -> Optional[Loop]:
-        """The innermost training loop that goes on now."""
-        return self._loops[-1] if self._loops else None
-
-    @property
-    def weight(self) -> float:
-        """By what a mean over this rank's samples counts; the mean of all ranks' weights is 1."""
-        if self.loop is not None and self.loop.num_rows:
-            rows = rows_of(self.loop.num_rows, self.world.size)
-            own = rows[self.world.rank : self.world.rank + self.world.hosted]  # several shards, with exact
-            self._last_fraction = sum(own) / self.loop.num_rows
-        return self._last_fraction * self.world.size
-
-    def batch_sizes(self) -> Set[int]:
-        """Return how many samples the batches have that are at hand."""
-        return {loop.num_rows for loop in self._loops if loop.num_rows}
-
-    def begins_training(self) -> bool:
-        """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
-        return torch.is_grad_enabled() and self.gradients.has_optimizers
-
     def guarded_pid(self) -> int:
         """Return the process that ends when one of its children trains; 0 where children may train."""
         return 0 if self.is_aside else self._pid
-
-    @property
-    def is_at_home(self) -> bool:
-        """Whether this is the process that trains, and not a worker of a loader."""
-        return os.getpid() == self._pid
 
     def begin(self, loader: "DataLoader[Any]") -> Any:
         """Return the iterator of a loader: sharded for training, whole for evaluation."""
         if not self.is_at_home:  # a worker may use loaders of its own
             return iterate(loader)
         if not torch.is_grad_enabled():
-            self.gradients.settle()
+            self.parallelism.settle()
         if self.begins_training():
             self.begin_training()
         elif self.options.shards_evaluation:
@@ -232,7 +235,7 @@ class Run:
             self.first_step.keep_dropout_off()
         elif not self.world.is_alone or self.first_step.is_oracle:
             self._begin_first_step()
-        self.gradients.shard()
+        self.parallelism.apply()
 
     def _begin_first_step(self) -> None:
         """Compare the first steps; dropout stays on in them where ranks draw what one device draws."""
@@ -244,9 +247,9 @@ class Run:
     def _tell(self) -> None:
         """Say how the script is scaled; ranks that must draw the same numbers begin where rank 0 stands."""
         if self.is_hooked and self.world.processes.size > 1 and not self.world.is_exact:
-            self.streams.follow(self.world.processes)  # a script may seed with the time
+            self.generators.follow(self.world.processes)  # a script may seed with the time
         if not self.world.is_alone:
-            self.say(self.gradients.headline or headline(self.world, self.options))
+            self.say(self.parallelism.headline())
 
     def watch_devices(self) -> None:
         """Let the oracle go first, wherever this process is about to use a device."""
@@ -266,12 +269,13 @@ class Run:
         leave_workers()
         self.twins = new_twins()
         self.world = worlds.World(0, 1, self.world.device)
-        if not self.gradients.draws_as_one:
-            self.streams.become_alone()
-        self.gradients.become_alone()
+        if not self.parallelism.draws_as_one:
+            self.generators.become_alone()
+        self.parallelism.become_alone()
         self.files.close_fork()
         self.first_step.on_end_of_oracle(self.files.remove_own)
         self.draws.become_alone()
+        self.calls.become_alone()
 
     def stand_aside(self) -> None:
         """Leave a script alone that turns out to share the work by itself."""
@@ -279,7 +283,7 @@ class Run:
         self.is_aside = True
         self.world = self.world._replace(size=1, together=None)
         self.is_split = False
-        self.gradients.become_alone()
+        self.parallelism.become_alone()
         self.draws.become_alone()
         self.files.is_closed = False
         self.first_step.cancel("")
@@ -289,40 +293,34 @@ class Run:
         if not self.is_at_home and not self.world.is_alone:
             child_training.meet(self._pid)
             return
-        self.gradients.before_step(optimizer)
+        self.parallelism.before_step(optimizer)
         self.draws.compare()
         if self.record is not None:
-            with self.gradients.shown():
-                self.record.before_step(optimizer, self.gradients.parameters())
+            with self.parallelism.shown():
+                self.record.before_step(optimizer, self.parallelism.parameters())
         elif self.first_step.is_open:
-            with self.gradients.shown():
+            with self.parallelism.shown():
                 self.first_step.guesses = self.draws.guesses
                 self.first_step.num_samples = self.calls.num_samples
                 try:
-                    self.first_step.before_step(self.gradients, optimizer, was_drawn=self.streams.was_drawn)
-                except Refusal as error:
+                    self.first_step.before_step(self.parallelism, optimizer, was_drawn=self.generators.was_drawn)
+                except ScalingError as error:
                     if self.calls.doubt is None:
                         raise
                     error.withdraw()
-                    raise Refusal(*self.calls.doubt) from error
+                    raise ScalingError(*self.calls.doubt) from error
         self.draws.is_compared &= self.first_step.is_open
         self.later.before_step(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice that an optimizer has stepped."""
-        self.gradients.after_step(optimizer)
-        self.later.after_step()
-
-    def say(self, text: str) -> None:
-        """Talk to the person, on the standard error of rank 0."""
-        if self.is_main:
-            sys.stderr.write("echelon: %s\n" % text)
-            sys.stderr.flush()
+        self.parallelism.after_step(optimizer)
+        self.later.after_step(optimizer)
 
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
         self.join()
-        self.gradients.prepare()
+        self.parallelism.prepare()
 
     def join(self) -> None:
         """Meet the other ranks, with the device in use; where there is one the oracle has been there before."""
@@ -334,17 +332,6 @@ class Run:
         if not dist.is_initialized() and devices.is_accelerator(self.world.device):
             self._send_oracle(before_device=True)
 
-    def enter(self, loop: Loop) -> None:
-        """Begin a step of a loop."""
-        if loop not in self._loops:
-            self._loops.append(loop)
-
-    def leave(self, loop: Loop) -> None:
-        """End a loop."""
-        if loop in self._loops:
-            self._last_fraction = self.weight / self.world.size  # a loss of the last step may be read after the loop
-            self._loops.remove(loop)
-
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
         if not self.is_at_home and not self.world.is_alone:
@@ -352,7 +339,7 @@ class Run:
             run_backward(loss)
             return
         self.raised.refuse_if_caught()
-        with self.later.pace.part("model"), self.late_hooks.around_backward(self.gradients):
+        with self.later.pace.part("model"), self.late_hooks.around_backward(self.parallelism):
             self._backward(loss, run_backward)
         if self.record is not None and loss.numel() == 1:
             self.record.loss = float(plain(loss).detach())
@@ -361,40 +348,5 @@ class Run:
         aliases.settle()
         if self.world.is_alone:
             run_backward(loss)
-        elif self.is_split:
-            self.gradients.backward(loss, run_backward)
-        elif self.calls.num_shared or self.calls.num_counted or isinstance(loss, View):
-            self.gradients.prepare()
-            if self.world.is_exact:
-                self._backward_of_shards(loss, run_backward)
-            elif isinstance(loss, Partial):
-                self._backward_of_total(loss, run_backward)
-            else:
-                self.gradients.backward(loss.whole() if isinstance(loss, View) else loss, run_backward)
         else:
-            raise refusal(loss, self.calls.unshared, self.world.size, self.gradients.has_optimizers)
-
-    def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""
-        doubt = loss.doubt
-        if doubt is not None and not self.gradients.may_be_multiplied(loss.unsettled):
-            doubt = None
-        part = (loss.local if doubt is None else loss.unsettled) * self.world.size
-        if not self.options.steps_alone:
-            loss.start()
-        self.gradients.backward(part, run_backward)
-        if doubt is not None:
-            loss.start()()  # it was under way as long as the gradients
-            self.gradients.multiply(part, doubt.factor)
-
-    def _backward_of_shards(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Compute the gradients of each virtual shard by itself; the value of the loss travels with them."""
-        if not isinstance(loss, View):
-            self.gradients.backward_of_shards(loss, run_backward)
-            return
-        if not isinstance(loss, Pieces) or not loss.is_total:
-            raise Refusal(
-                "with --exact the script calls backward() on a tensor with an entry for each sample",
-                "call backward() on a single number: loss.mean().backward()",
-            )
-        loss.keep_value(self.gradients.backward_of_shards([one.local for one in loss.parts], run_backward))
+            self.parallelism.backward(loss, run_backward, self.calls)

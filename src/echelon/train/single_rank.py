@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from typing import Iterator, List
 
-from .refusal import Refusal
+from .scaling_error import ScalingError
 
 _acts: List[str] = []
 
@@ -26,7 +26,7 @@ def is_alone() -> bool:
 def refuse_exchange() -> None:
     """Refuse to wait for ranks that do not come."""
     if _acts:
-        raise Refusal(
+        raise ScalingError(
             "only rank 0 does %s, and it needs the parts of a batch that other ranks hold; the other ranks do "
             "not take part" % _acts[-1],
             "compute the value before you write it: a number by .item(), a tensor by .cpu().numpy()",

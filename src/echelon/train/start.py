@@ -7,15 +7,16 @@ import torch
 import torch.distributed as dist
 
 from ..scale_options import ScaleOptions
-from . import child_training, groups, hooks, unseeded
+from . import child_training, groups, hooks, patches
 from . import device as devices
 from . import world as worlds
 from .exact import number
-from .exact.joints import Joints
+from .exact.graph_cuts import GraphCuts
 from .files import install as file_hooks
-from .refusal import tell_briefly
+from .rng import unseeded
+from .rng.generators import Generators
 from .run import Run
-from .streams import Streams
+from .scaling_error import tell_briefly
 
 _run: Optional[Run] = None
 
@@ -24,24 +25,30 @@ def start(exact: int = 0) -> Run:
     """Return this process's run; call it once, before the model is made. Alone on one process it works too."""
     global _run
     if _run is None:
-        tell_briefly()
-        _run = _explicit(exact)
-        hooks.install(_run)
-        _run.watch_devices()
+        _run = prepare(exact)
         _run.before_joining()  # which leaves the oracle alone
         if _run.world.size > 1:
             _meet(_run.world)
-            _run.streams.follow(_run.world)  # the script may have seeded before
+            _run.generators.follow(_run.world)  # the script may have seeded before
     number.refuse_other(exact, _run.options.num_shards)
     return _run
 
 
+def prepare(exact: int = 0) -> Run:
+    """Install what start() installs, and meet nobody."""
+    tell_briefly()
+    run = _explicit(exact)
+    hooks.install(run)
+    run.watch_devices()
+    return run
+
+
 def _explicit(num_shards: int) -> Run:
     number.check(num_shards, worlds.read(os.environ).size)
-    world = worlds.read(os.environ, num_shards, Joints())
+    world = worlds.read(os.environ, num_shards, GraphCuts())
     if world.is_exact:
         _make_repeatable(world)
-    with Streams(0, None).kept():  # the script seeds, and not its run
+    with Generators(0, None).kept():  # the script seeds, and not its run
         return Run(world, is_hooked=False, options=ScaleOptions(num_shards=num_shards))
 
 
@@ -56,7 +63,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     """Scale the script that begins after this; `was_forked` says whether this process is a fork of the warm one."""
     global _run
     tell_briefly(options.how)
-    world = worlds.read(os.environ, options.num_shards, Joints())
+    world = worlds.read(os.environ, options.num_shards, GraphCuts())
     if world.is_exact:
         _make_repeatable(world)
     if options.splits_model:
@@ -68,7 +75,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
-        unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.streams))
+        unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.generators))
         archive = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
         child_training.watch_starts(archive, _run.guarded_pid)
 
@@ -80,4 +87,5 @@ def _make_repeatable(world: worlds.World) -> None:
     else:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as PyTorch asks for
         torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
+        why = "With --exact, cuDNN always chooses the same algorithm."
+        patches.replace(torch.backends.cudnn, "benchmark", False, why=why)

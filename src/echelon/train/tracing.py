@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict
 import torch
 from torch import nn
 
-from . import single_rank
-from .view.tensors import plain
+from . import patches, single_rank
+from .global_tensors.tensors import plain
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training import Training
 
 _LOOKERS = (
     ("torch.jit", ("trace", "trace_module", "script")),
@@ -23,7 +23,7 @@ _LOOKERS = (
 )
 
 
-def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
+def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None:
     """Let them have whole tensors, and modules that are called as ever."""
 
     def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -44,7 +44,8 @@ def install(run: "Run", share_buffers: Callable[[nn.Module], None]) -> None:
         for function in functions if module is not None else ():
             original = getattr(module, function, None)
             if original is not None:
-                setattr(module, function, looking(original, function))
+                why = "A trace or an export sees the model of one device."
+                patches.replace(module, function, looking(original, function), why=why)
 
 
 def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:

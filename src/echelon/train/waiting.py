@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from .check import lines
-from .refusal import Refusal, end_refused, tell_at
+from .scaling_error import ScalingError, end_refused, tell_at
 
 LOOK_SECONDS = 5.0
 STILL_SECONDS = 30.0
@@ -138,7 +138,7 @@ class Waits:
             by_place.setdefault(place, []).append(rank)
         told = "; ".join("%s at %s" % (_ranks(ranks), place) for place, ranks in by_place.items())
         tell_at(
-            Refusal(
+            ScalingError(
                 "the ranks wait for each other at different lines, so none can continue: %s" % told,
                 "let all ranks take the same decisions: do not decide by a rank's own clock, environment or "
                 "files; or start one rank: echelon run -n 1 …",
@@ -148,7 +148,7 @@ class Waits:
 
     def _refuse_one_line(self, place: str) -> None:
         tell_at(
-            Refusal(
+            ScalingError(
                 "the ranks wait for each other in different exchanges at %s, so none can continue" % place,
                 "let no number, shape or branch in this line depend on the samples of a rank; "
                 "or start one rank: echelon run -n 1 …",

@@ -6,6 +6,7 @@ from typing import Any, List, Mapping, NamedTuple
 import torch
 import torch.distributed as dist
 
+from .. import records
 from . import device as devices
 from . import groups
 
@@ -22,7 +23,7 @@ class World(NamedTuple):
     size: int
     device: torch.device
     hosted: int = 1
-    joints: Any = None
+    graph_cuts: Any = None
     """Where the graphs of virtual shards meet."""
     together: Any = None
     """The World of the ranks among which a model is split, each of which has the whole batch; None where none is."""
@@ -30,7 +31,7 @@ class World(NamedTuple):
     @property
     def is_exact(self) -> bool:
         """Whether a batch is computed in virtual shards."""
-        return self.joints is not None
+        return self.graph_cuts is not None
 
     @property
     def is_alone(self) -> bool:
@@ -52,7 +53,7 @@ class World(NamedTuple):
         return [self._replace(rank=self.rank + place) for place in range(self.hosted)]
 
 
-def read(environ: Mapping[str, str], num_shards: int = 0, joints: Any = None) -> World:
+def read(environ: Mapping[str, str], num_shards: int = 0, graph_cuts: Any = None) -> World:
     """Return the place that the launcher gives; a script started by itself is a world of one.
 
     Virtual shards have `joints`, where their graphs meet.
@@ -63,7 +64,7 @@ def read(environ: Mapping[str, str], num_shards: int = 0, joints: Any = None) ->
     if not num_shards:
         return World(rank, size, device)
     hosted = num_shards // size
-    return World(rank * hosted, num_shards, device, hosted, joints)
+    return World(rank * hosted, num_shards, device, hosted, graph_cuts)
 
 
 def of_split(world: World) -> World:
@@ -95,7 +96,7 @@ def barrier(world: World) -> None:
 
 def seed_of_run(environ: Mapping[str, str]) -> int:
     """Return a seed that all ranks of one attempt share and no other run does; runs to be compared share it too."""
-    if environ.get("ECHELON_RECORD"):
+    if environ.get(records.FOLDER):
         return SEED_OF_RECORDS
     text = environ.get("ECHELON_RUN_ID", "") or str(os.getpid())
     attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)

@@ -78,9 +78,11 @@ def install(door: Any) -> None:
     torch._C._cuda_isInBadFork = lambda: driver.began_in not in (0, os.getpid())
     torch._C._cuda_setDevice = lambda _device: torch.cuda._lazy_init()
     torch._C._cuda_getCurrentRawStream = None  # torch._dynamo takes it
+    torch._C._cuda_getDevice = lambda: 0  # so does it take this
     torch.cuda._device_count_nvml = lambda: -1  # a machine on which nothing else can count
     torch.cuda._cudart = torch
-    torch.cuda.default_generators = ()
+    torch.cuda.FloatTensor, torch.cuda.LongTensor = torch.FloatTensor, torch.LongTensor
+    torch.cuda.default_generators = (torch.Generator(),)
     torch.cuda.random.device_count = lambda: 0  # seeds of devices that are none
     _move_nothing(torch)
     door.of_rank = lambda _local_rank: torch.device({"cuda": "cpu"}[door.kind()])

@@ -12,7 +12,7 @@ from tests.train.check import stand_in
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ALL = sorted(path.stem for path in SCRIPTS.glob("*.py"))
-SOME = ("checkpoint_resume", "functions_main", "gan", "workers")
+SOME = ("checkpoint_resume", "functions_main", "gan", "random_batches", "workers")
 NOT_COMPARED = "first step: not compared with one device: "
 # why some scripts cannot be compared on any device
 DRAWS = {"augmentation", "cnn_batchnorm", "iterable_workers", "vae", "diffusion"}
@@ -57,6 +57,42 @@ for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(192, 4), batch_
             optimizer.step()
 open("out", "w").write("one writes")
 print("done", os.getpid())
+"""
+
+LAYERS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+model = Model().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 8, device=device)).pow(2).mean().backward()
+    optimizer.step()
 """
 
 
@@ -166,6 +202,16 @@ def test_ranks_that_share_a_device(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert done.err.count("note: several ranks share a device: they exchange data over the CPU with gloo") == 1
     assert "first step: equals that of one device" in done.err
+
+
+@pytest.mark.parametrize("how", ["fsdp", "tensor", "pipeline"])
+def test_ways_to_split_a_model(tmp_path: Path, how: str) -> None:
+    """A rank uses its own device alone, of all that it can see; a script without a loader is compared all the same."""
+    (tmp_path / "layers.py").write_text(LAYERS)
+    done = run(tmp_path, tmp_path / "layers.py", options=("--scale", how))
+    assert done.code == 0, done.err
+    assert "first step: equals that of one device" in done.err
+    done.assert_one_after_the_other()
 
 
 @pytest.mark.parametrize("name", ALL if os.environ.get("ECHELON_ALL_RANKS") else SOME)

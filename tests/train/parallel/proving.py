@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.train.parallel import ranks, training
 
+from echelon.proof import compare
 from echelon.train.parallel.strategy import Strategy
-from echelon.train.proof import compare
 
 EQUAL = (compare.EQUAL, compare.WITHIN)
 

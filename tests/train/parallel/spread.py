@@ -9,16 +9,17 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from echelon.train import shards, wholes
+from echelon.train import fsdp
+from echelon.train import gather as gather_module
 
 
 def made_whole(most_bytes: int) -> tuple[list[bool], int]:
     """Return whether each tensor has the bits that it had before it was spread, and how many messages that took."""
-    wholes.MOST_BYTES = most_bytes
+    gather_module.MOST_BYTES = most_bytes
     torch.manual_seed(0)
     given = list(_spread())
     sent = counted()
-    found = list(wholes.each_whole([tensor for _, tensor in given]))
+    found = list(gather_module.each_whole([tensor for _, tensor in given]))
     assert len(found) == len(given)
     are_equal = [
         torch.equal(one, whole) and one.dtype == whole.dtype for one, (whole, _) in zip(found, given, strict=True)
@@ -29,13 +30,13 @@ def made_whole(most_bytes: int) -> tuple[list[bool], int]:
 def counted() -> list[Any]:
     """Return a list that grows by each message of many tensors."""
     sent: list[Any] = []
-    all_gather = wholes.all_gather
+    all_gather = gather_module.all_gather
 
     def gather(*args: Any, **settings: Any) -> Any:
         sent.append(args)
         return all_gather(*args, **settings)
 
-    wholes.all_gather = gather
+    gather_module.all_gather = gather
     return sent
 
 
@@ -45,7 +46,7 @@ def of_a_mesh_of_others() -> list[bool]:
     given = torch.arange(12.0).view(6, 2)
     tensors = [distribute_tensor(given + place, mesh, [Shard(0)]) for place in range(2)]
     is_member = mesh.get_coordinate() is not None
-    return [torch.equal(one, given + place) == is_member for place, one in enumerate(wholes.each_whole(tensors))]
+    return [torch.equal(one, given + place) == is_member for place, one in enumerate(gather_module.each_whole(tensors))]
 
 
 def state_of_nested_modules() -> tuple[bool, int, int]:
@@ -58,7 +59,7 @@ def state_of_nested_modules() -> tuple[bool, int, int]:
         dist.broadcast(one, 0)
     model.load_state_dict(expected)
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-    shards.install()
+    fsdp.install()
     sent = counted()
     state = model.state_dict()
     return all(torch.equal(state[name], one) for name, one in expected.items()), len(sent), len(state)
@@ -68,10 +69,10 @@ def state_that_a_hook_asks_for() -> bool:
     """Return whether a state is whole that a hook asks for while another is being made."""
     inner, outer, kept = nn.Linear(4, 6), nn.Linear(2, 2), []
     fully_shard(inner, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-    shards.install()
+    fsdp.install()
     outer._register_state_dict_hook(lambda *_: kept.append(inner.state_dict()))
     nn.Sequential(outer).state_dict()
-    return kept[0]["weight"].shape == (6, 4) and not wholes.is_sharded(kept[0]["weight"])
+    return kept[0]["weight"].shape == (6, 4) and not gather_module.is_sharded(kept[0]["weight"])
 
 
 def _spread() -> Any:

@@ -10,7 +10,7 @@ from tests.train.parallel.same_bits import alone, compare, data, pipeline, train
 from echelon.train import optimizer_kinds
 from echelon.train.exact import number
 from echelon.train.parallel.strategy import Strategy
-from echelon.train.refusal import Refusal
+from echelon.train.scaling_error import ScalingError
 
 FEW = 6
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_exact(case: Any) -> None:
 )
 def test_wrong_number(num_shards: Any, num_ranks: int, message: str, way_out: str) -> None:
     """Both numbers are shown, and what would be right."""
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ScalingError) as caught:
         number.check(num_shards, num_ranks)
     assert message in str(caught.value)
     assert way_out in str(caught.value)

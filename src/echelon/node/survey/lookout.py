@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any, Dict, List, Mapping
 
-from .. import order as node_order
+from .. import agent_spec
 from . import load, take
 from .nouns import Device, plain
 
@@ -17,7 +17,7 @@ TELL_SECONDS = 60.0
 def main(run_directory: str, node: str, environ: Mapping[str, str]) -> int:
     """Send the survey of the node once, then the load of its devices, until the agent is gone."""
     os.nice(NICENESS)
-    asked = take.Asked(**(node_order.read_fields(run_directory)["looks"] or {}))._replace(node=node)
+    asked = take.Asked(**(agent_spec.read_fields(run_directory)["looks"] or {}))._replace(node=node)
     try:
         survey = take.survey(asked, environ)
         _say("survey", survey=plain(survey))

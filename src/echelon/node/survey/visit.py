@@ -18,7 +18,7 @@ ORDER = "survey.json"
 PATIENCE_SECONDS = 120.0
 
 
-class Order(NamedTuple):
+class AgentSpec(NamedTuple):
     """The content of survey.json."""
 
     addresses: List[Tuple[str, int]]  # addresses of the receiver
@@ -27,37 +27,37 @@ class Order(NamedTuple):
     word: str  # the greeting of all doors
 
 
-def write(directory: str, order: Order, secret: bytes) -> None:
+def write(directory: str, spec: AgentSpec, secret: bytes) -> None:
     """Write the order and the secret, readable only by the user."""
-    private.write(os.path.join(directory, ORDER), json.dumps(order._asdict()).encode())
+    private.write(os.path.join(directory, ORDER), json.dumps(spec._asdict()).encode())
     private.write_secret(directory, secret)
 
 
-def read(directory: str) -> Tuple[Order, bytes]:
+def read(directory: str) -> Tuple[AgentSpec, bytes]:
     """Read the order and the secret."""
     with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
         fields = json.load(file)
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
-    return Order(**fields), private.read_secret(directory)
+    return AgentSpec(**fields), private.read_secret(directory)
 
 
 def main(directory: str, environ: Mapping[str, str]) -> int:
     """Survey this node and answer until the receiver closes the connection."""
-    order, secret = read(directory)
+    spec, secret = read(directory)
     task = agent_task(environ)
-    asked = take.Asked(**order.asked)._replace(node=task.node if task else "")
-    door = meet.Door(order.word)
+    asked = take.Asked(**spec.asked)._replace(node=task.node if task else "")
+    door = meet.Door(spec.word)
     index = task.agent_index if task else 0
     survey = take.survey(asked, environ)
     hello = facts(index, survey.node)
     try:
-        channel = connect(order.addresses, secret, hello, seconds=order.connect_seconds)
+        channel = connect(spec.addresses, secret, hello, seconds=spec.connect_seconds)
     except ConnectError as error:
         sys.stderr.write("echelon: survey of %s: %s\n" % (survey.node, error))
         return 1
     channel.send("survey", survey=plain(survey), port=door.port)
     try:
-        _serve(channel, door, order.word)
+        _serve(channel, door, spec.word)
     except Closed:
         return 0
     return 0

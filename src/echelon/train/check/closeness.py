@@ -5,7 +5,8 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from .. import device as devices
-from ..view.tensors import tensors_of
+from ..global_tensors.tensors import tensors_of
+from .distances import distance, doubles
 
 OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, torch.complex64: 2e-3}
 OF_GRADIENTS = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -41,17 +42,17 @@ def difference_of_gradients(
 
     A gradient that is zero but for rounding, such as that of a bias before BatchNorm, is compared with all others.
     """
-    squares = [float((one.double() - other.double()).pow(2).sum()) for one, other in zip(ours, theirs)]  # noqa: B905
-    scale = sum(float(other.double().pow(2).sum()) for other in theirs) ** 0.5
+    squares = [distance(one, other) ** 2 for one, other in zip(ours, theirs)]  # noqa: B905
+    scale = sum(float(doubles(other).pow(2).sum()) for other in theirs) ** 0.5
     tolerance = max((_tolerance(one.dtype, OF_GRADIENTS) for one in theirs), default=0.0)
-    distance = sum(squares) ** 0.5
-    if not distance > tolerance * scale + NEGLIGIBLE:
+    total = sum(squares) ** 0.5
+    if not total > tolerance * scale + NEGLIGIBLE:
         return None
     place = squares.index(max(squares))
     return Difference(
         names[place],
         "differ from those of the whole batch by %.2g of the norm of the whole gradient"
-        % (distance / scale if scale else 1.0),
+        % (total / scale if scale else 1.0),
     )
 
 
@@ -98,8 +99,7 @@ def _how_tensors(own: torch.Tensor, other: Any) -> str:
 
 
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return torch.nan_to_num(tensor.detach().double(), nan=0.0, posinf=1e30, neginf=-1e30)
+    return torch.nan_to_num(doubles(tensor), nan=0.0, posinf=1e30, neginf=-1e30)
 
 
 def _tolerance(dtype: torch.dtype, known: "dict[torch.dtype, float]") -> float:

@@ -8,9 +8,10 @@ from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-from .. import modules, shards
-from ..proof.factors import meaning
-from ..refusal import Refusal
+from .. import fsdp, modules
+from ..scaling_error import ScalingError
+from .distances import distance, doubles, multiple
+from .factors import meaning
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
 MOST = 1e-2  # of a gradient: BatchNorm with a rank's own statistics makes more
@@ -35,7 +36,7 @@ class Bound(NamedTuple):
 
 def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
     """Return the norm of a whole model's gradient."""
-    return math.sqrt(sum(float(one.double().norm()) ** 2 for one in gradients if one is not None))
+    return math.sqrt(sum(float(doubles(gradient).norm()) ** 2 for gradient in gradients if gradient is not None))
 
 
 def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool, slack: float = 1.0) -> Bound:
@@ -54,21 +55,20 @@ def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool
 def difference(
     parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], bound: Bound
 ) -> float:
-    """Return the relative difference of a gradient; raise Refusal where it is more than rounding."""
+    """Return the relative difference of a gradient; raise ScalingError where it is more than rounding."""
     if ours is None or theirs is None:
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
             raise _wrong(parameter, "%s no gradient" % ("the ranks have" if ours is None else "the whole batch gives"))
         return 0.0
-    ours, theirs = ours.detach().cpu().double(), theirs.double()  # some devices have no float64
-    scale = float(theirs.norm())
-    distance = float((ours - theirs).norm())
-    relative = distance / scale if scale else float(distance > 0.0)
+    ours, theirs = doubles(ours.cpu()), doubles(theirs)  # some devices have no float64
+    scale, absolute = float(theirs.norm()), distance(ours, theirs)
+    relative = absolute / scale if scale else float(absolute > 0.0)
     if relative <= bound.relative:
         return relative
-    if distance < max(NEGLIGIBLE, bound.absolute):
-        return distance / bound.norm if bound.norm else 0.0
-    factor = float((ours * theirs).sum()) / scale**2 if scale else 0.0
-    if factor and float((ours - factor * theirs).norm()) <= 1e-2 * scale:
+    if absolute < max(NEGLIGIBLE, bound.absolute):
+        return absolute / bound.norm if bound.norm else 0.0
+    factor = multiple(ours, theirs, tolerance=1e-2)
+    if factor:
         raise _wrong(parameter, "it is %.4g times as large" % factor, factor)
     raise _wrong(parameter, "it differs by %.2g" % relative)
 
@@ -95,7 +95,7 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
     """
     living = modules.living()
     places = {id(module): "known %d" % id(module) for module in living if module in known}
-    for number, root in enumerate(shards.roots_of(parameters)):
+    for number, root in enumerate(fsdp.roots_of(parameters)):
         for path, module in root.named_modules():
             places.setdefault(id(module), "model %d %s" % (number, path))
     return {
@@ -116,21 +116,19 @@ def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: 
         tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(one.dtype, 1e-3)
         is_same = other.shape == one.shape
         if is_same:
-            mine, whole = torch.view_as_real(one) if one.is_complex() else one, other
-            whole = torch.view_as_real(whole) if whole.is_complex() else whole
-            mine, whole = (part.detach().cpu().double().nan_to_num() for part in (mine, whole))
-            is_same = float((mine - whole).norm()) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
+            mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (one, other))
+            is_same = distance(mine, whole) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
         if not is_same:
-            raise Refusal(
+            raise ScalingError(
                 "the first step differs from one device: the model changes its buffer %s with the samples that "
                 "it gets, and each rank gets different samples" % name,
                 "change the buffer outside the model, where the batch is whole, or start one rank: echelon run -n 1 …",
             )
 
 
-def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> Refusal:
+def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> ScalingError:
     cause = meaning(factor, int(os.environ.get("WORLD_SIZE", "1")))
-    return Refusal(
+    return ScalingError(
         "the first step differs from one device: the gradient of %s is not the gradient of the whole batch: "
         "%s; %s" % (_name(parameter), how, cause),
         "let the loss be the mean over the batch that the loader gives, or start one rank: echelon run -n 1 …",

@@ -1,29 +1,27 @@
 """Switch dropout off while steps are compared: each rank would drop other elements than one device drops."""
 
-from functools import partial, wraps
-from typing import Any, Callable, List
+from functools import wraps
+from typing import Any, Callable
 
 import torch
 from torch import nn
+
+from .. import patches
 
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
 def switch_off() -> Callable[[], None]:
     """Let nothing drop out; return what switches it on again."""
-    undo: List[Callable[[], None]] = []
     functional = nn.functional
-    for name in _DROPOUTS:
-        original = getattr(functional, name)
-        setattr(functional, name, _without_dropout)
-        undo.append(partial(setattr, functional, name, original))
-    attention = functional.scaled_dot_product_attention
-    undo.append(partial(setattr, functional, "scaled_dot_product_attention", attention))
-    functional.scaled_dot_product_attention = _attention_without_dropout(attention)
+    attention = _attention_without_dropout(functional.scaled_dot_product_attention)
+    functions = {**dict.fromkeys(_DROPOUTS, _without_dropout), "scaled_dot_product_attention": attention}
+    why = "Steps are compared without dropout: each rank would drop other elements."
+    installed = [patches.replace(functional, name, function, why=why) for name, function in functions.items()]
 
     def switch_on() -> None:
-        while undo:
-            undo.pop()()
+        while installed:
+            installed.pop().undo()
 
     return switch_on
 

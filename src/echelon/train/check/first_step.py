@@ -15,13 +15,13 @@ from torch import nn
 
 from .. import device as devices
 from .. import modules
-from ..refusal import Refusal
-from ..wholes import each_whole
+from ..gather import each_whole
+from ..scaling_error import ScalingError
 from . import compare, dropouts
 from .oracle import NO_STEP, TOO_LARGE, Oracle
 
 if TYPE_CHECKING:
-    from ..gradients import Gradients
+    from ..parallelism.base import Parallelism
 
 MOST_STEPS = 10
 CHANCE = 0.2
@@ -143,19 +143,19 @@ class FirstStep:
         """Remember that worker processes make the samples; they may draw random numbers unseen."""
         self._num_workers = max(self._num_workers, num_workers)
 
-    def before_step(self, gradients: "Gradients", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
+    def before_step(self, parallelism: "Parallelism", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
         """Report or compare the gradients of an optimizer that steps for the first time, and end after the last."""
         self._num_steps += 1
-        place = gradients.place_of(optimizer)
+        place = parallelism.place_of(optimizer)
         if place not in self._stepped:
             self._stepped.add(place)
-            parameters = gradients.parameters_of(optimizer)
+            parameters = parallelism.parameters_of(optimizer)
             self._seen.update(map(id, parameters))
             if self.is_oracle:
                 self._report(place, parameters, was_drawn=was_drawn)
             else:
                 self._compare(place, parameters)
-        others = gradients.all_but(self._stepped)
+        others = parallelism.all_but(self._stepped)
         self._num_left = sum(any(id(one) not in self._seen for one in parameters) for parameters in others)
         if not others or self._num_steps == MOST_STEPS:
             self._finish()
@@ -190,7 +190,7 @@ class FirstStep:
         self._seconds = self._oracle.seconds
         try:
             self._compare_with(report, parameters, gradients)
-        except Refusal as refusal:
+        except ScalingError as refusal:
             is_multiple = bool(refusal.factor) and abs(refusal.factor - 1) > CHANCE  # which chance does not make
             if not (self._num_workers or self.guesses) or is_multiple:
                 self.cancel("")

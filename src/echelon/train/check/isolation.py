@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 from torch import nn
 
-from ..wholes import is_sharded
+from .. import patches
+from ..gather import is_sharded
 from . import dropouts
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -70,19 +71,13 @@ def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(dropouts.switch_off())
         batch_norm = nn.functional.batch_norm
-        _replace(
-            stack, "batch_norm", _norm_of_copies(batch_norm) if are_statistics_whole else _norm_of_each(batch_norm)
-        )
+        norm = _norm_of_copies(batch_norm) if are_statistics_whole else _norm_of_each(batch_norm)
+        why = "A model that is computed again changes no statistics of the script's."
+        stack.enter_context(patches.replaced(nn.functional, "batch_norm", norm, why=why))
         stack.enter_context(redirect_stdout(io.StringIO()))
         stack.enter_context(redirect_stderr(io.StringIO()))
         yield
         torch.clear_autocast_cache()
-
-
-def _replace(stack: ExitStack, name: str, function: Callable[..., Any]) -> None:
-    original = getattr(nn.functional, name)
-    setattr(nn.functional, name, function)
-    stack.callback(setattr, nn.functional, name, original)
 
 
 def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:

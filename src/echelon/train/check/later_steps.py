@@ -13,15 +13,16 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import messages
-from ..refusal import Refusal
-from ..view.tensors import Sharded, View, tensors_of
+from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
+from ..scaling_error import ScalingError
 from . import lines, signature
 from .pace import Pace
 from .signature import Signature
 from .spots import Spots
+from .step_observer import StepObserver
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 LAG = 3
 """Steps after which an exchange is read."""
@@ -54,12 +55,12 @@ class Exchange(NamedTuple):
     work: Any
 
 
-class LaterSteps:
+class LaterSteps(StepObserver):
     """Signs steps, reads signatures, and refuses what differs."""
 
-    def __init__(self, run: "Run", *, is_wanted: bool) -> None:
+    def __init__(self, run: "Training", pace: Pace) -> None:
+        super().__init__(pace)
         self._run = run
-        self._is_wanted = is_wanted
         self._notes: List[Note] = []
         self._under_way: Deque[Exchange] = deque()
         self._next = 1
@@ -70,21 +71,16 @@ class LaterSteps:
         self._read: Deque[List[float]] = deque(maxlen=5)
         self._num_read = 0
         self.spots = Spots(run)
-        self.pace = Pace(run)
-
-    def cancel(self) -> None:
-        """Compare nothing."""
-        self._is_wanted = False
 
     @property
     def is_on(self) -> bool:
-        """Whether there are other ranks, and a comparison is wanted."""
-        return self._is_wanted and self._run.world.size > 1 and not self._run.is_split
+        """Whether there are other ranks that share batches."""
+        return self._run.world.size > 1 and not self._run.is_split
 
     @property
     def step(self) -> int:
         """The optimizer step that comes next, which counts from 1."""
-        return self._run.gradients.num_steps + 1
+        return self._run.parallelism.num_steps + 1
 
     @property
     def _signs(self) -> bool:
@@ -121,14 +117,14 @@ class LaterSteps:
     def _note_call(self, module: nn.Module, given: Any, rows_of_ranks: Set[int]) -> None:
         """Note the shapes of what is shared, and the elements of what every rank has whole."""
         began = time.perf_counter()
-        shared = [one for one in tensors_of(given) if isinstance(one, View) or _is_whole(one, rows_of_ranks)]
+        shared = [one for one in tensors_of(given) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
         signed = signature.of_tensors(shared)
         self._note("%s(%s)" % (type(module).__name__, signature.text_of_shapes(shared)), signed)
         self._seconds += time.perf_counter() - began
 
     def _compare_now(self) -> None:
         """Compare what was noted in this step, and all weights, before the ranks put their parts together."""
-        gradients = self._run.gradients
+        gradients = self._run.parallelism
         if self.spots.is_at_first_call:
             for optimizer in gradients.known_optimizers():
                 self._note_settings(optimizer)
@@ -147,12 +143,12 @@ class LaterSteps:
         """End the comparison of a step, which an optimizer takes now: `gradients` has counted it."""
         if not self.is_on or not dist.is_initialized():  # a closure comes to the first model only now
             return
-        step = self._run.gradients.num_steps
+        step = self._run.parallelism.num_steps
         was_spot = self.spots.before_step(step)
         if step >= self._next:
             began = time.perf_counter()
             self._note_settings(optimizer)
-            weights = self._run.gradients.known_parameters()
+            weights = self._run.parallelism.known_parameters()
             place = self._num_read % max(1, len(weights))
             self._note_weights(weights[place : place + 1])  # each time another
             self._send(step)
@@ -164,7 +160,7 @@ class LaterSteps:
         self._notes = []
         self.pace.before_step(step, optimizer, was_spot=was_spot)
 
-    def after_step(self) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """Notice that an optimizer has stepped."""
         self.pace.after_step()
 
@@ -174,8 +170,8 @@ class LaterSteps:
         self._note(type(optimizer).__name__, signature.of_text(" ".join("%.6g" % number for number in settings)))
 
     def _note_weights(self, weights: Sequence[torch.Tensor]) -> None:
-        """Note weights, which every rank has whole unless they are spread or it steps alone."""
-        for weight in weights if not self._run.options.steps_alone else ():
+        """Note weights, which every rank has whole unless they are spread."""
+        for weight in weights:
             self._note("the weights %s" % list(weight.shape), signature.of_tensors([weight.detach()]))
 
     def _send(self, step: int) -> None:
@@ -203,13 +199,12 @@ class LaterSteps:
             cost = sorted(one[0] for one in self._read)[len(self._read) // 2]
             passed = -sorted(one[1] for one in self._read)[len(self._read) // 2]
             self._between = min(MOST_BETWEEN, max(1, -int(-cost // (SHARE * max(passed, 1e-6)))))
-        self._between = max(self._between, self._run.options.steps_alone)
 
     def _refuse(self, step: int, notes: List[Note]) -> None:
         """Let all ranks say what they had, and refuse what two of them have not in common."""
         mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
         told = _told(messages.gather(mine))
-        raise Refusal("step %d differs from one device: %s" % (step, told), WAY_OUT)
+        raise ScalingError("step %d differs from one device: %s" % (step, told), WAY_OUT)
 
 
 def _total(notes: List[Note]) -> Signature:

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Optional
 import torch
 
 from .. import device as devices
+from .. import patches
 
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, whose batch is smaller by the number of ranks
@@ -65,7 +66,8 @@ class Oracle:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        sys.excepthook = lambda _kind, error, _trace: self.end(_told(error))
+        why = "The process that computes the first step as one device reports its error."
+        patches.replace(sys, "excepthook", lambda _kind, error, _trace: self.end(_told(error)), why=why)
         atexit.register(self.end, NO_STEP)  # before all others, which would write and speak
         return True
 

@@ -9,15 +9,13 @@ import socket
 import statistics
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 
 from .. import device as devices
 from .. import messages
-
-if TYPE_CHECKING:
-    from ..run import Run
+from ..world import World
 
 FIRST = 21
 """The first step that counts: before it compilers, allocators and caches are busy."""
@@ -50,10 +48,11 @@ class Taken(NamedTuple):
 class Pace:
     """Measures the steps of rank 0, and says once that they are no faster than those of one device."""
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
-        self._is_main = run.world.processes.rank == 0
-        self._is_open = not run.world.is_exact
+    def __init__(self, world: World, say: Callable[[str], None]) -> None:
+        self._world = world
+        self._say = say
+        self._is_main = world.processes.rank == 0
+        self._is_open = not world.is_exact
         self._last = 0.0
         self._last_computed = 0.0
         self._parts: Dict[str, Taken] = {}
@@ -80,11 +79,11 @@ class Pace:
 
     def note_spot(self, step: int, times: Times) -> None:
         """Take the times of a spot, and ask all ranks where they run; all must call."""
-        if self._spot.is_complete or not times.is_complete or step < FIRST or self._run.world.is_exact:
+        if self._spot.is_complete or not times.is_complete or step < FIRST or self._world.is_exact:
             return
         self._spot = times
         every = messages.gather(_place())
-        if not devices.is_accelerator(self._run.world.device):
+        if not devices.is_accelerator(self._world.device):
             self._reason = crowded(every)
 
     def before_step(self, step: int, optimizer: torch.optim.Optimizer, *, was_spot: bool) -> None:
@@ -122,7 +121,7 @@ class Pace:
 
     def _judge(self) -> None:
         """Say it where ranks are no faster."""
-        num_ranks = self._run.world.size
+        num_ranks = self._world.size
         took = statistics.median(self._steps)
         alone = self._spot.whole + statistics.median(self._besides(parts) for parts in self._phases)
         quick = sorted(self._steps)[len(self._steps) // 4]
@@ -133,24 +132,24 @@ class Pace:
             own,
             exchange,
         )
-        self._run.say(
+        self._say(
             "note: a step of %d ranks takes %s, and one rank alone would take about %s: %s (way out: %s)"
             % (num_ranks, _milliseconds(took), _milliseconds(alone), reason, WAYS_OUT)
         )
 
     def _besides(self, parts: Dict[str, Taken]) -> float:
         """Return what one device would take for all but its model, at most: it has the rows of all ranks."""
-        nothing, num_ranks = Taken(0.0, 0.0), self._run.world.size
+        nothing, num_ranks = Taken(0.0, 0.0), self._world.size
         model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
         passed = parts["all"].passed - model.passed - optimizer.passed
         computed = parts["all"].computed - model.computed - optimizer.computed
-        is_cpu = not devices.is_accelerator(self._run.world.device)  # a device is waited for with a busy core
+        is_cpu = not devices.is_accelerator(self._world.device)  # a device is waited for with a busy core
         by_hooks = max(0.0, model.computed - self._spot.own) if is_cpu else 0.0  # a spot leaves the script's hooks out
         return optimizer.passed + passed + (num_ranks - 1) * max(0.0, computed) + num_ranks * by_hooks
 
     def _now(self) -> Tuple[float, float]:
         if self._is_phased:
-            devices.synchronize(self._run.world.device)
+            devices.synchronize(self._world.device)
         return time.perf_counter(), time.thread_time()
 
     def _add(self, name: str, began: Tuple[float, float]) -> None:

@@ -6,9 +6,9 @@ from typing import Any, List, NamedTuple, Sequence
 
 import torch
 
-from ..view.pieces import Pieces
-from ..view.tensors import Sharded, View, tensors_of
-from ..wholes import is_sharded
+from ..gather import is_sharded
+from ..global_tensors.pieces import Pieces
+from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
 
 TOLERANCE = 1e-5
 """Kernels may differ in the last digits, and batches differ by far more: by one of the root of their elements."""
@@ -57,7 +57,7 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> Signature:
 def is_plain(tensor: Any) -> bool:
     """Say whether a tensor has elements in this rank's memory that can be read one by one."""
     return not (
-        isinstance(tensor, View)
+        isinstance(tensor, GlobalTensor)
         or is_sharded(tensor)
         or tensor.is_nested
         or tensor.is_quantized

@@ -17,20 +17,20 @@ from torch import nn
 from .. import device as devices
 from .. import messages
 from .. import world as worlds
-from ..refusal import Refusal
+from ..global_tensors import exchange, returned_numbers
+from ..global_tensors import outputs as model_outputs
+from ..global_tensors.arguments import Entries
+from ..global_tensors.pieces import Pieces
+from ..global_tensors.tensors import GlobalTensor, Partial, Sharded, map_tensors, plain, tensors_of
+from ..scaling_error import ScalingError
 from ..single_rank import alone
-from ..view import exchange, returned_numbers
-from ..view import outputs as model_outputs
-from ..view.arguments import Entries
-from ..view.pieces import Pieces
-from ..view.tensors import Partial, Sharded, View, map_tensors, plain, tensors_of
 from . import lines, rule_spots
 from .closeness import Difference, difference_of, difference_of_gradients
 from .isolation import Copies, without_chance
 from .pace import Times
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 EARLY = (2, 5, 11, 24, 101, 504)
 """Even and odd steps, for a script may have two optimizers that take turns."""
@@ -44,9 +44,9 @@ _COST = 100  # a spot costs about as much as a step of one device and two of its
 class Spots:
     """Decides which steps are spots, computes what they need, and refuses what differs."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "Training") -> None:
         self._run = run
-        self._rules = rule_spots.RuleSpots(run)
+        self._rules = rule_spots.RuleSpots(run.generators)
         self._num_calls = 0
         self._step = 0
         self._difference = ""
@@ -65,15 +65,16 @@ class Spots:
         self, original: Callable[..., Any], module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
         """Compare a model call that comes next, where this step is a spot."""
-        run = self._run
-        step = run.later.step
         self._num_calls += 1
         if self._num_calls > MOST_CALLS:
             self._times.is_complete = False
             return
         try:
-            difference = _Call(run, original, module, self._times).compare(given, every, leads, step + self._num_calls)
-        except Refusal as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
+            call = _Call(self._run, original, module, self._times)
+            difference = call.compare(given, every, leads, self._step + self._num_calls)
+        except (
+            ScalingError
+        ) as refusal:  # of all ranks: their parts do not fit together, and the script never puts them so
             refusal.withdraw()
             difference, self._times.is_complete = "", False
         if difference and not self._difference:
@@ -85,8 +86,7 @@ class Spots:
         if is_spot_now:
             self._rules.end()
             self._tell(step)
-        is_next = is_spot(step + 1, self._run.world.size) and not self._run.options.steps_alone
-        if is_next and self._one_device_has_room():
+        if is_spot(step + 1, self._run.world.size) and self._one_device_has_room():
             self._step, self._num_calls, self._difference, self._times = step + 1, 0, "", Times()
             self._rules.begin()
         return is_spot_now
@@ -102,7 +102,7 @@ class Spots:
         is_bad = torch.tensor(float(bool(difference)), device=self._run.world.device)
         dist.broadcast(is_bad, 0)
         if bool(is_bad):
-            raise Refusal(
+            raise ScalingError(
                 "step %d differs from one device: %s" % (step, messages.broadcast(difference, 0)),
                 "compare samples with each other outside the model, where the batch is whole, or start one "
                 "rank: echelon run -n 1 …",
@@ -122,7 +122,7 @@ def is_spot(step: int, num_ranks: int) -> bool:
 class _Call:
     """One model call, computed by the ranks and by rank 0."""
 
-    def __init__(self, run: "Run", original: Callable[..., Any], module: nn.Module, times: Times) -> None:
+    def __init__(self, run: "Training", original: Callable[..., Any], module: nn.Module, times: Times) -> None:
         self._run = run
         self._original = original
         self._module = module
@@ -190,7 +190,7 @@ class _Call:
         args, kwargs = given
         is_whole = self._run.options.syncs_batch_norm or self._run.is_split
         with ExitStack() as stack:
-            was_drawn = stack.enter_context(self._run.streams.kept())
+            was_drawn = stack.enter_context(self._run.generators.kept())
             stack.enter_context(without_chance(are_statistics_whole=is_whole))
             stack.enter_context(self._copies.in_place())
             stack.enter_context(_uncompiled(self._run.calls.is_compiled))
@@ -251,7 +251,7 @@ class _Call:
         except (RuntimeError, ValueError, LookupError, TypeError):
             self._times.whole = float("inf")
             return ""
-        except Refusal as refusal:  # of rank 0 alone: the model keeps a part of a batch, say
+        except ScalingError as refusal:  # of rank 0 alone: the model keeps a part of a batch, say
             refusal.withdraw()
             self._times.whole = float("inf")
             return ""
@@ -373,7 +373,7 @@ def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tens
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, View) else tensor.detach()
+    return tensor if isinstance(tensor, GlobalTensor) else tensor.detach()
 
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..wholes import whole
+from ..gather import whole
 
 if TYPE_CHECKING:
-    from ..gradients import Gradients
+    from ..parallelism.base import Parallelism
 
 _MOST_TENSORS = 16
 _MOST_ELEMENTS = 1024
@@ -21,23 +21,23 @@ _MOST_ELEMENTS = 1024
 class Keys:
     """Gives one key after the other."""
 
-    def __init__(self, gradients: "Gradients") -> None:
-        self._gradients = gradients
+    def __init__(self, parallelism: "Parallelism") -> None:
+        self._parallelism = parallelism
         self._step = -1
         self._number = 0
         self._fingerprint = 0
 
     def next(self) -> int:
         """Return the next key."""
-        if self._step != self._gradients.num_steps:
-            self._step, self._number = self._gradients.num_steps, 0
+        if self._step != self._parallelism.num_steps:
+            self._step, self._number = self._parallelism.num_steps, 0
             self._fingerprint = self._take_fingerprint()
         self._number += 1
         return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
 
     def _take_fingerprint(self) -> int:
         """Return what tells these weights from those of another step, of a few small tensors."""
-        chosen = sorted(self._gradients.parameters(), key=torch.Tensor.numel)[:_MOST_TENSORS]
+        chosen = sorted(self._parallelism.parameters(), key=torch.Tensor.numel)[:_MOST_TENSORS]
         parts = [whole(one.detach()).reshape(-1)[:_MOST_ELEMENTS].double().cpu() for one in chosen]
         if not parts:
             return 0

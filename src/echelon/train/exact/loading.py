@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, List, Sequence, Tuple
 
-from ..streams import seed_again
+from ..rng.generators import seed_again
 
 Shard = Tuple[int, List[Any]]
 """A seed and the indices of samples."""

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import torch
 from torch import nn
 
-from ..wholes import is_sharded, whole
+from ..gather import is_sharded, whole
 
 
 class Weights:

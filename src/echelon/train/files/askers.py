@@ -3,7 +3,10 @@
 import gc
 import sys
 import threading
+from functools import partial
 from typing import Any, List
+
+from .. import patches
 
 SCRIPT, ITSELF, ANYBODY = "the script", "itself", "anybody"
 
@@ -55,7 +58,16 @@ _collecting: List[str] = []  # holds something while the garbage collector runs,
 
 def watch_collector() -> None:
     """Notice what is done by destructors of objects that the garbage collector found."""
-    gc.callbacks.append(lambda phase, _: _collecting.append(phase) if phase == "start" else _collecting.clear())
+
+    def note(phase: str, _: Any) -> None:
+        if phase == "start":
+            _collecting.append(phase)
+        else:
+            _collecting.clear()
+
+    why = "A destructor that the garbage collector calls may run on one rank alone."
+    remove = partial(gc.callbacks.remove, note)
+    patches.hook(gc.callbacks.append, note, why=why, name="gc.callbacks", remove=remove)
 
 
 def _is_failing() -> bool:

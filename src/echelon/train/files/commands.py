@@ -5,7 +5,7 @@ import sys
 import sysconfig
 from typing import Any, Callable
 
-from .imports import Hooks
+from ..patches import Hooks
 from .sharing import Files
 
 _COMMANDS = (
@@ -31,9 +31,14 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pl
 def install(files: Files, hooks: Hooks) -> None:
     """Hook them now or when they are imported."""
     for module, function in _COMMANDS:
-        hooks.replace(module, function, _once(files, function))
+        hooks.replace(module, function, _once(files, function), why="A command that all ranks start runs once.")
     for module, function in _ENDS:
-        hooks.replace(module, function, _waiting(files, function))
+        hooks.replace(
+            module,
+            function,
+            _waiting(files, function),
+            why="All ranks wait for the files that a pool of workers writes.",
+        )
 
 
 def _once(files: Files, name: str) -> Callable[[Any], Any]:

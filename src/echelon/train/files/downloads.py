@@ -3,8 +3,9 @@
 import os
 from typing import Any, Callable
 
+from .. import patches
+from ..patches import Hooks
 from .folders import changing
-from .imports import Hooks
 from .sharing import Files
 
 # module, function, and which argument names the file or folder that it fills
@@ -17,6 +18,7 @@ _FUNCTIONS = (
     ("gdown", "download", 1, "output"),
     ("wget", "download", 1, "out"),
 )
+_WHY = "A file is downloaded, or unpacked, by one rank for all."
 _UNPACK = (
     ("zipfile", "ZipFile.extractall", 1),
     ("zipfile", "ZipFile.extract", 2),
@@ -28,10 +30,10 @@ _UNPACK = (
 def install(files: Files, hooks: Hooks) -> None:
     """Hook them now or when they are imported."""
     for module, function, place, key in _FUNCTIONS:
-        hooks.replace(module, function, changing(files, function, place, key))
+        hooks.replace(module, function, changing(files, function, place, key), why=_WHY)
     for module, function, place in _UNPACK:
-        hooks.replace(module, function, _unpacking(files, function, place))
-    hooks.when_imported("urllib.error", _let_errors_travel)
+        hooks.replace(module, function, _unpacking(files, function, place), why=_WHY)
+    hooks.when_imported("urllib.error", _let_errors_travel, why="An error of a download reaches all ranks.")
 
 
 def _unpacking(files: Files, name: str, place: int) -> Callable[[Any], Any]:
@@ -52,4 +54,5 @@ def _let_errors_travel(errors: Any) -> None:
     def reduce(error: Any) -> Any:
         return errors.HTTPError, (error.url, error.code, error.msg, None, None)
 
-    copyreg.pickle(errors.HTTPError, reduce)
+    why = "An error of a download reaches all ranks."
+    patches.replace(copyreg.dispatch_table, errors.HTTPError, reduce, why=why, name="copyreg.dispatch_table[HTTPError]")

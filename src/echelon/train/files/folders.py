@@ -9,7 +9,8 @@ import shutil
 import tempfile
 from typing import Any, Callable
 
-from .imports import Hooks
+from .. import patches
+from ..patches import Hooks
 from .sharing import EACH, Files, path_of
 
 # function, and which argument names what is changed
@@ -41,6 +42,7 @@ _CHANGES_OF_SHUTIL = {
     "make_archive": (0, "base_name"),
     "unpack_archive": (1, "extract_dir"),
 }
+_WHY = "A change of the disk that all ranks ask for is made once."
 _MOVES = ("rename", "renames", "replace", "move")
 _QUESTIONS = ("stat", "lstat", "access", "listdir", "scandir")
 _WHAT_OS_CAN = ("supports_dir_fd", "supports_effective_ids", "supports_fd", "supports_follow_symlinks")
@@ -50,10 +52,10 @@ def install(files: Files, hooks: Hooks) -> None:
     """Hook os, shutil, pathlib and tempfile."""
     for module, changes in ((os, _CHANGES_OF_OS), (shutil, _CHANGES_OF_SHUTIL)):
         for name, (place, key) in changes.items():
-            hooks.replace(module.__name__, name, changing(files, name, place, key))
-    hooks.replace("pathlib", "Path.touch", changing(files, "touch", 0, "self"))
+            hooks.replace(module.__name__, name, changing(files, name, place, key), why=_WHY)
+    hooks.replace("pathlib", "Path.touch", changing(files, "touch", 0, "self"), why=_WHY)
     for name in _QUESTIONS:
-        hooks.replace("os", name, _asking(files))
+        hooks.replace("os", name, _asking(files), why="A file that rank 0 writes is asked for when it is whole.")
     _hook_tempfile(files, hooks)
     _hook_old_pathlib()
 
@@ -149,9 +151,10 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
 
         return make
 
-    hooks.replace("tempfile", "mkstemp", wrap)
-    hooks.replace("tempfile", "NamedTemporaryFile", wrap)
-    hooks.replace("tempfile", "mkdtemp", wrap_folder)
+    why = "A temporary file belongs to the rank that makes it."
+    hooks.replace("tempfile", "mkstemp", wrap, why=why)
+    hooks.replace("tempfile", "NamedTemporaryFile", wrap, why=why)
+    hooks.replace("tempfile", "mkdtemp", wrap_folder, why=why)
 
 
 def _remove(name: Any) -> None:
@@ -164,4 +167,4 @@ def _hook_old_pathlib() -> None:
     accessor = getattr(pathlib, "_NormalAccessor", None)
     for name in (*_CHANGES_OF_OS, *_QUESTIONS) if accessor is not None else ():
         if hasattr(accessor, name):
-            setattr(accessor, name, staticmethod(getattr(os, name)))
+            patches.replace(accessor, name, staticmethod(getattr(os, name)), why=_WHY)

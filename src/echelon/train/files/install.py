@@ -4,8 +4,9 @@ import sys
 from functools import partial
 from typing import Any
 
+from .. import patches
 from ..world import World
-from . import askers, commands, downloads, folders, imports, loggers, opening, stores, writers
+from . import askers, commands, downloads, folders, loggers, opening, stores, writers
 from .meeting import Meeting
 from .sharing import Files
 
@@ -14,7 +15,7 @@ _HOOKERS = (opening, folders, writers, stores, downloads, commands, loggers)
 
 def prepare() -> None:
     """Do before a fork what takes each rank its time in install()."""
-    imports.look_through()
+    patches.look_through()
 
 
 def install(files: Files, processes: World) -> None:
@@ -25,7 +26,7 @@ def install(files: Files, processes: World) -> None:
     askers.watch_collector()
     _watch_end(files)
     _watch_fetches(files)
-    hooks = imports.Hooks()
+    hooks = patches.Hooks()
     files.silence_loggers = partial(loggers.fall_silent, files, hooks)
     for module in _HOOKERS:
         module.install(files, hooks)
@@ -45,7 +46,8 @@ def _watch_end(files: Files) -> None:
         leave()
         original(*args)
 
-    sys.excepthook = excepthook
+    why = "A rank whose script has failed waits for no other rank."
+    patches.replace(sys, "excepthook", excepthook, why=why)
     atexit.register(leave)
 
 
@@ -62,4 +64,5 @@ def _watch_fetches(files: Files) -> None:
         finally:
             files.num_fetches -= 1
 
-    fetch._MapDatasetFetcher.fetch = fetched  # type: ignore[method-assign]
+    why = "What a dataset writes while samples are fetched is this rank's own."
+    patches.replace(fetch._MapDatasetFetcher, "fetch", fetched, why=why)

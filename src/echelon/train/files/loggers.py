@@ -1,18 +1,21 @@
 """Loggers and progress bars: they speak on rank 0; elsewhere they take every call and say nothing."""
 
 import atexit
-import functools
 import os
 import shutil
 import sys
 import tempfile
+from functools import partial, wraps
 from typing import Any, Callable, Iterable, List, Optional
 
+from .. import patches
+from ..patches import Hooks
 from ..single_rank import alone
-from .imports import Hooks
 from .sharing import Files
 from .writers import with_plain
 
+_WHY = "A logger or a progress bar speaks on rank 0 alone."
+_WRITER = "SummaryWriter"
 _WRITERS = (("torch.utils.tensorboard", "torch.utils.tensorboard.writer"), ("tensorboardX", "tensorboardX.writer"))
 
 
@@ -20,21 +23,23 @@ def install(files: Files, hooks: Hooks) -> None:
     """Hook them now or when they are imported."""
     for names in _WRITERS:
         for name in names:
-            hooks.when_imported(name, _hook_writer(files, hooks))
-    hooks.replace("wandb", "init", _speaking_once(files))
+            hooks.when_imported(name, _hook_writer(files, hooks), why=_WHY, attribute=_WRITER)
+    hooks.replace("wandb", "init", _speaking_once(files), why=_WHY)
     if not files.is_closed:
-        hooks.when_imported("wandb.sdk.wandb_run", lambda module: _hook_methods(files, hooks, module.Run, ("log",)))
-        hooks.when_imported("mlflow", lambda module: _hook_methods(files, hooks, module, _spoken(module)))
+        speak = partial(_hook_methods, files, hooks)
+        hooks.when_imported("wandb.sdk.wandb_run", lambda module: speak(module.Run, ("log",)), why=_WHY)
+        hooks.when_imported("mlflow", lambda module: speak(module, _spoken(module)), why=_WHY)
     else:
         os.environ["WANDB_MODE"] = "disabled"
-        hooks.replace("tqdm.std", "tqdm.__init__", _shown_nowhere)
-        hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files))
+        hooks.replace("tqdm.std", "tqdm.__init__", _shown_nowhere, why=_WHY)
+        hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files), why=_WHY)
 
 
 def fall_silent(files: Files, hooks: Hooks) -> None:
     """Let loggers that have not begun yet keep nothing, in a fork of the process that speaks."""
     os.environ["WANDB_MODE"] = "disabled"
-    hooks.when_imported("mlflow", lambda mlflow: _track_aside(mlflow, files) if mlflow.active_run() is None else None)
+    begin = partial(_track_aside, files=files)
+    hooks.when_imported("mlflow", lambda mlflow: begin(mlflow) if mlflow.active_run() is None else None, why=_WHY)
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
@@ -93,7 +98,7 @@ def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) 
 
     for name in names:
         original = getattr(owner, name)
-        hooks.put(owner, name, original, functools.wraps(original)(with_plain(wrap)(original)))
+        hooks.put(owner, name, original, wraps(original)(with_plain(wrap)(original)), why=_WHY)
 
 
 def _spoken(mlflow: Any) -> List[str]:
@@ -104,12 +109,11 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
     """Make the folder of events when all have come, as whatever changes the disk."""
 
     def act(module: Any) -> None:
-        writer = getattr(module, "SummaryWriter", None)
-        if writer is None or getattr(writer, "_echelon_is_hooked", False):
+        writer = getattr(module, _WRITER, None)
+        if writer is None or issubclass(writer, Silent) or patches.is_replaced(writer, "__init__"):
             return
         if files.is_closed:
-            silent = type("SummaryWriter", (Silent,), {"_files": files, "_echelon_is_hooked": True})
-            hooks.put(module, "SummaryWriter", writer, silent)
+            hooks.put(module, _WRITER, writer, type(_WRITER, (Silent,), {"_files": files}), why=_WHY)
             return
         original = writer.__init__
 
@@ -122,9 +126,8 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
 
             files.act("SummaryWriter", logdir or "runs", begin)
 
-        writer.__init__ = init
+        patches.replace(writer, "__init__", init, why=_WHY)
         _hook_methods(files, hooks, writer, [n for n in dir(writer) if n.startswith("add_") or n in ("flush", "close")])
-        writer._echelon_is_hooked = True
 
     return act
 
@@ -139,7 +142,8 @@ def _speaking_once(files: Files) -> Callable[[Any], Any]:
             files.act("wandb.init", "wandb", lambda: None)
             kwargs["mode"] = "disabled"
             run = original(*args, **kwargs)
-            sys.modules["wandb"].log = run.log = _take_call  # type: ignore[attr-defined]
+            patches.replace(sys.modules["wandb"], "log", _take_call, why=_WHY)
+            run.log = _take_call
             return run
 
         return init
@@ -178,5 +182,5 @@ def _track_aside(mlflow: Any, files: Files) -> None:
     uri = "file:" + os.path.join(folder, "mlruns")  # which it begins with an experiment where there is none yet
     mlflow.set_tracking_uri(uri)
     os.environ["MLFLOW_TRACKING_URI"] = uri
-    mlflow.set_tracking_uri = lambda *_args, **_kwargs: None
-    mlflow.set_registry_uri = lambda *_args, **_kwargs: None
+    for name in ("set_tracking_uri", "set_registry_uri"):
+        patches.replace(mlflow, name, _nothing, why=_WHY)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from .. import groups, messages
 from .. import world as worlds
-from ..refusal import Refusal
+from ..scaling_error import ScalingError
 from . import names, nodes
 
 _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank that dies is noticed by its connection
@@ -45,7 +45,7 @@ class Meeting:
         place = names.here()
         try:
             value = do()
-        except (Exception, Refusal) as error:
+        except (Exception, ScalingError) as error:
             self._tell(Told(act, path, place, None, error, None))
             raise
         self._tell(Told(act, path, place, tells(value), None, self._nodes.look(path)))
@@ -87,8 +87,8 @@ class Meeting:
         return told._replace(place=names.Place(*told.place))
 
 
-def _parted(told: Told, act: str, path: str, rank: int) -> Refusal:
-    return Refusal(
+def _parted(told: Told, act: str, path: str, rank: int) -> ScalingError:
+    return ScalingError(
         "the ranks went different ways: rank 0 reaches %s %s, but rank %d reaches %s %s; the script decides on "
         "a number that differs between the ranks" % (told.act, told.path, rank, act, path),
         "let the script decide on the loss, which is the same on every rank, or start one rank: echelon run -n 1 …",

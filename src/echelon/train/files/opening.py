@@ -6,12 +6,14 @@ import io
 import os
 from typing import Any
 
+from .. import patches
+from ..patches import Hooks
 from . import sinks
-from .imports import Hooks
 from .sharing import EACH, ONE, Files, path_of
 
 _WRITES = frozenset("wax+")
 _open = builtins.open
+_WHY = "A file that all ranks write is written by rank 0."
 
 
 def install(files: Files, hooks: Hooks) -> None:
@@ -45,10 +47,9 @@ def install(files: Files, hooks: Hooks) -> None:
         made.on_close = lambda: files.end_writing(path)
         return made
 
-    builtins.open = opened
-    io.open = opened  # what pathlib uses
-    hooks.put(builtins, "open", _open, opened)
-    hooks.when_imported("numpy", _hook_numpy(opened))
+    hooks.put(builtins, "open", _open, opened, why=_WHY)
+    patches.replace(io, "open", opened, why=_WHY)  # what pathlib uses
+    hooks.when_imported("numpy", _hook_numpy(opened), why=_WHY, attribute="savetxt")
     _hook_old_pathlib(opened)
 
 
@@ -87,7 +88,7 @@ def _hook_numpy(opened: Any) -> Any:
         openers = getattr(getattr(numpy.lib, "_datasource", None), "_file_openers", None)
         table = getattr(openers, "_file_openers", {})
         if None in table:
-            table[None] = opened
+            patches.replace(table, None, opened, why=_WHY, name="numpy.lib._datasource._file_openers[None]")
 
     return act
 
@@ -98,4 +99,4 @@ def _hook_old_pathlib(opened: Any) -> None:
 
     accessor = getattr(pathlib, "_NormalAccessor", None)
     if accessor is not None and hasattr(accessor, "open") and accessor.open is _open:
-        accessor.open = staticmethod(opened)
+        patches.replace(accessor, "open", staticmethod(opened), why=_WHY)

@@ -6,9 +6,10 @@ import shutil
 import tempfile
 from typing import Any, Callable, Dict, Tuple
 
-from .imports import Hooks
+from ..patches import Hooks
 from .sharing import EACH, ONE, Files, path_of
 
+_WHY = "A database is written by rank 0; the other ranks work on a copy."
 Written = Dict[int, Tuple[str, str]]  # by HDF5's number: what the script has open for writing, and this rank's own copy
 _MOST_COPIED_BYTES = 1 << 28  # what is larger was not made by this run; it is opened to be read
 
@@ -16,10 +17,10 @@ _MOST_COPIED_BYTES = 1 << 28  # what is larger was not made by this run; it is o
 def install(files: Files, hooks: Hooks) -> None:
     """Hook them now or when they are imported."""
     for module in ("sqlite3", "sqlite3.dbapi2"):
-        hooks.replace(module, "connect", _connecting(files))
+        hooks.replace(module, "connect", _connecting(files), why=_WHY)
     written: Written = {}
-    hooks.replace("h5py", "File.__init__", _opening(files, written))
-    hooks.replace("h5py", "File.close", _closing(files, written))
+    hooks.replace("h5py", "File.__init__", _opening(files, written), why=_WHY)
+    hooks.replace("h5py", "File.close", _closing(files, written), why=_WHY)
 
 
 def _connecting(files: Files) -> Callable[[Any], Any]:

@@ -5,9 +5,9 @@ import os
 import shutil
 from typing import Any, Callable, Tuple
 
-from ..view.tensors import View, plain, tensors_of
+from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
+from ..patches import Hooks
 from .folders import changing
-from .imports import Hooks
 from .sharing import Files, path_of
 
 # module, function, and which argument names the file
@@ -34,7 +34,9 @@ def install(files: Files, hooks: Hooks) -> None:
     for module, function, place, key in _FUNCTIONS:
         change = changing(files, "%s.%s" % (module, function), place, key)
         appear = _appearing(files, place, key)
-        hooks.replace(module, function, with_plain(_both(change, appear)))
+        hooks.replace(
+            module, function, with_plain(_both(change, appear)), why="A library writes a file on rank 0 alone."
+        )
 
 
 def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -103,7 +105,7 @@ def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
         wrapped = wrap(original)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if any(isinstance(one, View) for one in tensors_of(args, kwargs)):
+            if any(isinstance(one, GlobalTensor) for one in tensors_of(args, kwargs)):
                 args, kwargs = plain(args), plain(kwargs)
             return wrapped(*args, **kwargs)
 

@@ -4,8 +4,9 @@ import inspect
 from functools import lru_cache
 from typing import Any, Optional
 
-from ..view import losses
-from ..view.tensors import Args, Kwargs, Partial, Sharded, View
+from .. import patches
+from ..global_tensors import losses
+from ..global_tensors.tensors import Args, GlobalTensor, Kwargs, Partial, Sharded
 
 _NAMES = ("cross_entropy", "nll_loss")
 _LEAST = 1e-6  # what a sum over no targets, which is 0, is divided by
@@ -13,13 +14,15 @@ _LEAST = 1e-6  # what a sum over no targets, which is 0, is divided by
 
 def install() -> None:
     """Put this before what is done with views otherwise."""
-    usual = View.rule
+    usual = GlobalTensor.rule
 
     def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
         own = _own_mean(func, args, kwargs) if getattr(func, "__name__", "") in _NAMES else None
         return usual(func, args, kwargs) if own is None else own
 
-    View.rule = staticmethod(rule)
+    patches.replace(
+        GlobalTensor, "rule", staticmethod(rule), why="A mean over classes is that of the samples of this rank."
+    )
 
 
 @lru_cache(maxsize=None)
@@ -34,7 +37,7 @@ def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Optional[Partial]:
     given = values.arguments
     rows = _rows_in_common(given["input"], given["target"])
     is_mean = given["reduction"] == "mean" and given["size_average"] is None and given["reduce"] is None
-    if rows is None or not is_mean or isinstance(given["weight"], View):
+    if rows is None or not is_mean or isinstance(given["weight"], GlobalTensor):
         return None
     own = rows.rows[rows.world.rank]
     count = losses.count_of_targets(

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import torch
 
 from .. import groups
-from ..refusal import Refusal
+from ..scaling_error import ScalingError
 from ..world import World
 from .travel import start_mean
 
@@ -99,7 +99,7 @@ class Meetings:
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take note of what an optimizer is about to change."""
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise Refusal(
+            raise ScalingError(
                 "LBFGS decides by the gradients how often it computes the loss, and with --sync-every each "
                 "rank has its own gradients",
                 "remove --sync-every, or use another optimizer",

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import torch
 
-from ..wholes import whole
+from ..gather import whole
 from .batches import each, tensors_of
 from .strategy import Strategy, StrategyError
 

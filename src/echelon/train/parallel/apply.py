@@ -24,7 +24,7 @@ from .state_files import State, read
 from .strategy import Strategy, StrategyError
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
     from .training import Parallel
 
 
@@ -39,7 +39,7 @@ class ModelHints(NamedTuple):
 
 
 def parallelize(
-    run: "Run",
+    run: "Training",
     model: nn.Module,
     strategy: Strategy,
     hints: ModelHints,

@@ -9,8 +9,8 @@ from typing import Any, List, Tuple
 import torch
 import torch.distributed as dist
 
-from ..wholes import whole
-from . import dropping
+from ..gather import whole
+from . import dropout
 from .strategy import StrategyError
 
 Pair = Tuple[torch.Tensor, torch.Tensor]
@@ -33,7 +33,7 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
         if not isinstance(query, DTensor) or not query.placements[0].is_shard(query.dim() - 2):
             extra = {"enable_gqa": True} if enable_gqa else {}
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
-        if dropout_p and dropping.is_installed():
+        if dropout_p and dropout.is_installed():
             result = _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         elif kind == "ring":
             if attn_mask is not None or dropout_p:
@@ -91,10 +91,10 @@ def _with_dropout(
     query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, scale: Any, enable_gqa: bool
 ) -> torch.Tensor:
     """Compute attention of which parts are dropped as on one device: all ranks draw for all queries."""
-    noise, first = dropping.rows_of_noise(query, key.size(-2), p)
+    noise, first = dropout.rows_of_noise(query, key.size(-2), p)
     own = _plain(query.to_local())
     mask = None if mask is None else _own_rows(mask, query, first, own.size(-2))
-    return dropping.attend_with(
+    return dropout.attend_with(
         noise, own, _all_of(key), _all_of(value), mask,
         first=first if is_causal else None, scale=scale, enable_gqa=enable_gqa,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..batches import of_indices, rows_of, twin_of
-from ..view.tensors import View, own_part
+from ..global_tensors.tensors import GlobalTensor, own_part
 from .axes import Axes
 from .strategy import StrategyError
 
@@ -75,7 +75,7 @@ def own_loss(outputs: Any) -> Any:
 
 def refuse_views(*given: Any) -> None:
     """Refuse batches that are shared already, which would be shared twice."""
-    if any(isinstance(one, View) for one in tensors_of(given)):
+    if any(isinstance(one, GlobalTensor) for one in tensors_of(given)):
         raise StrategyError(
             "the batch comes from run.loader(), which has already shared it among all ranks",
             hint="pass batches of the script's own loader, or use for inputs, targets in trained.loader(loader): "

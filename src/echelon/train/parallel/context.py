@@ -11,6 +11,7 @@ from typing import Any, Dict
 import torch
 from torch import nn
 
+from .. import patches
 from . import attention
 from .axes import Axes
 from .dtensors import allow_plain_tensors, teach_losses
@@ -77,8 +78,9 @@ def _hook_attention(model: nn.Module, mesh: Any, kind: str) -> None:
     if getattr(original, "is_for_context", False):
         return
     ours = attention.make(original, mesh, kind)
+    why = "Attention sees the tokens of all ranks."
     for name in {type(module).__module__ for module in model.modules()}:
         namespace = vars(sys.modules[name]) if name in sys.modules else {}
         for key in [key for key, value in namespace.items() if value is original]:
-            namespace[key] = ours
-    nn.functional.scaled_dot_product_attention = ours
+            patches.replace(sys.modules[name], key, ours, why=why)
+    patches.replace(nn.functional, "scaled_dot_product_attention", ours, why=why)

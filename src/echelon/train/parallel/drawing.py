@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .. import messages
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
 from .axes import Axes
 
 WHOLE, NOTHING = "whole", "–"

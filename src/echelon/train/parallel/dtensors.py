@@ -5,6 +5,8 @@ from typing import Any, List
 import torch
 from torch import nn
 
+from .. import patches
+
 MEAN, SUM = 1, 2
 """Reductions of losses, as ATen numbers them."""
 
@@ -13,7 +15,8 @@ def allow_plain_tensors() -> None:
     """Let PyTorch take plain tensors among DTensors for what they are here: the same on every rank."""
     from torch.distributed.tensor import DTensor
 
-    DTensor._op_dispatcher._allow_implicit_replication = True  # as implicit_replication(), for backward too
+    why = "A plain tensor among DTensors is the same on every rank."  # as implicit_replication(), for backward too
+    patches.replace(DTensor._op_dispatcher, "_allow_implicit_replication", True, why=why)
     torch.backends.mha.set_fastpath_enabled(False)  # a whole layer in one operation, of which DTensor knows nothing
 
 
@@ -59,16 +62,20 @@ def teach_losses() -> None:
 
     def forward(operation: Any, args: Any, kwargs: Any) -> Any:
         scores, target, weight, reduction, ignored = args
-        handlers.pop(operation)  # as PyTorch does it
+        leave()  # as PyTorch does it
         try:
             if reduction != MEAN:
                 return operation(*args, **kwargs)
             total, weights = operation(scores, target, weight, SUM, ignored)
             return total / weights, weights
         finally:
-            handlers[operation] = forward
+            enter()
 
-    handlers[torch.ops.aten.nll_loss_forward.default] = forward
+    leave, enter = patches.replace(
+        handlers, torch.ops.aten.nll_loss_forward.default, forward,
+        name="DTensor._op_dispatcher._custom_op_handlers[nll_loss]",
+        why="The mean of a loss counts the targets of all ranks.",
+    ).toggles()  # fmt: skip
 
 
 def _gather_projections() -> None:
@@ -88,4 +95,5 @@ def _gather_projections() -> None:
         w, b = (None if one is None else one.redistribute(placements=[Replicate()]) for one in (w, b))
         return original(q, k, v, w, b)
 
-    functional._in_projection_packed = project
+    why = "Attention splits queries, keys and values that are whole."
+    patches.replace(functional, "_in_projection_packed", project, why=why)

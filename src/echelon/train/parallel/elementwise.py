@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator
 import torch
 from torch.distributed.tensor import DTensor
 
+from .. import patches
 from ..optimizer_kinds import ELEMENTWISE
 
 
@@ -31,7 +32,8 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
 def install() -> None:
     """Let PyTorch's own classes step so, before any optimizer is made."""
     for kind in [one for one in ELEMENTWISE if "step" in vars(one)]:  # AdamW may have Adam's
-        kind.step = _step(kind, at_once=False)  # type: ignore[method-assign]
+        step = _step(kind, at_once=False)
+        patches.replace(kind, "step", step, why="An optimizer steps on the elements that this rank holds.")
 
 
 def _step(kind: Any, at_once: bool) -> Callable[..., Any]:

@@ -55,7 +55,7 @@ class ExactParallel(Parallel):
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
-        with self._calls.idle(), self._virtual.computing(self._streams, self._parameters):
+        with self._calls.idle(), self._virtual.computing(self._generators, self._parameters):
             yield
 
     def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:

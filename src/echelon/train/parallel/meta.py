@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 import torch
 from torch import nn
 
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
 from . import blocks, states
 from .strategy import StrategyError
 

@@ -4,14 +4,15 @@ PyTorch's clip_grad_norm_ takes what lies on one mesh; here some weights are who
 on other ranks' stages. Each rank adds the squares of what it holds, divided by the number of ranks that hold the same.
 """
 
-from typing import Any, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 import torch
 from torch import nn
 
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
 from .axes import Axes
 
+INFINITE = float("inf")
 EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -24,22 +25,36 @@ def finish(parameters: Iterable[nn.Parameter]) -> None:
             parameter.grad = gradient.redistribute(placements=wanted)
 
 
-def total(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
-    """Return the 2-norm of all gradients of all ranks' weights, equal on all ranks."""
-    one = axes.strategy
-    is_spread = one.is_fully_sharded or max(one.tensor, one.pipeline, one.context) > 1
+def total(
+    gradients: Sequence[Any], copies: Sequence[int], device: torch.device, *, kind: float = 2.0,
+    reduce: Callable[[torch.Tensor], torch.Tensor] = lambda own: own,
+) -> torch.Tensor:  # fmt: skip
+    """Return the norm of all gradients of all ranks' weights, in float64 and equal on all ranks.
+
+    `copies` says how many ranks have the same of each gradient, and `reduce` adds up the powers of the norms over
+    ranks, or takes their maximum where `kind` is infinite.
+    """
     by_copies: Dict[int, List[torch.Tensor]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            copies = one.num_ranks // one.pipeline // _num_parts(parameter.grad) if is_spread else 1
-            by_copies.setdefault(copies, []).append(local(parameter.grad))
-    square = torch.zeros((), dtype=torch.float64, device=axes.world.device)
-    for copies, gradients in by_copies.items():
-        norms = torch.stack([norm.to(square.device) for norm in torch._foreach_norm(gradients)])
-        square += norms.double().square().sum() / copies
-    if is_spread:
-        square = axes.sum(square)
-    return square.sqrt()
+    for gradient, number in zip(gradients, copies):  # noqa: B905
+        own = local(gradient.detach())
+        by_copies.setdefault(number, []).append(own.coalesce().values() if own.is_sparse else own)
+    power = torch.zeros((), dtype=torch.float64, device=device)
+    for number, tensors in by_copies.items():
+        norms = torch.stack([norm.to(device) for norm in torch._foreach_norm(tensors, kind)]).double()
+        power = torch.maximum(power, norms.max()) if kind == INFINITE else power + norms.pow(kind).sum() / number
+    power = reduce(power)
+    return power if kind == INFINITE else power ** (1.0 / kind)
+
+
+def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
+    """Return the 2-norm of the gradients of weights that a strategy has spread."""
+    strategy = axes.strategy
+    is_spread = strategy.is_fully_sharded or max(strategy.tensor, strategy.pipeline, strategy.context) > 1
+    gradients: List[Any] = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not is_spread:
+        return total(gradients, [1] * len(gradients), axes.world.device)
+    copies = [strategy.num_ranks // strategy.pipeline // _num_parts(gradient) for gradient in gradients]
+    return total(gradients, copies, axes.world.device, reduce=axes.sum)
 
 
 def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:

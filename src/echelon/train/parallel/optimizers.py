@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .. import messages, optimizer_kinds
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
 from . import spreading, states
 from .axes import Axes
 from .strategy import StrategyError

@@ -1,6 +1,7 @@
 """What is seen of a model that computes once: in which order it calls its blocks, and what has weights besides them."""
 
 import math
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
 
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..view.tensors import map_tensors, tensors_of
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..rng import generators as generators
 from .strategy import StrategyError
 
 EVERYWHERE = (
@@ -102,7 +104,7 @@ def _computed(
 ) -> Any:
     """Return what a model gives, with some other weights, and leave random numbers as they were."""
     is_meta = any(one.is_meta for one in tensors_of((args, named)))
-    with torch.no_grad(), torch.random.fork_rng(enabled=not is_meta):
+    with torch.no_grad(), nullcontext() if is_meta else generators.kept():
         return torch.func.functional_call(model, dict(weights), args, named) if weights else model(*args, **named)
 
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from .. import all_gather, messages
 from ..exact.weights import own_rows
-from ..streams import seed_again
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
+from ..rng.generators import seed_again
 from . import blocks, norms
 from .axes import Axes
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from .. import all_gather
 from .. import device as devices
-from ..wholes import is_dtensor
+from ..gather import is_dtensor
 from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy

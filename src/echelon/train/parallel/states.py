@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import messages
-from ..wholes import each_whole, is_dtensor
+from ..gather import each_whole, is_dtensor
 from . import blocks
 from .axes import Axes
 from .strategy import StrategyError

@@ -42,7 +42,17 @@ StrategyError.__module__ = "echelon"  # as people know it, from wherever it was 
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a model and its batches are spread over ranks; the axes multiply to their number."""
+    """How a model and its batches are spread over ranks.
+
+    The product of the five axes (`replicate`, `shard`, `tensor`, `pipeline`, `context`) is the number of ranks.
+    StrategyError says which values contradict each other, or are none of the choices.
+
+    >>> strategy = Strategy(shard=4, tensor=2, precision="bf16")
+    >>> strategy.num_ranks, strategy.num_data
+    (8, 4)
+    >>> strategy.as_code()
+    "Strategy(shard=4, tensor=2, precision='bf16')"
+    """
 
     replicate: int = 1
     """Copies of the model, each with its own rows of the batch."""
@@ -60,6 +70,7 @@ class Strategy:
     offload: bool = False
     """Keep the spread weights and optimizer states in the host's memory."""
     precision: str = "fp32"
+    """In which numbers the model computes: "fp32", "bf16" or "fp16"; weights and optimizer states stay in fp32."""
     checkpointing: str = "none"
     """Which activations are computed again in backward: none, all but those of matrix products, or all."""
     compile: bool = False

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from .. import device as devices
-from ..wholes import is_dtensor
-from . import blocks, dropping, dtensors
+from ..gather import is_dtensor
+from . import blocks, dropout, dtensors
 from .axes import Axes
 from .strategy import StrategyError
 from .versions import unsent
@@ -207,7 +207,7 @@ def divisor_of(size: int, most: int) -> int:
 
 def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
     """Refuse random numbers for DTensors where PyTorch has none (2.13: "…is not supported on cpu mesh")."""
-    if devices.is_accelerator(axes.world.device) or dropping.is_installed():
+    if devices.is_accelerator(axes.world.device) or dropout.is_installed():
         return
     for inner, one in module.named_modules():
         p = getattr(one, "p", None) if isinstance(one, nn.Dropout) else getattr(one, "dropout", None)

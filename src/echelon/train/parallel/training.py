@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, 
 import torch
 from torch import nn
 
+from ..check import same_batch
+from ..gather import whole
 from ..proof.record import in_other_order
-from ..streams import Streams
-from ..wholes import whole
+from ..rng.generators import Generators
 from . import (
     additivity,
     batches,
@@ -20,7 +21,6 @@ from . import (
     precision,
     recorded,
     safetensors,
-    same_batch,
     spreading,
     stages,
     states,
@@ -31,7 +31,7 @@ from .state_files import State, read
 from .strategy import StrategyError
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training import Training
 
 NO_LIMIT = 0.0
 
@@ -48,11 +48,26 @@ class Step(NamedTuple):
 
 
 class Parallel:
-    """What `run.parallelize()` returns."""
+    """A model that is trained under a strategy; `run.parallelize()` returns it.
+
+    Every rank calls the same methods in the same order. `step`, `backward` and `evaluate` take the whole batch: tensors
+    of shape [batch, …], the same on all ranks, or with `rows=True` the rows of this rank alone. `state` and
+    `optimizer_state` give what one device has, with the names of the original model, in the memory of the host.
+
+    >>> import echelon, torch
+    >>> run = echelon.start()
+    >>> trained = run.parallelize(torch.nn.Linear(3, 1), echelon.Strategy(), loss=torch.nn.functional.mse_loss)
+    >>> optimizer = trained.optimize(torch.optim.SGD, lr=0.1)
+    >>> loss, norm, was_lost = trained.step(torch.ones(8, 3), torch.zeros(8, 1), clip=1.0)
+    >>> loss.shape, bool(norm > 0), was_lost
+    (torch.Size([]), True, False)
+    >>> [tuple(weight.shape) for weight in trained.state().values()]
+    [(1, 3), (1,)]
+    """
 
     def __init__(
         self,
-        run: "Run",
+        run: "Training",
         parts: Dict[int, nn.Module],
         axes: Axes,
         *,
@@ -67,7 +82,7 @@ class Parallel:
         """The modules of this rank: its stages of a pipeline, or the one model."""
         self._order, self._trained = list(order), list(trained)
         self._loss, self._count = loss, count or batches.count_of
-        self._streams = Streams(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
+        self._generators = Generators(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
         self._scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
         self._optimizing: Optional[Optimizing] = None
         self._calls = run.calls
@@ -192,12 +207,12 @@ class Parallel:
         return norm
 
     def _norm(self) -> torch.Tensor:
-        return norms.total(self._parameters.values(), self.axes)
+        return norms.of_axes(self._parameters.values(), self.axes)
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
         """Compute without a run's look at each call of a module, and with random numbers for these rows alone."""
-        with self._calls.idle(), self._streams.in_own():
+        with self._calls.idle(), self._generators.in_own():
             yield
 
     def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
@@ -207,8 +222,8 @@ class Parallel:
             inputs, targets = (batches.each(in_other_order, one) for one in (inputs, targets))
         total = 0.0 if rows else float(self._count(targets))
         if not rows:
-            if self._num_begun <= same_batch.NUM_STEPS:
-                same_batch.check(self.axes, inputs, targets)
+            if self._num_begun <= same_batch.NUM_COMPARED:
+                self._refuse_other_batch(inputs, targets)
             inputs, targets = (batches.own_rows(one, self.axes) for one in (inputs, targets))
         if self.strategy.context > 1:
             targets = batches.each(lambda one: context.cut_plain(one, self.axes), targets)
@@ -218,6 +233,17 @@ class Parallel:
             total = float(self.axes.sum(torch.tensor(own, device=self.axes.world.device)))
         self._total = max(total, 1.0)
         return inputs, targets
+
+    def _refuse_other_batch(self, inputs: Any, targets: Any) -> None:
+        """Refuse on all ranks a batch that is not the same on all."""
+        other = same_batch.other_rank((inputs, targets), self.axes.world)
+        if other:
+            raise StrategyError(
+                "rank %d got another batch than rank 0, but the ranks must compute parts of the same batch" % other,
+                hint="draw the same batches on every rank, with one seed (torch.manual_seed(0) before the loader); or "
+                "let each rank load its rows: for inputs, targets in trained.loader(loader): trained.step(…, "
+                "rows=True)",
+            )
 
     def _in_turn(self, inputs: Any, targets: Any) -> List[torch.Tensor]:
         """Compute the parts one after another, and return their losses; gradients are exchanged in the last."""

@@ -15,8 +15,8 @@ from torch import nn
 from .. import all_gather
 from ..exact import tree
 from ..exact.weights import Weights
-from ..streams import Streams
-from ..wholes import whole
+from ..gather import whole
+from ..rng.generators import Generators
 from ..world import World
 from . import blocks, norms
 from .axes import Axes
@@ -78,10 +78,10 @@ class VirtualShards:
         self.is_computing = False
 
     @contextmanager
-    def computing(self, streams: Streams, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    def computing(self, generators: Generators, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
         """Compute shards: random numbers are those of this step, and generators are left as they were."""
         buffers = self._versions()
-        with streams.kept():
+        with generators.kept():
             self._seeds.draw_key(self._fingerprints.take(parameters))
             self.is_computing = True
             try:

@@ -1,1 +1,1 @@
-"""What a training does, written down step by step, and compared with another."""
+"""Records a training step by step, inside its ranks; the room `proof` compares the records."""

@@ -1,14 +1,10 @@
 """How long a script takes for its steps, without what recording them costs."""
 
-import statistics
 import time
 from contextlib import contextmanager
 from typing import Iterator, List, Optional
 
 from .. import device as devices
-
-FEWEST_STEPS = 3  # after the first, which imports and compiles
-SHORTEST_SECONDS = 1e-3  # below it a step is the interpreter's, and chance
 
 
 class Clock:
@@ -50,16 +46,3 @@ class Clock:
         if self._began is not None:
             self._passed += time.perf_counter() - self._began
         self._began = None
-
-
-def usual(of_ranks: List[List[float]]) -> Optional[float]:
-    """Return the seconds of a usual step of a run; None where there are too few, or too short ones.
-
-    Ranks wait for each other in a step. Who came to it last, having recorded most, has waited least: the shortest time
-    is that of the step.
-    """
-    steps = [min(seconds) for seconds in zip(*of_ranks)][1:]  # noqa: B905
-    if len(steps) < FEWEST_STEPS:
-        return None
-    middle = statistics.median(steps)
-    return middle if middle >= SHORTEST_SECONDS else None

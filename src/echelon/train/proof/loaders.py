@@ -11,7 +11,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .record import DIGESTS, KEPT_SAMPLES, Record, in_other_order
+from ...records import NUM_DIGESTS
+from .. import patches
+from .record import KEPT_SAMPLES, Record, in_other_order
 
 MOST_BYTES = 4096  # of each sample, which tell it from others
 
@@ -157,8 +159,8 @@ def _facts_of(sampler: Any) -> Dict[str, Any]:
     }
 
 
-def hook(loaders: Loaders, asked: Callable[[], None], given: Callable[[], None]) -> None:
-    """Let every loader report; also when the script asks for a batch, and when it is given one."""
+def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callable[[], None]) -> None:
+    """Let every loader report, and call back before and after the script gets a batch."""
     init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
 
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -167,13 +169,13 @@ def hook(loaders: Loaders, asked: Callable[[], None], given: Callable[[], None])
 
     def begun(self: Any) -> Any:
         loaders.begins(self)
-        asked()
+        before_batch()
         iterator = iterate(self)
         loaders.begun(self, iterator)
         return iterator
 
     def gave(self: Any) -> Any:
-        asked()
+        before_batch()
         try:
             batch = following(self)
         except StopIteration:
@@ -183,12 +185,13 @@ def hook(loaders: Loaders, asked: Callable[[], None], given: Callable[[], None])
             batch = in_other_order(batch)
         with loaders.record.clock.paused():
             loaders.gave(self, batch)
-            given()
+            after_batch()
         return batch
 
-    DataLoader.__init__ = made  # type: ignore[method-assign]
-    DataLoader.__iter__ = begun  # type: ignore[method-assign]
-    _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
+    why = "A record has the batches that the script gets."
+    patches.replace(DataLoader, "__init__", made, why=why)
+    patches.replace(DataLoader, "__iter__", begun, why=why)
+    patches.replace(_BaseDataLoaderIter, "__next__", gave, why=why)
     if loaders.is_reordered:
         _hook_order()
 
@@ -202,7 +205,8 @@ def _hook_order() -> None:
         is_stream = isinstance(self.dataset, IterableDataset)
         return sampler if is_stream or not self._auto_collation else _Reversed(sampler)
 
-    DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment]
+    why = "A run to compare with has the samples of each batch in another order."
+    patches.replace(DataLoader, "_index_sampler", property(index_sampler), why=why)
 
 
 class _Reversed:
@@ -241,5 +245,5 @@ def digests(tensors: List[torch.Tensor]) -> List[int]:
         number = ((content.to(torch.int64) + 1) * weights).sum(1)
         total = number if total is None else total * 1_442_695_040_888_963_407 + number
     total = total ^ (total >> 29)
-    found: List[int] = ((total * total) % DIGESTS).tolist()
-    return found
+    numbers: List[int] = ((total * total) % NUM_DIGESTS).tolist()
+    return numbers

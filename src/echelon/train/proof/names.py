@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .. import modules
-from ..wholes import is_sharded
+from ..gather import is_sharded
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
 _WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -15,15 +15,15 @@ _OWN_PREFIX = "parameters_of_optimizers"  # our own wrapper's
 
 def names(parameters: List[nn.Parameter]) -> List[str]:
     """Return what a person calls each parameter, such as Net.fc1.weight, without the names of wrappers."""
-    found: Dict[int, Tuple[str, nn.Module]] = {}
+    known: Dict[int, Tuple[str, nn.Module]] = {}
     for root in roots():
         for name, parameter in root.named_parameters():
             if _OWN_PREFIX in name:
                 continue
             name = _plain(name)
-            if _depth(name) > _depth(found.get(id(parameter), ("", root))[0]):
-                found[id(parameter)] = (name, root)
-    return _with_classes(parameters, found)
+            if _depth(name) > _depth(known.get(id(parameter), ("", root))[0]):
+                known[id(parameter)] = (name, root)
+    return _with_classes(parameters, known)
 
 
 class Others(NamedTuple):
@@ -100,15 +100,15 @@ class _Labels:
         return self._of[id(root)]
 
 
-def _with_classes(parameters: List[nn.Parameter], found: Dict[int, Tuple[str, nn.Module]]) -> List[str]:
+def _with_classes(parameters: List[nn.Parameter], known: Dict[int, Tuple[str, nn.Module]]) -> List[str]:
     """Put the class of the outermost module before each name; a second model of that class is Net#2."""
     labels = _Labels()
     result = []
     for place, parameter in enumerate(parameters):
-        if id(parameter) not in found:
+        if id(parameter) not in known:
             result.append("parameter %d of shape %s" % (place, tuple(parameter.shape)))
             continue
-        name, root = found[id(parameter)]
+        name, root = known[id(parameter)]
         result.append("%s.%s" % (labels.of(root), name))
     return result
 

@@ -6,8 +6,10 @@ from typing import Any, Dict, List, Mapping, Set
 import torch
 from torch import nn
 
-from ..streams import seed_all
-from ..wholes import is_dtensor, is_sharded
+from ... import records
+from .. import patches
+from ..gather import is_dtensor, is_sharded
+from ..rng.generators import seed_all
 from ..world import SEED_OF_RECORDS
 from . import loaders, watch
 from .record import MOST_OF_OTHERS, Record, asked
@@ -21,29 +23,29 @@ def begin(environ: Mapping[str, str]) -> None:
         return
     record.is_watched = True
     seed_all(SEED_OF_RECORDS + rank)  # ranks differ unless the script seeds them, as they would without us
-    given = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get("ECHELON_RECORD_REORDERED")))
-    _hook_backward(record, given)
-    _hook_steps(record, is_nudged=bool(environ.get("ECHELON_RECORD_NUDGED")))
-    watched = watch.begin(record)
-    loaders.hook(given, watched.draws.asked, watched.draws.given)
+    watched_loaders = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get(records.REORDERED)))
+    _hook_backward(record, watched_loaders)
+    _hook_steps(record, is_nudged=bool(environ.get(records.NUDGED)))
+    draws = watch.begin(record)
+    loaders.hook(watched_loaders, draws.asked, draws.given)
 
 
 def _like(environ: Mapping[str, str]) -> Dict[str, Any]:
     """Return what the run on several ranks had, where this one is to be like it."""
-    if not environ.get("ECHELON_RECORD_LIKE"):
+    if not environ.get(records.LIKE):
         return {}
-    with open(environ["ECHELON_RECORD_LIKE"]) as file:
+    with open(environ[records.LIKE]) as file:
         about: Dict[str, Any] = json.load(file)
     return about
 
 
-def _hook_backward(record: Record, given: loaders.Loaders) -> None:
+def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
     """Note each loss, the samples it is of, and the gradients that this rank finds by itself."""
     original = torch.autograd.backward
     local = _Local(record)
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        given.trained()
+        watched_loaders.trained()
         local.listen()
         record.passes += 1
         original(tensors, *args, **kwargs)
@@ -52,7 +54,7 @@ def _hook_backward(record: Record, given: loaders.Loaders) -> None:
         if len(losses) == 1 and losses[0].numel() == 1 and not is_given:
             record.loss = (record.loss or 0.0) + float(losses[0].detach())
 
-    torch.autograd.backward = backward
+    patches.replace(torch.autograd, "backward", backward, why="A record has the loss and the gradients of each step.")
 
 
 class _Local:
@@ -70,7 +72,7 @@ class _Local:
             original(optimizer, group)
             self._parameters += [one for one in optimizer.param_groups[-1]["params"] if _is_plain(one)]
 
-        optimizers.add_param_group = add
+        patches.replace(optimizers, "add_param_group", add, why="A record has the gradients of each trained weight.")
 
     def listen(self) -> None:
         """Hear of the gradients of all parameters that are trained by now."""
@@ -108,7 +110,7 @@ def _hook_steps(record: Record, *, is_nudged: bool) -> None:
             nudge(parameters)
         record.before_step(optimizer, parameters)
 
-    register_optimizer_step_pre_hook(before)
+    patches.hook(register_optimizer_step_pre_hook, before, why="A record has the gradients that a step uses.")
 
 
 def nudge(parameters: List[nn.Parameter]) -> None:
@@ -119,7 +121,7 @@ def nudge(parameters: List[nn.Parameter]) -> None:
         if gradient is None or gradient.layout != torch.strided or not gradient.is_floating_point():
             continue
         local = gradient.to_local() if is_dtensor(gradient) else gradient
-        signs = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
+        ignore_index = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
         size = local.detach().abs() + local.detach().pow(2).mean().sqrt()
         with torch.no_grad():
-            local.add_(signs * size * torch.finfo(local.dtype).eps)
+            local.add_(ignore_index * size * torch.finfo(local.dtype).eps)

@@ -1,8 +1,7 @@
-"""Write down what a training does, step by step, so that two of them can be compared.
+"""Record a training step by step, so that two trainings can be compared.
 
-Every rank writes for itself: numbers of each step as lines of rank-R.jsonl, tensors of some steps as step-S-KIND.pt
-(rank 0) and step-S-KIND-R.pt (the others), whatever else was noticed as facts-R.json. A sharded tensor is made whole
-by all ranks together, and rank 0 writes it.
+Each rank writes files of its own, whose names are in `echelon/records.py`. All ranks together make a sharded tensor
+whole, and rank 0 writes it.
 """
 
 import atexit
@@ -15,15 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import modules
-from ..wholes import each_whole, is_sharded, whole
-from . import flat as flats
-from . import names
+from ... import records
+from .. import modules, patches
+from ..gather import each_whole, is_sharded, whole
+from . import flat_parameter, names
 from .clock import Clock
 
 _save = torch.save  # before it is hooked: this is not the script's, and each rank writes its own
 _open = open
-DIGESTS = 1 << 40  # there are so many, with room for sums of them
 MOST_OF_OTHERS = 64 << 20  # bytes that a rank other than 0 writes of each kind, and of what is not trained
 KEPT_SAMPLES = 2048  # of each step, by which samples that are drawn twice are known
 PATIENCE_SECONDS = 20.0  # for ranks that are still at a step that others have ended with
@@ -74,11 +72,6 @@ class Record:
         """Whether this is rank 0."""
         return self._rank == 0
 
-    @property
-    def keeps_next(self) -> bool:
-        """Whether the tensors of the step that is being prepared will be kept."""
-        return self._keeps(self.step + 1)
-
     def gather_from(self, source: Any, optimizer: torch.optim.Optimizer) -> None:
         """Take what an optimizer changes from where all ranks together make it whole, by the model's own names."""
         self._sources[optimizer] = source
@@ -105,21 +98,19 @@ class Record:
             "norms": norms,
             "passes": self.passes,
             "samples": len(self.samples),
-            "digest": sum(self.samples) % DIGESTS,
+            "digest": sum(self.samples) % records.NUM_DIGESTS,
             "drawn": self.samples[:KEPT_SAMPLES],
         }
-        with _open(os.path.join(self._folder, "rank-%d.jsonl" % self._rank), "a") as file:
+        with _open(os.path.join(self._folder, records.STEPS_FILE % self._rank), "a") as file:
             file.write(json.dumps(row) + "\n")
         self.samples = []
         self.passes = 0
         if self.step == 1:
-            values = (("initial %s" % name, value) for one in self.trained for name, value in one.values())
-            self._keep("start", values, self._sharded("initial "))
+            values = ((records.INITIAL + name, value) for one in self.trained for name, value in one.values())
+            self._keep("start", values, self._sharded(records.INITIAL))
         if self._keeps(self.step):
-            found = (pair for one in self.trained for pair in one.gradients())
-            self._keep(
-                "gradients", (("gradient of " + name, one) for name, one in found), self._sharded("gradient of ")
-            )
+            gradients = ((records.GRADIENT + name, value) for one in self.trained for name, value in one.gradients())
+            self._keep("gradients", gradients, self._sharded(records.GRADIENT))
             self._keep_what_is_local()
         self.at_step()
         self.local = {}
@@ -136,8 +127,8 @@ class Record:
         if self._keeps(self.step):
             states = (pair for one in self.trained for pair in one.states(optimizer))
             self._keep("states", states, {name for one in self.trained if one.is_sharded for name in one.names})
-            found = (pair for one in self.trained for pair in one.values())
-            self._keep("parameters", (("parameter " + name, one) for name, one in found), self._sharded("parameter "))
+            values = ((records.PARAMETER + name, value) for one in self.trained for name, value in one.values())
+            self._keep("parameters", values, self._sharded(records.PARAMETER))
             self.write_facts()
             self._forget_older()
         if self.is_main:
@@ -150,22 +141,22 @@ class Record:
         """Say whether a file is one of this record."""
         return os.path.abspath(path).startswith(os.path.abspath(self._folder) + os.sep)
 
-    def keep(self, kind: str, content: Any) -> None:
-        """Write something of this rank at this step that is no tensor of the script by name."""
-        _save(content, os.path.join(self._folder, "%s-%d.pt" % (kind, self._rank)))
+    def keep_activations(self, calls: List[Dict[str, Any]]) -> None:
+        """Write the activation trace of this rank."""
+        _save(calls, os.path.join(self._folder, records.ACTIVATIONS_FILE % self._rank))
 
     def write_facts(self) -> None:
         """Write what was noticed so far: a script may fail before its next step."""
-        with _open(os.path.join(self._folder, "facts-%d.json" % self._rank), "w") as file:
+        with _open(os.path.join(self._folder, records.FACTS_FILE % self._rank), "w") as file:
             json.dump(self.facts, file)
 
     def _meet(self, parameters: List[nn.Parameter]) -> None:
         self.trained = trained(parameters)
         if self.is_watched:
-            found = names.others(parameters)
-            self.modules = found.modules
-            size = sum(one.numel() * one.element_size() for one in found.tensors.values())
-            self._others = found.tensors if size <= MOST_OF_OTHERS else {}
+            others = names.others(parameters)
+            self.modules = others.modules
+            size = sum(tensor.numel() * tensor.element_size() for tensor in others.tensors.values())
+            self._others = others.tensors if size <= MOST_OF_OTHERS else {}
 
     def _keeps(self, step: int) -> bool:
         """Of the first two steps, the last, and the latest power of two: a script may end early."""
@@ -175,9 +166,8 @@ class Record:
         older = self.step // 2
         if older <= 2 or self.step & (self.step - 1):
             return
-        mark = "" if self.is_main else "-%d" % self._rank
-        for kind in ("gradients", "states", "parameters", "others"):
-            path = os.path.join(self._folder, "step-%d-%s%s.pt" % (older, kind, mark))
+        for kind in records.KINDS:
+            path = os.path.join(self._folder, records.tensors_file(older, kind, self._rank))
             if os.path.exists(path):
                 os.remove(path)
 
@@ -195,17 +185,16 @@ class Record:
             if self.is_main or (self.is_watched and is_own and size <= MOST_OF_OTHERS):
                 kept[label] = tensor.cpu()
         if self.is_main or self.is_watched:
-            mark = "" if self.is_main else "-%d" % self._rank
-            _save(kept, os.path.join(self._folder, "step-%d-%s%s.pt" % (self.step, kind, mark)))
+            _save(kept, os.path.join(self._folder, records.tensors_file(self.step, kind, self._rank)))
 
     def _keep_what_is_local(self) -> None:
         if not self.is_watched:
             return
         self._keep("others", self._others.items(), set())
         named = {id(one.parameter): one.names[0] for one in self.trained}
-        local = {named[key]: one for key, one in self.local.items() if key in named}
+        local = {named[key]: gradient for key, gradient in self.local.items() if key in named}
         if local and self.step <= 2:
-            self.keep("local-%d" % self.step, local)
+            _save(local, os.path.join(self._folder, records.LOCAL_FILE % (self.step, self._rank)))
 
     def _write_about(self) -> None:
         self.about.update(
@@ -214,7 +203,7 @@ class Record:
             num_parameters=sum(len(one.names) for one in self.trained),
             num_sharded=sum(one.num_cut for one in self.trained),
         )
-        with _open(os.path.join(self._folder, "about.json"), "w") as file:
+        with _open(os.path.join(self._folder, records.ABOUT), "w") as file:
             json.dump(self.about, file)
 
     def _leave_word(self) -> None:
@@ -242,7 +231,7 @@ class Record:
 
 def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     """Return the record that the environment asks for; None where it does not."""
-    folder = environ.get("ECHELON_RECORD", "")
+    folder = environ.get(records.FOLDER, "")
     if not folder:
         return None
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -251,8 +240,9 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
 
     dropouts.switch_off()  # ranks cannot draw what one device draws
     rank = 0 if is_main else int(environ.get("RANK", "0"))
-    record = Record(folder, num_steps=int(environ["ECHELON_RECORD_STEPS"]), rank=rank)
-    register_optimizer_step_post_hook(lambda optimizer, *_: record.after_step(optimizer))
+    record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
+    why = "A record is written after each step."
+    patches.hook(register_optimizer_step_post_hook, lambda optimizer, *_: record.after_step(optimizer), why=why)
     return record
 
 
@@ -261,7 +251,7 @@ class Trained(NamedTuple):
 
     parameter: nn.Parameter
     names: List[str]
-    flat: Optional[flats.Flat]
+    flat: Optional[flat_parameter.FlatParameter]
 
     @property
     def is_sharded(self) -> bool:
@@ -291,25 +281,25 @@ class Trained(NamedTuple):
         if gradient is not None and is_sharded(gradient):
             yield self.names[0], float(whole(_norm(gradient.detach())))  # one number travels
             return
-        for name, one in _wholes(self.gradients()):
-            yield name, float(_norm(one))
+        for name, tensor in _wholes(self.gradients()):
+            yield name, float(_norm(tensor))
 
     def states(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
         """Yield what an optimizer keeps of it, with a label."""
         state = optimizer.state.get(self.parameter, {})
         if self.flat is not None:
             for key, tensors in self.flat.states(state, self.parameter).items():
-                for name, one in zip(self.names, tensors):  # noqa: B905
-                    yield "%s of %s" % (key, name), one
+                for name, tensor in zip(self.names, tensors):  # noqa: B905
+                    yield "%s of %s" % (key, name), tensor
             return
         for key, value in state.items():
             is_list = isinstance(value, (list, tuple))
-            for place, one in enumerate(value if is_list else [value]):
+            for place, entry in enumerate(value if is_list else [value]):
                 label = "%s%s of %s" % (key, "[%d]" % place if is_list else "", self.names[0])
-                if isinstance(one, torch.Tensor):
-                    yield label, one
-                elif isinstance(one, (int, float)):
-                    yield label, torch.tensor(float(one))
+                if isinstance(entry, torch.Tensor):
+                    yield label, entry
+                elif isinstance(entry, (int, float)):
+                    yield label, torch.tensor(float(entry))
 
     def _named(self, tensor: Optional[torch.Tensor]) -> Iterator[Tuple[str, torch.Tensor]]:
         if self.flat is not None:
@@ -320,14 +310,14 @@ class Trained(NamedTuple):
 
 def trained(parameters: List[nn.Parameter]) -> List[Trained]:
     """Return an optimizer's parameters under the names that a person knows."""
-    flat = flats.found(iter(modules.living()))
+    flat_parameters = flat_parameter.find(modules.living())
     result = []
     for name, parameter in zip(names.names(parameters), parameters):  # noqa: B905
-        own = flat.get(id(parameter))
+        flat = flat_parameters.get(id(parameter))
         known = [name]
-        if own is not None and name.endswith("_flat_param"):
-            known = [name[: -len("_flat_param")] + inner for inner in own.names]
-        result.append(Trained(parameter, known, own))
+        if flat is not None and name.endswith("_flat_param"):
+            known = [name[: -len("_flat_param")] + inner for inner in flat.names]
+        result.append(Trained(parameter, known, flat))
     return result
 
 

@@ -7,15 +7,17 @@ import os
 import random
 import sys
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..wholes import is_sharded
+from ...records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
+from .. import modules, patches
+from ..gather import is_sharded
+from .activation_trace import ActivationTrace
 from .record import Record
-from .trail import Trail
 
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast")
 _GATHERING = ("all_gather", "all_gather_into_tensor", "gather", "all_to_all", "all_to_all_single")
@@ -23,33 +25,26 @@ _MEETING = ("barrier", "monitored_barrier", "new_group", "all_gather_object", "b
 _NOTED_STEPS = 3  # of which each collective is noted
 _MOST_TEXT = 400  # prints that are kept
 _MOST_NUMBERS = 1 << 20  # of a tensor that is held until the step
-_WRITES, _READS, _REMOVES = "writes", "reads", "removes"
 
 
-class Watched(NamedTuple):
-    """What others must tell of what they see."""
-
-    draws: "Draws"
-
-
-def begin(record: Record) -> Watched:
-    """Hook all that is watched."""
+def begin(record: Record) -> "Draws":
+    """Hook all that is watched; return the random draws, to which the loaders must report."""
     meetings = _Meetings(record)
     draws = Draws(record)
     _hook_files(record)
     _hook_prints(record)
-    trail = Trail(record)
+    activation_trace = ActivationTrace(record)
 
     def at_step() -> None:
         draws.at_step()
         meetings.at_step()
-        trail.at_step()
+        activation_trace.at_step()
         if record.step == 1:
             record.facts["batch_norms"] = _batch_norms(record)
             record.facts["unowned"] = _unowned(record)
 
     record.at_step = at_step
-    return Watched(draws)
+    return draws
 
 
 class _Meetings:
@@ -58,7 +53,7 @@ class _Meetings:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._is_inside = False
-        self._fresh: List[Tuple[str, torch.Tensor, int]] = []  # held, so that no other comes to lie where one was
+        self._fresh: List[Tuple[torch.Tensor, int]] = []  # held, so that no other comes to lie where one was
         record.facts.update(collectives=[], gathers_without_gradient=0)
         for name in (*_REDUCING, *_GATHERING, *_MEETING):
             self._hook(name)
@@ -68,16 +63,12 @@ class _Meetings:
         """Give the collectives of this step the names of the tensors that they were about."""
         self._record.meetings += 1
         owners = {}
-        for one in self._record.trained:
-            for tensor, kind in ((one.parameter, "parameter "), (one.parameter.grad, "gradient of ")):
+        for trained in self._record.trained:
+            for tensor, kind in ((trained.parameter, PARAMETER), (trained.parameter.grad, GRADIENT)):
                 if tensor is not None and not is_sharded(tensor):
-                    owners[tensor.data_ptr()] = kind + one.names[0]
+                    owners[tensor.data_ptr()] = kind + trained.names[0]
         if self._record.step <= _NOTED_STEPS:
-            noted = [
-                [self._record.step, name, owners.get(tensor.data_ptr(), ""), list(tensor.shape), size]
-                for name, tensor, size in self._fresh
-            ]
-            self._record.facts["collectives"] += noted
+            self._record.facts["collectives"] += [[owners.get(one.data_ptr(), ""), size] for one, size in self._fresh]
         self._fresh = []
 
     def _hook(self, name: str) -> None:
@@ -98,7 +89,7 @@ class _Meetings:
                 self._is_inside = False
 
         for module in (dist, dist.distributed_c10d):
-            setattr(module, name, meet)
+            patches.replace(module, name, meet, why="A record has the collectives of each step.")
 
     def _hook_wrapping(self) -> None:
         """Count the wrapping of a model, in which the ranks agree on its weights."""
@@ -110,7 +101,7 @@ class _Meetings:
             original(wrapped, *args, **kwargs)
             self._record.meetings += 1
 
-        wrapper.__init__ = wrap
+        patches.replace(wrapper, "__init__", wrap, why="A record counts the models that are wrapped.")
 
     def _note(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         if self._record.step >= _NOTED_STEPS or len(self._fresh) > 1000:
@@ -121,7 +112,7 @@ class _Meetings:
         if name in _GATHERING and torch.is_grad_enabled() and tensor.requires_grad:
             self._record.facts["gathers_without_gradient"] += 1
         if name in _REDUCING and tensor.numel() <= _MOST_NUMBERS:
-            self._fresh.append((name, tensor.detach(), dist.get_world_size(kwargs.get("group"))))
+            self._fresh.append((tensor.detach(), dist.get_world_size(kwargs.get("group"))))
 
 
 class Draws:
@@ -179,10 +170,15 @@ def _hook_files(record: Record) -> None:
 
         return do
 
-    torch.save = watched(torch.save, _WRITES, 1)
-    torch.load = watched(torch.load, _READS, 0)
-    os.remove = watched(os.remove, _REMOVES, 0)
-    os.unlink = watched(os.unlink, _REMOVES, 0)
+    deeds = (
+        (torch, "save", WRITES, 1),
+        (torch, "load", READS, 0),
+        (os, "remove", REMOVES, 0),
+        (os, "unlink", REMOVES, 0),
+    )
+    for owner, name, deed, place in deeds:
+        new = watched(getattr(owner, name), deed, place)
+        patches.replace(owner, name, new, why="A record has the files that are written, read and removed.")
 
 
 class _Locks:
@@ -197,7 +193,7 @@ class _Locks:
             original(descriptor, operation)
             self.num_held = max(0, self.num_held + (-1 if operation & fcntl.LOCK_UN else 1))
 
-        fcntl.flock = flock
+        patches.replace(fcntl, "flock", flock, why="A record tells which files were locked meanwhile.")
 
 
 def _hook_prints(record: Record) -> None:
@@ -216,22 +212,14 @@ def _hook_prints(record: Record) -> None:
             said.append([record.step, record.meetings, str(kwargs.get("sep") or " ").join(str(one) for one in args)])
             record.write_facts()
 
-    builtins.print = say
+    patches.replace(builtins, "print", say, why="A record has what is printed after an evaluation.")
 
 
 def _batch_norms(record: Record) -> List[str]:
     """Return the names of BatchNorms that take their statistics from the batch of this rank."""
-    from .. import modules
-
-    kinds = (nn.modules.batchnorm._BatchNorm,)
-    return sorted(
-        record.modules[id(one)]
-        for one in modules.living()
-        if isinstance(one, kinds)
-        and one.training
-        and not isinstance(one, nn.SyncBatchNorm)
-        and id(one) in record.modules
-    )
+    norms: Any = nn.modules.batchnorm._BatchNorm
+    own = (one for one in modules.living() if isinstance(one, norms) and not isinstance(one, nn.SyncBatchNorm))
+    return sorted(record.modules[id(one)] for one in own if one.training and id(one) in record.modules)
 
 
 def _unowned(record: Record) -> List[str]:

@@ -1,0 +1,62 @@
+"""The specification of an agent: it reads it before it connects, so that imports begin at once."""
+
+import json
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import private
+
+
+class AgentSpec(NamedTuple):
+    """The content of agent.json, and the secret."""
+
+    run_id: str
+    addresses: List[Tuple[str, int]]  # addresses of the supervisor
+    argv: List[str]  # the command of each rank: [python, script, args…] or [program, args…]
+    is_python: bool
+    preload: List[str]
+    own: List[str]  # top-level modules that are the script's own
+    folder: str  # the first entry of the script's sys.path
+    launch: str  # "warm", "exec" or "tasks"
+    visible: str  # "all" or "own"
+    scale: str  # the options of scaling as JSON; "": the script runs unchanged
+    bind: str  # "auto", "strict" or "off"
+    reserved: List[int]  # cores that the machine reserves
+    settings: List[Tuple[str, str, bool]]  # name, value with {places}, whether the value names a folder to create
+    ranks_per_node: int  # 0: one rank for each visible device
+    environ: Dict[str, str]
+    max_restarts: int
+    connect_seconds: float
+    refused_seconds: float  # how long all addresses may refuse before the supervisor counts as gone
+    is_private_directory: bool  # whether this agent alone uses the directory, and removes it at the end
+    forwards_signals: bool  # whether the agent must pass its own signals on to the ranks
+    secret: bytes
+    stdin: str = ""  # the standard input of one rank; "": none
+    stdin_rank: int = -1  # the rank that reads it
+    cpus_per_rank: int = 0  # hardware threads; 0: the rank's share of the node's
+    rank_argument: str = ""  # prefix of the local rank in an extra first argument of each rank; "": no argument
+    mpi: str = ""  # the program that starts the ranks of MPI: "mpirun", "horovodrun", Slurm's "pmix" …; "": the agent
+    looks: Optional[Dict[str, Any]] = None  # the request of the survey beside the ranks; None: no survey
+    store_address: str = ""  # the address at which the first agent serves the ranks' stores; "": all interfaces
+    serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
+
+
+def read(run_directory: str) -> AgentSpec:
+    """Read the specification and the secret of a run."""
+    return AgentSpec(**read_fields(run_directory), secret=private.read_secret(run_directory))
+
+
+def read_fields(run_directory: str) -> Dict[str, Any]:
+    """Read the specification alone: the secret is removed once all agents have connected."""
+    with open(os.path.join(run_directory, "agent.json"), encoding="utf-8") as file:
+        fields: Dict[str, Any] = json.load(file)
+    fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
+    return fields
+
+
+def write(spec: AgentSpec, run_directory: str) -> None:
+    """Write the specification and the secret, readable only by the user."""
+    fields = spec._asdict()
+    secret: bytes = fields.pop("secret")
+    private.write(os.path.join(run_directory, "agent.json"), json.dumps(fields, indent=1).encode())
+    private.write_secret(run_directory, secret)

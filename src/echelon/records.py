@@ -1,0 +1,39 @@
+"""The records that `echelon prove` compares: the variables that ask ranks for a record, its files, and its labels.
+
+The launcher sets the variables, ranks write the files (`train/proof`), and the room `proof` reads them.
+"""
+
+FOLDER = "ECHELON_RECORD"
+"""Names the folder of the record; absent where ranks record nothing."""
+STEPS = "ECHELON_RECORD_STEPS"
+"""The number of steps after which a recorded script is ended."""
+BATCHES = "ECHELON_RECORD_BATCHES"
+"""The number of ranks whose batches one device has too, with `--per-device-batch`."""
+REORDERED = "ECHELON_RECORD_REORDERED"
+"""Set where the samples of each batch come in another order."""
+NUDGED = "ECHELON_RECORD_NUDGED"
+"""Set where the last bit of each gradient is changed."""
+LIKE = "ECHELON_RECORD_LIKE"
+"""Names the ABOUT file of the run on several ranks whose batches one process has to draw."""
+
+ABOUT = "about.json"
+"""The file with the size of the world, the number of sharded parameters, and the loaders."""
+INITIAL, GRADIENT, PARAMETER, BUFFER = "initial ", "gradient of ", "parameter ", "buffer "
+"""Stand before the name of a tensor in its label. A state of an optimizer has the label "exp_avg of NAME"."""
+KINDS = ("start", "others", "gradients", "states", "parameters")
+"""The kinds of tensors, in the order in which a mistake shows in them; "others" are not trained."""
+NUM_DIGESTS = 1 << 40
+"""The digest of a sample is below this number, which leaves room for sums of digests."""
+WRITES, READS, REMOVES = "writes", "reads", "removes"
+"""How a rank uses a file."""
+STEPS_FILE, FACTS_FILE = "rank-%d.jsonl", "facts-%d.json"
+"""Of a rank: numbers, a line for each step; collectives, uses of files, random draws and prints."""
+ACTIVATIONS_FILE = "activations-%d.pt"
+"""Of a rank: its activation trace, which has each call of a module in the first step."""
+LOCAL_FILE = "local-%d-%d.pt"
+"""Of a step and a rank: its gradients before ranks exchange them, by the names of parameters."""
+
+
+def tensors_file(step: int, kind: str, rank: int) -> str:
+    """Return the name of the file with tensors by their labels; rank 0 writes the tensors that all ranks share."""
+    return f"step-{step}-{kind}-{rank}.pt" if rank else f"step-{step}-{kind}.pt"

@@ -1,0 +1,142 @@
+"""Where the graphs of virtual shards, each computed by itself, meet what is the same for all.
+
+A *cut* is a whole tensor that shards use, such as a learned weight of a loss: each shard gets a leaf of its own, and
+the sum of their gradients goes on into the whole. A *join* is a whole that is made of shards, such as the similarities
+of all samples: its gradient goes on into the rows of each. A backward pass is made in turns, of the whole and of one
+shard at a time, and so its bits do not depend on who computes the shards.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+import torch
+
+from ..gather import whole as full
+from ..scaling_error import ScalingError
+from . import tree
+
+
+class _Cut(NamedTuple):
+    whole: torch.Tensor
+    leaves: List[torch.Tensor]
+    """One for each shard of this process."""
+    step: int
+
+
+class _Join(NamedTuple):
+    whole: torch.Tensor
+    parts: Sequence[torch.Tensor]
+    """One for each shard of this process."""
+    gradient_of: Callable[[torch.Tensor, int], torch.Tensor]
+    """What of the gradient of the whole is that of one part."""
+    step: int
+
+
+class GraphCuts:
+    """The cuts and joins that backward passes may have to go through."""
+
+    def __init__(self) -> None:
+        self._cuts: Dict[int, _Cut] = {}
+        self._joins: List[_Join] = []
+        self._made: Dict[int, int] = {}
+        self._step = 0
+
+    def cut(self, whole: torch.Tensor, shard: int) -> torch.Tensor:
+        """Return a leaf in place of a whole, for one shard; all shards ask in the same order."""
+        number = self._made.get(shard, 0)
+        self._made[shard] = number + 1
+        if number not in self._cuts:
+            gathered = full(whole)  # of weights that are spread
+            self._cuts[number] = _Cut(gathered, [], self._step)
+        leaf = self._cuts[number].whole.detach().clone().requires_grad_()
+        self._cuts[number].leaves.append(leaf)
+        return leaf
+
+    def join(
+        self,
+        value: torch.Tensor,
+        parts: Sequence[torch.Tensor],
+        gradient_of: Callable[[torch.Tensor, int], torch.Tensor],
+    ) -> torch.Tensor:
+        """Return a whole that takes gradients, which its parts will get."""
+        leaf = value.requires_grad_()
+        self._joins.append(_Join(leaf, parts, gradient_of, self._step))
+        return leaf.clone()  # which may be written to
+
+    def at_step(self) -> None:
+        """Forget what no loss has come to for more than a step."""
+        self._cuts = {number: one for number, one in self._cuts.items() if one.step == self._step}
+        self._joins = [one for one in self._joins if one.step == self._step]
+        self._step += 1
+
+    def backward(self, loss: Any, run: Callable[[torch.Tensor], None], weights: Any, world: Any) -> Any:
+        """Compute all gradients of a loss, which is a whole or a list of the shards' parts; return its value."""
+        if isinstance(loss, list):
+            value = self._of_shards(lambda place: run(loss[place]), weights, world, [one.detach() for one in loss])
+        else:
+            weights.pass_whole(lambda: run(loss))
+            value = loss.detach()
+        while self._go_on(weights, world):
+            pass
+        return value
+
+    def _go_on(self, weights: Any, world: Any) -> bool:
+        """Take the gradients of wholes on into the shards that they were made of; say whether there were any."""
+        wanted = [(one, one.whole.grad) for one in self._joins if one.whole.grad is not None]
+        if not wanted:
+            return False
+        self._joins = [one for one in self._joins if one.whole.grad is None]
+
+        def run(place: int) -> None:
+            gradients = [one.gradient_of(gradient, place) for one, gradient in wanted]
+            try:
+                torch.autograd.backward([one.parts[place] for one, _ in wanted], gradients)
+            except RuntimeError as error:
+                if "second time" not in str(error):
+                    raise
+                raise _second() from None
+
+        self._of_shards(run, weights, world, None)
+        for one, _ in wanted:
+            _take_no_more(one.whole)
+        return True
+
+    def _of_shards(self, run: Callable[[int], None], weights: Any, world: Any, values: Any) -> Any:
+        """Run one pass of each shard, add up by one tree, and go on into the wholes that were cut."""
+        cuts = dict(self._cuts)
+        likes = [*weights.likes, *(one.whole.detach() for one in cuts.values()), *(values[:1] if values else ())]
+        total = tree.Sum()
+        weights.set_aside()
+        for place in range(world.hosted):
+            run(place)
+            of_cuts = [one.leaves[place].grad for one in cuts.values()]
+            total.add([*weights.take(), *of_cuts, *([values[place].clone()] if values else ())])
+        found = tree.across(total.local, likes, world)
+        weights.put(found)
+        self._into_cuts(cuts, found[len(weights.likes) :], weights)
+        return found[-1] if values else None
+
+    def _into_cuts(self, cuts: Dict[int, _Cut], gradients: Sequence[Any], weights: Any) -> None:
+        reached = {number: gradient for number, gradient in zip(cuts, gradients) if gradient is not None}  # noqa: B905
+        for number in reached:
+            del self._cuts[number]
+            for leaf in cuts[number].leaves:
+                _take_no_more(leaf)
+        if reached:
+            wholes = [cuts[number].whole for number in reached]
+            weights.pass_whole(lambda: torch.autograd.backward(wholes, list(reached.values())))
+
+
+def _take_no_more(leaf: Any) -> None:
+    leaf.register_hook(_refuse_second)
+
+
+def _refuse_second(_: torch.Tensor) -> None:
+    raise _second()
+
+
+def _second() -> ScalingError:
+    return ScalingError(
+        "with --exact, gradients cannot pass from functions of the whole batch to functions of single samples "
+        "and back again",
+        "do these steps in one call of a model or of a loss function, or run without --exact",
+    )

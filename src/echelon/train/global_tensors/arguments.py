@@ -1,0 +1,181 @@
+"""A rank's arguments of a model: its rows of each tensor that has a row for each sample; other tensors whole."""
+
+import weakref
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import nn
+
+from ..scaling_error import ScalingError
+from . import exchange
+from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tensors_of, version_of
+
+_Place = Tuple[Any, ...]
+"""Of a tensor among the arguments of a module: which argument, which tensor in it, its dims, and how wide it is."""
+_WHOLE = -1
+_known: "weakref.WeakKeyDictionary[nn.Module, Dict[_Place, int]]" = weakref.WeakKeyDictionary()
+"""In which dim a module's arguments have had their rows, where that could be told from their sizes."""
+
+
+class _Entry(NamedTuple):
+    owner: torch.Tensor
+    """As the script has it."""
+    local: torch.Tensor
+    version: int
+    """Of what the model gets, before it is called."""
+    dim: Optional[int]
+
+
+class Entries:
+    """The arguments of one call of a model, for this rank or for one shard."""
+
+    def __init__(self, module: nn.Module, lead: Sharded, first: Optional[torch.Tensor] = None) -> None:
+        """`first` is the plain tensor whose rows lead, where a script draws batches itself."""
+        self._module = module
+        self._lead = lead
+        self._changeable: List[_Entry] = []
+        self._dims: Dict[int, Optional[int]] = {}
+        """Where the rows of what the model gets are."""
+        self._guessed: Optional[torch.Tensor] = None
+        """A tensor beside the batch that was taken for samples, because it is as long."""
+        if first is not None:
+            self._note(first, lead.local, lead.dim_of_rows)
+
+    def enter(self, args: Any, kwargs: Any) -> Tuple[Any, Any]:
+        """Return the arguments as this rank's part of the model gets them."""
+        own_args = type(args)(self._argument(place, value) for place, value in enumerate(args))
+        return own_args, {name: self._argument(name, value) for name, value in kwargs.items()}
+
+    def some(self, value: Any, first: int, count: int) -> Any:
+        """Return some of this rank's rows of arguments that have entered."""
+        num_rows = self._lead.local.size(self._lead.dim_of_rows)
+
+        def cut(tensor: torch.Tensor) -> torch.Tensor:
+            dim = self._dims.get(id(tensor))
+            if dim is None:
+                return tensor
+            ratio = tensor.size(dim) // num_rows  # rows of tokens, say
+            return tensor.detach().narrow(dim, first * ratio, count * ratio).clone()
+
+        return map_tensors(value, cut)
+
+    def _argument(self, name: Any, value: Any) -> Any:
+        numbers = iter(range(len(tensors_of(value))))
+        return _cut_lists(map_tensors(value, lambda tensor: self._own(tensor, (name, next(numbers)))), self._lead)
+
+    def _own(self, tensor: torch.Tensor, place: _Place) -> torch.Tensor:
+        if isinstance(tensor, Sharded):
+            self._dims[id(tensor.local)] = tensor.dim_of_rows
+            return tensor.local
+        lead = self._lead
+        whole = entered(tensor, lead.world)
+        if isinstance(whole, nn.Parameter) or not whole.dim():
+            return whole
+        dim = self._dim_of_rows(whole, place)
+        # in memory of their own: a model may write to them, while gradients need the whole as it was
+        own = whole if dim is None else own_part(whole, lead.world.rank, lead.rows, dim).clone()
+        if dim is not None and self._guessed is None:
+            self._guessed = tensor
+        self._note(tensor, own, dim)
+        return own
+
+    def refuse_guess(self, error: Exception) -> None:
+        """Refuse where a model fails, and a tensor that it got may be no samples."""
+        if self._guessed is None or "out of memory" in str(error):
+            return
+        raise ScalingError(
+            "%s fails on the samples of this rank: %s; it also got a tensor of shape %s, which the ranks shared "
+            "because it is as long as the batch of %d samples"
+            % (
+                type(self._module).__name__, str(error).partition("\n")[0],
+                tuple(self._guessed.shape), sum(self._lead.rows),
+            ),
+            "if that tensor holds no samples, another batch size, or the tensor as a buffer of the model; "
+            "or one rank: echelon run -n 1 …",
+        ) from error  # fmt: skip
+
+    def _note(self, owner: torch.Tensor, own: torch.Tensor, dim: Optional[int]) -> None:
+        self._changeable.append(_Entry(owner, own, version_of(own), dim))
+        self._dims[id(own)] = dim
+
+    def _dim_of_rows(self, tensor: torch.Tensor, place: _Place) -> Optional[int]:
+        """Return the dim that is the batch: as in earlier calls, for a size may be that of the batch by chance."""
+        num_rows = sum(self._lead.rows)
+        known = _known.setdefault(self._module, {})
+        place = (*place, tensor.dim(), tensor.size(-1) if tensor.dim() > 1 else 0)
+        before, dim = known.get(place), _dim_by_size(tensor, self._lead)
+        if before is None:
+            if dim is not None or tensor.size(0) > 1:
+                known[place] = _WHOLE if dim is None else dim
+            return dim
+        if before == _WHOLE:
+            return None
+        if tensor.dim() > before and tensor.size(before) == num_rows:
+            return before
+        if dim is None and tensor.size(0) > 1:
+            raise ScalingError(
+                "%s gets a tensor of shape %s with a batch of %d samples; an earlier tensor in the same place "
+                "had as many rows as its batch, so echelon took its rows for samples"
+                % (type(self._module).__name__, tuple(tensor.shape), num_rows),
+                "use a batch size other than %d, or make the tensor a buffer of the model if its rows are not "
+                "samples, or start one rank: echelon run -n 1 …" % tensor.size(0),
+            )
+        return dim
+
+    def leave(self) -> None:
+        """Let the script have its arguments as the model has changed them in place."""
+        for owner, own, version, dim in self._changeable:
+            if version_of(own) == version:
+                continue
+            if dim is None or own.is_inference() or self._lead.world.is_exact:
+                raise ScalingError(
+                    "%s changes an argument of shape %s in place" % (type(self._module).__name__, tuple(owner.shape)),
+                    "let the model change a copy: x = x.clone(), or start one rank: echelon run -n 1 …",
+                )
+            whole = exchange.gather(own, self._lead.world, self._lead.rows, dim)
+            if isinstance(owner, GlobalTensor):
+                owner.put_whole(whole)
+            else:
+                owner.copy_(whole)
+
+
+def _dim_by_size(tensor: torch.Tensor, lead: Sharded) -> Optional[int]:
+    """Return the dim of a plain tensor that is as large as the batch: the first, or the second as in an RNN's state."""
+    num_rows = sum(lead.rows)
+    if tensor.size(0) == num_rows:
+        return None if _is_of_positions(tensor, lead) else 0
+    return 1 if tensor.dim() > 2 and tensor.size(1) == num_rows else None
+
+
+def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
+    """Say whether a square as large as the batch is a mask over positions, or a graph, rather than samples."""
+    is_square = tensor.dim() == 2 and tensor.size(0) == tensor.size(1) > 1
+    if not is_square or (tensor.shape == lead.shape and tensor.dtype == lead.dtype):
+        return False
+    if tensor.dtype == torch.bool:
+        return True
+    if not tensor.is_floating_point() or getattr(tensor, "comes_from_batches", False):
+        return False
+    content = tensor.detach()
+    corner = content[0, -1]  # of a causal mask all elements above the diagonal are alike
+    above = torch.ones_like(content, dtype=torch.bool).triu(1)
+    if bool((content[above] == corner).all()) or bool(((content == 0) | (content == 1) | (content < -1e4)).all()):
+        return True
+    raise ScalingError(
+        "the model gets a square tensor of shape %s with a batch of as many samples; echelon cannot tell "
+        "whether its rows are samples" % (tuple(tensor.shape),),
+        "use another batch size, or make the tensor a buffer of the model if its rows are not samples, or "
+        "start one rank: echelon run -n 1 …",
+    )
+
+
+def _cut_lists(value: Any, lead: Sharded) -> Any:
+    """Cut lists of strings and the like, one entry for each sample."""
+    if isinstance(value, (list, tuple)) and len(value) == sum(lead.rows) and not tensors_of(value):
+        first = sum(lead.rows[: lead.world.rank])
+        return value[first : first + max(1, lead.rows[lead.world.rank])]
+    if type(value) in (list, tuple):
+        return type(value)(_cut_lists(one, lead) for one in value)
+    if type(value) is dict:
+        return {key: _cut_lists(one, lead) for key, one in value.items()}
+    return value

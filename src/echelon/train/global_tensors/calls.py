@@ -1,0 +1,204 @@
+"""Where a batch enters a model: each rank computes its own rows, and what comes out is a view of all.
+
+Only the outermost call counts, and only of modules that have parameters: a loss, a pooling or an augmentation without
+any is computed by `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
+"""
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
+
+import torch
+from torch import nn
+
+from .. import batches, tracing
+from ..scaling_error import ScalingError
+from ..unshared_batch import Unshared
+from . import aliases, doubts, exchange, outputs, pieces, returned_numbers, script_hooks
+from .arguments import Entries
+from .model_calls import ModelCalls
+from .tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+
+NUM_LOOKED_AT = 32
+"""Calls of models in which hooks of the script are looked for."""
+
+
+class Calls(ModelCalls):
+    """Calls models with this rank's rows of a batch."""
+
+    def __init__(self, run: "Training") -> None:
+        super().__init__(run)
+        self._run = run
+        self._has_told_hook = False
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module."""
+        if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
+            if self._is_for_training(_first_of(args, kwargs)):
+                self._run.begin_training()  # an oracle that was sent ahead before that
+            with self._inside(None):
+                return original(module, *args, **kwargs)
+        if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
+            return original(module, *args, **kwargs)
+        aliases.settle()
+        was_alone = self._run.world.size == 1
+        views = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
+        if any(_has_rows(one) for one in views) and not tracing.is_counting():
+            every = pieces.apart((args, kwargs), self._run.world.hosted)
+            return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
+        if views:
+            args, kwargs = map_tensors(
+                (args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one
+            )
+        if tracing.is_counting():
+            self.num_counted += 1
+            return original(module, *args, **kwargs)
+        shared = self._rows_of_plain(args, kwargs)
+        if shared is None:
+            if self._run.world.size == 1 and not was_alone:
+                return self.call(original, module, args, kwargs)  # training began here, and this is the oracle
+            return self._call_whole(original, module, args, kwargs)
+        return self._compute_plain(original, module, args, kwargs, shared)
+
+    def _compute_plain(
+        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
+    ) -> Any:
+        """Compute this rank's rows of a batch that is whole on every rank."""
+        self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
+        first = _first_of(args, kwargs)
+        every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
+        try:
+            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if "out of memory" in str(error):
+                raise
+            if not self._run.parallelism.calls_need_all_ranks:
+                with self._inside(None):
+                    original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+            if self.doubt is not None:
+                raise ScalingError(*self.doubt) from error
+            raise ScalingError(
+                "%s fails on the rows that this rank has of its input (%d of %d): %s"
+                % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
+                "let the first dim of the model's input be the batch dimension, or start one rank: echelon run -n 1 …",
+            ) from error
+
+    def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module with what ranks cannot share, and remember it: a loss of it would be that of all."""
+        first = _first_of(args, kwargs)
+        shape = None if first is None else tuple(first.shape)
+        result = original(module, *args, **kwargs)
+        self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
+        return result
+
+    def _compute(
+        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]],
+        first: Optional[torch.Tensor] = None,
+    ) -> Any:  # fmt: skip
+        """Compute this rank's rows, or those of each shard by itself."""
+        self._run.raised.refuse_if_caught()
+        self.num_shared += 1
+        self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
+        self._note_hooks(module)
+        self._run.parallelism.apply()  # weights that are trained from now on
+        self._run.later.at_call(original, module, given, every, leads)
+        results = []
+        with (
+            self._run.later.pace.part("model"),
+            self._run.generators.of_shards(module, self._run.keys.next) as of_shard,
+        ):
+            for (args, kwargs), rows in zip(every, leads):  # noqa: B905
+                self.note_rows(rows[0])
+                of_shard(rows[0].world.rank)
+                entries = Entries(module, rows[0], first)
+                own_args, own_kwargs = entries.enter(args, kwargs)
+                try:
+                    with self._inside(rows), self._run.raised.noted(self.num_shared, module):
+                        results.append(original(module, *own_args, **own_kwargs))
+                except (RuntimeError, IndexError, ValueError) as error:
+                    entries.refuse_guess(error)
+                    raise
+                entries.leave()
+        result = outputs.leave(module, results, leads, is_trained_alone=self._run.parallelism.trains_alone)
+        if self._run.world.is_exact:
+            return result
+
+        def compute(twin: nn.Module, first: int, count: int) -> Any:
+            own = entries.some((own_args, own_kwargs), first, count)
+            with self._run.generators.kept(), self._inside(None):
+                GlobalTensor.inside_of = rows[0]
+                return original(twin, *own[0], **own[1])
+
+        return returned_numbers.of_all(
+            result, results[0], returned_numbers.Call(module, rows[0], compute, self._run.say)
+        )
+
+    def _note_hooks(self, module: nn.Module) -> None:
+        """Say, once, that a hook of the script sees a part of the batch."""
+        if self._has_told_hook or self.num_shared > NUM_LOOKED_AT:
+            return
+        place = script_hooks.first_place(module)
+        if place is not None:
+            self._has_told_hook = True
+            self._run.say(
+                "note: a forward hook of %s gets the samples of its rank, not the whole batch; "
+                "let forward() return what the script prints or keeps of it" % place
+            )
+
+    def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
+        """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
+
+        Return what this rank has of it, or what each of its shards has.
+        """
+        run = self._run
+        first = _first_of(args, kwargs)
+        if run.world.size == 1 or first is None or not self._is_for_training(first):
+            return None
+        run.begin_training()
+        size = first.size(0)
+        if run.world.size == 1 or (size < run.world.size and size not in run.batch_sizes()):
+            return None
+        rows = batches.rows_of(size, run.world.size)
+        return [
+            Sharded(own_part(exchange.enter(first, one), one.rank, rows).clone(), one, rows)
+            for one in run.world.shards()
+        ]
+
+    def _is_for_training(self, first: Optional[torch.Tensor]) -> bool:
+        """Say whether a call with this first tensor trains with a batch."""
+        if first is None or isinstance(first, nn.Parameter):
+            return False
+        return self._run.begins_training() and self._is_batch(first)
+
+    def _is_batch(self, tensor: torch.Tensor) -> bool:
+        sizes = self._run.batch_sizes()
+        if getattr(tensor, "comes_from_batches", False):
+            return True
+        if sizes:
+            return tensor.size(0) in sizes
+        return tensor.dim() > 1 or not tensor.is_floating_point()
+
+
+def _first_of(args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+    return next((one for one in tensors_of(args, kwargs) if one.dim()), None)
+
+
+def _exchanged(first: Optional[torch.Tensor], rows: Sharded, tensor: torch.Tensor) -> torch.Tensor:
+    return rows if tensor is first else tensor
+
+
+def _has_rows(view: GlobalTensor) -> bool:
+    return isinstance(view, Sharded) or (isinstance(view, pieces.Pieces) and not view.is_total)
+
+
+def _rows_among(value: Any) -> List[Sharded]:
+    return [one for one in tensors_of(value) if isinstance(one, Sharded)]
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Say whether a module is a model, rather than a loss or an augmentation."""
+    return next(module.parameters(), None) is not None

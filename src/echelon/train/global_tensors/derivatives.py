@@ -1,0 +1,148 @@
+"""torch.autograd.grad and a script's own autograd functions over what the ranks have in parts."""
+
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from .. import patches
+from ..scaling_error import ScalingError
+from ..world import World
+from . import dispatch, exchange, pieces
+from .pieces import Pieces
+from .rules import compute_whole
+from .tensors import GlobalTensor, Partial, Sharded, own_part, tensors_of
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+
+def install(run: "Training") -> None:
+    """Hook torch.autograd.grad."""
+    original = torch.autograd.grad
+
+    def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(inputs, (dict, GradientEdge)):
+            return differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
+        inputs = _listed(inputs)  # a generator can be read once
+        gradients = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
+        return tuple(map(run.late_hooks.changed, inputs, gradients))
+
+    def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
+            return original(outputs, inputs, grad_outputs, *args, **kwargs)
+        if any(isinstance(one, Pieces) for one in (*_listed(outputs), *_listed(inputs))):
+            return _grad_of_shards(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
+        return _grad(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
+
+    why = "A gradient that the script asks for is that of the whole batch."
+    patches.replace(torch.autograd, "grad", grad, why=why)
+    install_functions()
+    dispatch.install()
+
+
+def install_functions() -> None:
+    """Let a script's own autograd functions, which know nothing of views, compute with the whole."""
+    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(one, GlobalTensor) for one in tensors_of(args)):
+            return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
+        return original(cls, *args, **kwargs)
+
+    why = "A script's own autograd function computes with the whole batch."
+    patches.replace(torch.autograd.Function, "apply", classmethod(apply), why=why)
+
+
+def _grad_of_shards(
+    original: Callable[..., Any],
+    run: "Training",
+    outputs: List[Any],
+    inputs: List[Any],
+    given: Any,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """Differentiate each shard by itself, with respect to its own rows."""
+    if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
+        raise ScalingError(
+            "with --exact the script calls torch.autograd.grad for a tensor that has no entry for each sample",
+            "use loss.backward(), or run without --exact",
+        )
+    return pieces.of(
+        [_grad(original, run, part[0], part[1], part[2], args, kwargs)
+         for part in pieces.apart((outputs, inputs, given), run.world.hosted)]
+    )  # fmt: skip
+
+
+def _listed(value: Any) -> List[Any]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def _grad(
+    original: Callable[..., Any],
+    run: "Training",
+    outputs: List[Any],
+    inputs: List[Any],
+    given: Any,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """Differentiate this rank's part of the outputs, and sum up over ranks where an input is the same on all."""
+    are_parts = [isinstance(one, GlobalTensor) for one in outputs]
+    if any(are_parts) and not all(are_parts):
+        outputs = [one.whole() if isinstance(one, GlobalTensor) else one for one in outputs]
+        are_parts = [False]
+    wanted = _listed(given) if given is not None else [None] * len(outputs)
+    weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
+    num_ranks = 1 if run.world.is_exact else run.world.size
+    # as in backward(): a part counts as often as there are ranks, and hooks on the way know that
+    gradients = original(
+        [one.local * num_ranks if isinstance(one, GlobalTensor) else one for one in outputs],
+        [getattr(one, "local", one) for one in inputs],
+        weights if given is not None else None, *args, **kwargs,
+    )  # fmt: skip
+    if _allows_unused(*args, **kwargs) and not run.world.is_exact:
+        gradients = _with_zeros(gradients, inputs, run.world)
+    factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
+    found: List[Optional[torch.Tensor]] = []
+    for gradient, variable in zip(gradients, inputs):  # noqa: B905
+        if gradient is None:
+            found.append(None)
+        elif isinstance(variable, Sharded):
+            found.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
+        elif isinstance(variable, Partial):
+            found.append(exchange.total(gradient * (factor / run.world.size), run.world))
+        else:
+            found.append(exchange.total(gradient * factor, run.world))
+    return tuple(found)
+
+
+def _allows_unused(
+    _retain_graph: Any = None, _create_graph: bool = False, _only_inputs: bool = True,
+    allow_unused: Optional[bool] = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
+    **_others: Any,
+) -> bool:  # fmt: skip
+    """Say whether torch.autograd.grad gives None for an input that outputs do not depend on."""
+    return bool(allow_unused) and not materialize_grads
+
+
+def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -> List[Optional[torch.Tensor]]:
+    """Return zeros for inputs that the rows of another rank use, and None for those that no rank uses."""
+    flags = [gradient is not None for gradient in gradients]
+    num_users = exchange.start_total(torch.tensor(flags, dtype=torch.float32, device=world.device), world)().tolist()
+    return [
+        torch.zeros_like(getattr(variable, "local", variable)) if gradient is None and users else gradient
+        for gradient, variable, users in zip(gradients, inputs, num_users)  # noqa: B905
+    ]
+
+
+def _local_like(weight: Any, output: torch.Tensor) -> Any:
+    """Return the weights of this rank's part of an output."""
+    if isinstance(weight, GlobalTensor) and isinstance(output, Sharded):
+        return weight.local
+    if isinstance(weight, GlobalTensor):
+        return weight.whole()
+    if weight is not None and isinstance(output, Sharded):
+        return own_part(weight, output.world.rank, output.rows, output.dim_of_rows)
+    return weight

@@ -1,0 +1,64 @@
+"""What PyTorch computes with a view below its functions: where a script calls what asks no tensor for a rule.
+
+Old constructors do so (`Variable(x)`, `torch.FloatTensor(x)`), and functions that libraries wrote in C++. Without a
+gradient to pass on, the same is computed with the part, or with the whole.
+"""
+
+from typing import Any, Callable
+
+import torch
+
+from .. import patches
+from ..scaling_error import ScalingError
+from .elements import like
+from .pieces import Pieces
+from .tensors import Args, GlobalTensor, Kwargs, Partial, map_tensors, tensors_of
+
+_KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
+
+
+def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Compute an inner function of PyTorch that has a view among its arguments."""
+    name = func._schema.name
+    views = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
+    if name == _KEEPING[0]:
+        return views[0].detach()
+    if any(_has_gradient(one) for one in views):
+        raise ScalingError(
+            "the script gives a batch of shape %s to %s; echelon cannot follow the batch through this "
+            "function, and the batch needs a gradient" % (tuple(views[0].shape), name.replace("aten::", "torch's ")),
+            "move this line into the forward() of the model, where the batch is a plain tensor of this rank's "
+            "samples; or start one rank: echelon run -n 1 …",
+        )
+    if name in _KEEPING and len(views) == 1 and not isinstance(views[0], (Partial, Pieces)):
+        return like(views[0], func(views[0].local, *args[1:], **kwargs))
+    with torch.no_grad():
+        whole = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one)
+        result = func(*whole[0], **whole[1])
+    if args and isinstance(args[0], GlobalTensor) and result is whole[0][0]:  # in place
+        args[0].put_whole(result)
+        return args[0]
+    return result
+
+
+def _has_gradient(view: GlobalTensor) -> bool:
+    return torch.is_grad_enabled() and view.requires_grad
+
+
+def install() -> None:
+    """Let `Variable(x)`, as scripts of PyTorch 0.3 have it, do to a batch what it has done since: detach it."""
+    variable: Any = torch.autograd.Variable
+    if isinstance(vars(variable).get("__new__"), staticmethod):
+        return
+    original: Callable[..., Any] = variable.__new__
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(data, GlobalTensor):
+            if data is None:
+                return original(cls, *args, **kwargs)
+            return original(cls, data, requires_grad, *args, **kwargs)
+        result = data.detach()
+        return result.requires_grad_() if requires_grad else result
+
+    why = "Variable(x) detaches a batch that is shared among the ranks."
+    patches.replace(variable, "__new__", staticmethod(new), why=why)

@@ -1,0 +1,189 @@
+"""The outputs of a model for this rank's rows, as views of its outputs for the whole batch.
+
+All ranks must make the same views. They exchange the shapes of their outputs in the first calls of a model, and
+wherever ranks have unequal numbers of rows. In later calls a rank assumes that all ranks have outputs of its own
+shapes, as long as these shapes are of the same kind as in earlier calls.
+"""
+
+import weakref
+from typing import Any, Dict, List, Set, Tuple
+
+import torch
+from torch import nn
+
+from ..scaling_error import ScalingError
+from ..world import World
+from . import exchange, pieces
+from .tensors import GlobalTensor, Partial, Sharded, map_tensors, tensors_of
+
+NUM_EXCHANGED = 3
+"""Calls of a model in which ranks exchange the shapes of its outputs, though all have as many rows."""
+RAGGED, SAME = "ragged", "the same on all ranks"
+_Shapes = List[Tuple[int, ...]]
+"""Of one output, on every rank or in every shard."""
+
+
+class _Earlier:
+    """The outputs of a model in earlier calls."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.kinds: List[str] = []
+        self.ragged: Set[int] = set()
+        """Outputs whose number of rows depends on the samples."""
+        self.is_open = True
+        """Whether ranks exchange shapes in the next call too: this rank's own do not tell those of all."""
+
+
+_earlier_of: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Earlier]]" = weakref.WeakKeyDictionary()
+
+
+def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, is_trained_alone: bool = False) -> Any:
+    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
+
+    Ranks that train alone between meetings exchange nothing while they have as many rows each.
+    """
+    tensors = [distinct(output) for output in outputs]
+    world = leads[0][0].world
+    earlier = _earlier_of.setdefault(module, {}).setdefault((module.training, torch.is_grad_enabled()), _Earlier())
+    if is_trained_alone and _are_even(leads):
+        every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
+    else:
+        every = _shapes_of_all(module, earlier, tensors, leads)
+    views = []
+    for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
+        view_of = {}
+        for place, (tensor, shapes) in enumerate(zip(own, every)):  # noqa: B905
+            as_view = _ragged if place in earlier.ragged else _view
+            view_of[id(tensor)] = as_view(module, tensor, shapes, lead)
+        views.append(map_tensors(output, lambda tensor: view_of.get(id(tensor), tensor)))  # noqa: B023
+    return pieces.of(views) if world.is_exact else views[0]
+
+
+def distinct(output: Any) -> List[torch.Tensor]:
+    """Return the tensors that a model gives, each once."""
+    plain = (tensor for tensor in tensors_of(output) if not isinstance(tensor, (GlobalTensor, nn.Parameter)))
+    return list({id(tensor): tensor for tensor in plain}.values())
+
+
+def _shapes_of_all(
+    module: nn.Module, earlier: _Earlier, tensors: List[List[torch.Tensor]], leads: List[List[Sharded]]
+) -> List[_Shapes]:
+    """Return the shape of each output on every rank."""
+    world = leads[0][0].world
+    earlier.num_calls += 1
+    if earlier.num_calls <= NUM_EXCHANGED:
+        _refuse_other_numbers(module, tensors, world)
+    if not tensors[0]:
+        return []
+    has_kinds = earlier.num_calls > NUM_EXCHANGED and len(earlier.kinds) == len(tensors[0])
+    if earlier.is_open or not has_kinds or not _are_even(leads):
+        every = exchange.shapes(tensors, world)
+        kinds = [_kind(shapes, leads[0]) for shapes in every]
+        _refuse_whole_batches(module, earlier.kinds, kinds, every, leads[0][0])
+        earlier.kinds = kinds
+        earlier.ragged.update(place for place, kind in enumerate(earlier.kinds) if kind == RAGGED)
+        has_other_rows = any(kind == SAME and shapes[0] for kind, shapes in zip(earlier.kinds, every))  # noqa: B905
+        earlier.is_open = bool(earlier.ragged) or has_other_rows
+        return every
+    every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
+    for shapes, before in zip(every, earlier.kinds):  # noqa: B905
+        if _kind(shapes, leads[0]) != before:
+            raise _refusal(module, "a tensor of shape %s, but the shapes before were of another kind" % (shapes[0],))
+    return every
+
+
+def _refuse_whole_batches(
+    module: nn.Module, before: List[str], kinds: List[str], every: List[_Shapes], lead: Sharded
+) -> None:
+    """Refuse an output that has a row for each sample on every rank, where a rank has a single sample.
+
+    The model may return several rows for each sample, or add a tensor of the whole batch that it keeps to one sample.
+    """
+    num_samples = sum(lead.rows)
+    if max(lead.rows) > 1 or num_samples < 2:
+        return
+    for place, (kind, shapes) in enumerate(zip(kinds, every)):  # noqa: B905
+        was_told = len(before) == len(kinds) and before[place] == "tokens"
+        if kind == "tokens" and not was_told and _ratio(shapes, lead) == num_samples:
+            raise ScalingError(
+                "%s returns %d rows on a rank that has 1 of %d samples; echelon cannot tell whether these are rows of "
+                "that sample, or of a tensor of the whole batch that the model keeps"
+                % (type(module).__name__, num_samples, num_samples),
+                "use a larger batch, or pass each tensor of the batch to the model as an argument; "
+                "or start one rank: echelon run -n 1 …",
+            )
+
+
+def _are_even(leads: List[List[Sharded]]) -> bool:
+    return all(len(set(lead.rows)) == 1 for lead in leads[0])
+
+
+def _refuse_other_numbers(module: nn.Module, tensors: List[List[torch.Tensor]], world: World) -> None:
+    """Refuse a model that returns more tensors on some ranks than on others, such as one for each sample."""
+    counts = [[torch.empty(len(own), device="meta")] for own in tensors]
+    numbers = sorted({shape[0] for shape in exchange.shapes(counts, world)[0]})
+    if len(numbers) > 1:
+        raise _refusal(module, "%s tensors, by rank" % " or ".join(map(str, numbers)))
+
+
+def _kind(shapes: _Shapes, leads: List[Sharded]) -> str:
+    """Return how the shapes of an output follow from the numbers of rows: ranks must agree on that."""
+    for dim in range(len(shapes[0])):
+        if any(_has_rows(shapes, dim, lead) for lead in leads):
+            return "rows in dim %d" % dim
+    if len(set(shapes)) > 1:
+        return RAGGED
+    return "tokens" if _ratio(shapes, leads[0]) else SAME
+
+
+def _has_rows(shapes: _Shapes, dim: int, lead: Sharded) -> bool:
+    sizes = [max(num_rows, 1) for num_rows in lead.rows]
+    return all(len(shape) > dim and shape[dim] == size for shape, size in zip(shapes, sizes))  # noqa: B905
+
+
+def _ratio(shapes: _Shapes, lead: Sharded) -> int:
+    """Return how many rows there are for each sample; 0 where that is no whole number."""
+    if not shapes[0]:
+        return 0
+    ratio = shapes[0][0] // max(lead.rows[0], 1)
+    is_ratio = all(
+        shape[0] == ratio * max(num_rows, 1)
+        for shape, num_rows in zip(shapes, lead.rows)  # noqa: B905
+    )
+    return ratio if is_ratio else 0
+
+
+def _view(_module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
+    """View one output by the shapes that it has on all ranks."""
+    for dim in range(tensor.dim()):
+        for lead in leads:
+            if _has_rows(shapes, dim, lead):
+                return Sharded(tensor, lead.world, lead.rows, dim)
+    lead = leads[0]
+    world = lead.world
+    ratio = _ratio(shapes, lead)
+    if ratio:
+        return Sharded(tensor, world, [num_rows * ratio for num_rows in lead.rows])  # rows of tokens, say
+    fraction = lead.rows[world.rank] / sum(lead.rows)
+    if tensor.is_floating_point():  # a mean over samples, as losses are; or the same on all ranks
+        return Partial(tensor * fraction, world, fraction)
+    return tensor
+
+
+def _ragged(module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
+    """View rows that a model selects from its samples: those of all ranks lie in the order of the samples."""
+    lead = leads[0]
+    has_rows = all(shape and shape[0] for shape in shapes) and min(lead.rows) > 0
+    if not has_rows or len({shape[1:] for shape in shapes}) > 1:
+        told = "tensors of other shapes on other ranks: %s" % ", ".join(map(str, dict.fromkeys(shapes)))
+        raise _refusal(module, told)
+    return Sharded(tensor, lead.world, [shape[0] for shape in shapes])
+
+
+def _refusal(module: nn.Module, told: str) -> ScalingError:
+    return ScalingError(
+        "%s returns %s; the number of rows depends on the samples" % (type(module).__name__, told),
+        "return a row for each sample and select rows outside the model, or compute the loss inside the model; "
+        "or start one rank: echelon run -n 1 …",
+    )

@@ -1,0 +1,168 @@
+"""Views of a batch of which this process holds several parts, each of a virtual shard, computed one by one.
+
+With `--exact V` a batch is cut into V shards, however many processes there are. Each is computed alone, in its own
+shape, so its bits do not depend on who computes it; sums over shards follow one binary tree (`tree`).
+"""
+
+import copy
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+
+from ..exact import tree
+from ..scaling_error import ScalingError
+from . import exchange
+from .tensors import Args, GlobalTensor, Kwargs, Partial, map_entries, map_tensors, tensors_of, version_of
+
+_SHARDS = "_echelon_shards"
+"""An attribute of a batch that is no tuple, list or dict: the batches of the shards."""
+
+
+class Pieces(GlobalTensor):
+    """One view for each shard of this process: all rows, or all parts of a total."""
+
+    parts: List[Any]
+    _value: Optional[torch.Tensor]
+    _joined: Optional[torch.Tensor]
+    _versions: Tuple[int, ...]
+    """Of the parts, when a value was kept: another view of the same elements may have been written to since."""
+
+    @staticmethod
+    def __new__(cls: Any, parts: Sequence[GlobalTensor]) -> "Pieces":
+        self: Pieces = GlobalTensor._make(cls, parts[0].local, parts[0].world, parts[0].shape)
+        self.parts = list(parts)
+        self._value = self._joined = None
+        self._versions = ()
+        return self
+
+    @property
+    def is_total(self) -> bool:
+        """Whether its parts are summed up, rather than put side by side."""
+        return isinstance(self.parts[0], Partial)
+
+    def whole(self) -> torch.Tensor:
+        if not torch.is_grad_enabled() or not any(one.local.requires_grad for one in self.parts):
+            return self.value()
+        self._forget_what_changed()
+        if self._joined is None:
+            locals_ = [one.local for one in self.parts]
+            self._joined = self.world.graph_cuts.join(self.value(), locals_, self._gradient_of)
+        joined: torch.Tensor = self._joined
+        return joined
+
+    def _gradient_of(self, gradient: torch.Tensor, place: int) -> torch.Tensor:
+        """Return of the gradient of the whole what is that of one part."""
+        part = self.parts[place]
+        if self.is_total:
+            return gradient
+        mine = exchange.own_rows(gradient, part.world.rank, part.rows, part.dim_of_rows)
+        return mine if mine.shape == part.local.shape else torch.zeros_like(part.local)  # a sample that stands in
+
+    def value(self) -> torch.Tensor:
+        """Return what all shards have, without its graph."""
+        locals_ = [one.local.detach() for one in self.parts]
+        if not self.is_total:
+            return exchange.gather_pieces(locals_, self.parts[0].world, self.parts[0].rows, self.parts[0].dim_of_rows)
+        self._forget_what_changed()
+        value = tree.total([[one] for one in locals_], self.parts[0].world)[0] if self._value is None else self._value
+        self._value = value
+        return value.clone()
+
+    def keep_value(self, value: torch.Tensor) -> None:
+        """Take a total that was exchanged with something else."""
+        self._forget_what_changed()
+        self._value = value
+
+    def versions(self) -> Tuple[int, ...]:
+        return tuple(version_of(one.local) for one in self.parts)
+
+    def _forget_what_changed(self) -> None:
+        versions = self.versions()
+        if versions != self._versions:
+            self._value, self._joined, self._versions = None, None, versions
+
+    def put_whole(self, whole: torch.Tensor) -> None:
+        for one in self.parts:
+            one.put_whole(whole)
+
+
+def of(parts: Sequence[Any]) -> Any:
+    """Return one value of those that the shards have: the same structure, with pieces where each has a view."""
+    first = parts[0]
+    if isinstance(first, GlobalTensor):
+        return Pieces(parts)
+    if isinstance(first, torch.Tensor):
+        return first
+    if isinstance(first, (tuple, list)):
+        return map_entries(first, [of(several) for several in zip(*parts)])  # noqa: B905
+    if isinstance(first, dict):
+        return map_entries(first, [of([one[key] for one in parts]) for key in first])
+    names = [name for name, one in getattr(first, "__dict__", {}).items() if isinstance(one, GlobalTensor)]
+    if names:
+        merged = copy.copy(first)
+        for name in names:
+            setattr(merged, name, of([getattr(one, name) for one in parts]))
+        merged.__dict__[_SHARDS] = parts
+        return merged
+    if isinstance(first, (int, float)) and any(one != first for one in parts):
+        raise ScalingError(
+            "with --exact echelon computes each shard of a batch separately, but a number differs between the "
+            "shards: %s" % ", ".join(str(one) for one in parts),
+            "use a tensor with an entry for each sample",
+        )
+    return first
+
+
+def apart(value: Any, num_parts: int) -> List[Any]:
+    """Return the value as each shard has it."""
+    return [_part(value, place) for place in range(num_parts)]
+
+
+def _part(value: Any, place: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.parts[place] if isinstance(value, Pieces) else value
+    if isinstance(value, (tuple, list)):
+        return map_entries(value, [_part(one, place) for one in value])
+    if isinstance(value, dict):
+        return map_entries(value, [_part(one, place) for one in value.values()])
+    shards = getattr(value, "__dict__", {}).get(_SHARDS)
+    if shards is None:
+        return map_tensors(value, lambda one: _part(one, place))
+    own = copy.copy(shards[place])  # with what else it knows, such as how many graphs it has
+    for name, one in value.__dict__.items():
+        if name != _SHARDS and one is not getattr(shards[0], name, None):  # a tensor, or what the script has set
+            setattr(own, name, _part(one, place))
+    return own
+
+
+def first_of(args: Args, kwargs: Kwargs) -> Optional[Pieces]:
+    """Return the first argument that is in pieces."""
+    return next((one for one in tensors_of(args, kwargs) if isinstance(one, Pieces)), None)
+
+
+def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lead: Pieces, *, draws: bool) -> Any:
+    """Compute with each shard's part by itself; None where they need each other."""
+    state = torch.get_rng_state() if draws else None
+    results = []
+    for part in apart((args, kwargs), len(lead.parts)):
+        if state is not None:
+            torch.set_rng_state(state)  # each draws for all rows and keeps its own
+        try:
+            result = compute(*part)
+        except exchange.Needed:
+            return None
+        if result is None:
+            return None
+        results.append(result)
+    first = args[0] if args else None
+    if isinstance(first, Pieces) and all(one is part for one, part in zip(results, first.parts)):  # noqa: B905
+        return first  # in place
+    return of(results)
+
+
+def shards_of(value: Any) -> List[torch.Tensor]:
+    """Return the parts of all pieces in a value, and what is not in pieces as it is."""
+    found: List[torch.Tensor] = []
+    for one in tensors_of(value):
+        found += one.parts if isinstance(one, Pieces) else [one]
+    return found

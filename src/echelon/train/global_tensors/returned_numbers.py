@@ -1,0 +1,176 @@
+"""Numbers that a model returns beside its loss: counts of hits, sums, how many samples it got.
+
+From one rank's number it cannot be seen whether it is a sum over samples, a mean, or the same whatever the samples
+are. So the first time a copy of the model computes two parts of this rank's samples, and the numbers tell: parts of a
+sum add up. Ranks agree on what fits all of them.
+"""
+
+import copy
+import math
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import messages
+from ..scaling_error import ScalingError
+from .tensors import GlobalTensor, Partial, Sharded, map_entries
+
+_TOLERANCE = 1e-4
+_SAME, _SUM, _MEAN = "same", "sum", "mean"
+_known: "weakref.WeakKeyDictionary[nn.Module, Dict[int, str]]" = weakref.WeakKeyDictionary()
+Compute = Callable[[nn.Module, int, int], Any]
+
+
+class Call(NamedTuple):
+    """A model that was called, and how a copy of it computes some of this rank's rows."""
+
+    module: nn.Module
+    lead: Sharded
+    compute: Compute
+    """Given are the copy, the first row and how many."""
+    say: Callable[[str], None]
+
+
+def of_all(result: Any, local: Any, call: Call) -> Any:
+    """Return what a model gave with its numbers as one device has them; `local` is what this rank has computed."""
+    leaves, own = _leaves(result), _leaves(local)
+    means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
+    places = [place for place, one in enumerate(leaves) if _is_number(one)]
+    if (not places and len(means) < 2) or len(leaves) != len(own):
+        return result  # a loss alone is a mean: gradients of the first step tell otherwise
+    kinds = _kinds({place: own[place] for place in sorted(places + means)}, set(means), call)
+    changed = iter([_whole(leaf, own[place], kinds.get(place, ""), call.lead) for place, leaf in enumerate(leaves)])
+    return _with_leaves(result, changed)
+
+
+def as_known(result: Any, local: Any, module: nn.Module, lead: Sharded) -> Any:
+    """Return what a model gave once more, with its numbers as earlier calls have shown them to be."""
+    kinds, leaves, own = _known.get(module, {}), _leaves(result), _leaves(local)
+    if not kinds or len(leaves) != len(own):
+        return result
+    changed = iter([_whole(leaf, own[place], kinds.get(place, ""), lead) for place, leaf in enumerate(leaves)])
+    return _with_leaves(result, changed)
+
+
+def _is_number(leaf: Any) -> bool:
+    is_tensor = isinstance(leaf, torch.Tensor) and not isinstance(leaf, (GlobalTensor, nn.Parameter))
+    if is_tensor:
+        return leaf.numel() == 1 and not leaf.is_floating_point() and not leaf.is_complex()
+    return isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
+
+
+def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
+    fraction = lead.rows[lead.world.rank] / sum(lead.rows)
+    if kind in ("", _SAME) or (isinstance(leaf, Partial) and kind == _MEAN):
+        return leaf
+    if isinstance(own, torch.Tensor) and kind == _SUM:
+        counts = own if fraction else own * 0  # a sample that stands in for none
+        return Partial(counts, lead.world, fraction)
+    weight = fraction if kind == _MEAN else float(fraction > 0)
+    total = torch.tensor(float(own) * weight, dtype=torch.float64)
+    total = total.to(lead.world.device)
+    dist.all_reduce(total)
+    if isinstance(own, torch.Tensor):
+        return total.to(own.dtype)
+    return type(own)(round(float(total)) if isinstance(own, int) else float(total))
+
+
+def _kinds(own: Dict[int, Any], means: Set[int], call: Call) -> Dict[int, str]:
+    """Return what each number is, by its place among the outputs."""
+    known = _known.setdefault(call.module, {})
+    if all(place in known for place in own):
+        return known
+    kinds = dict(known)
+    # without its graph: who reads a loss gets that of all ranks
+    numbers = {place: float(one.detach() if isinstance(one, torch.Tensor) else one) for place, one in own.items()}
+    for place, (fits, is_zero) in _agreed(_fitting(numbers, call), numbers, call).items():
+        if is_zero:
+            kinds[place] = _MEAN if place in means else _SUM  # and the next call will tell
+            continue
+        if not fits or (_SUM in fits and len(fits) > 1):
+            kinds[place] = _unknown(place, call, is_mean=place in means)
+        else:
+            kinds[place] = next(kind for kind in (_SUM, _SAME, _MEAN) if kind in fits)
+        known[place] = kinds[place]
+    return kinds
+
+
+def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
+    reason = (
+        "%s returns a number (output %d); echelon cannot tell whether it is a sum over the samples, their "
+        "mean, or the same for all samples" % (type(call.module).__name__, place)
+    )
+    if is_mean:
+        call.say("%s; echelon takes the mean of the ranks' numbers" % reason)
+        return _MEAN
+    raise ScalingError(
+        reason,
+        "return a tensor with an entry for each sample in place of the number, or start one rank: echelon run -n 1 …",
+    )
+
+
+def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
+    """Return what each number may be, by two parts of this rank's samples; all, where it has too few."""
+    num_rows = call.lead.local.size(call.lead.dim_of_rows)
+    num_first = max(1, num_rows // 3)
+    if num_rows < 2 or not call.lead.rows[call.lead.world.rank]:
+        return {place: {_SAME, _SUM, _MEAN} for place in numbers}
+    parts = _computed(call, num_first, num_rows)
+    fitting: Dict[int, Set[str]] = {}
+    for place, number in numbers.items():
+        fitting[place] = set()
+        if parts is None or any(len(part) <= place for part in parts):
+            continue
+        first, rest = (float(part[place]) for part in parts)
+        mean = (first * num_first + rest * (num_rows - num_first)) / num_rows
+        candidates = {_SUM: first + rest, _MEAN: mean, _SAME: first if first == rest else math.nan}
+        for kind, value in candidates.items():
+            if math.isclose(value, number, rel_tol=_TOLERANCE, abs_tol=1e-12):
+                fitting[place].add(kind)
+    return fitting
+
+
+def _computed(call: Call, num_first: int, num_rows: int) -> Optional[List[List[Any]]]:
+    """Return the numbers of two parts; None where the model cannot be copied, or takes no other batch."""
+    try:
+        twin = copy.deepcopy(call.module)
+        for one in twin.modules():
+            for hooks in (one._forward_hooks, one._forward_pre_hooks):
+                hooks.clear()
+        with torch.no_grad():
+            return [
+                _leaves(call.compute(twin, 0, num_first)),
+                _leaves(call.compute(twin, num_first, num_rows - num_first)),
+            ]
+    except Exception:  # noqa: BLE001  (whatever a copy of a script's model raises: then its numbers cannot be told)
+        return None
+
+
+def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call) -> Dict[int, Tuple[Set[str], bool]]:
+    """Return what fits the numbers of all ranks, and whether all are zero."""
+    mine = [(sorted(fits), numbers[place]) for place, fits in fitting.items()]
+    answers = messages.gather(mine)
+    agreed: Dict[int, Tuple[Set[str], bool]] = {}
+    for at, place in enumerate(fitting):
+        of_ranks = [one[at] for one, rows in zip(answers, call.lead.rows) if rows]  # noqa: B905
+        fits = set.intersection(*(set(kinds) for kinds, _ in of_ranks))
+        values = {number for _, number in of_ranks}
+        agreed[place] = fits - ({_SAME} if len(values) > 1 else set()), values == {0.0}
+    return agreed
+
+
+def _leaves(value: Any) -> List[Any]:
+    """Return what is in tuples, lists and dicts, in order."""
+    if isinstance(value, (tuple, list, dict)):
+        return [leaf for one in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(one)]
+    return [value]
+
+
+def _with_leaves(value: Any, leaves: Any) -> Any:
+    if isinstance(value, (tuple, list, dict)):
+        entries = value.values() if isinstance(value, dict) else value
+        return map_entries(value, [_with_leaves(one, leaves) for one in entries])
+    return next(leaves)

@@ -1,0 +1,242 @@
+"""What becomes of a view when PyTorch is called with it.
+
+Rows stay with their ranks where a function treats each row by itself, sums over rows become parts of a total, and
+everything else is computed from the whole, on every rank alike: slower, and right.
+"""
+
+from functools import partial
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import torch
+
+from .. import patches
+from ..scaling_error import ScalingError
+from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, pieces, shapes
+from .elements import is_in_place, like
+from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
+from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, plain, version_of
+
+Rule = Callable[[Any, Args, Kwargs], Any]
+
+
+def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Compute a function of which some argument is a view."""
+    name = getattr(func, "__name__", "")
+    aliases.settle()
+    if GlobalTensor.inside_of is not None:
+        return func(*map_tensors(args, _own_inside), **map_tensors(kwargs, _own_inside))
+    if name in ("__get__", "__set__"):
+        return _attribute(func, name, args)
+    rule = None if "out" in kwargs else _RULES.get(name)
+    result = None if rule is None else _by_rule(rule, func, args, kwargs)
+    result = _with_whole(func, name, args, kwargs) if result is None else result
+    if is_in_place(name) and args and getattr(args[0], "origin", None) is not None:
+        gradient, factor = args[0].origin
+        gradient.copy_(args[0].local * factor)
+    return result
+
+
+def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a model gets of a view that does not come as an argument, such as a state that it keeps."""
+    lead = GlobalTensor.inside_of
+    if not isinstance(tensor, GlobalTensor) or lead is None:
+        return tensor
+    view: Any = tensor
+    if isinstance(view, pieces.Pieces):
+        view = next(part for part in view.parts if part.world.rank == lead.world.rank)
+    if not isinstance(view, Sharded):
+        return exchange.enter(view.whole(), lead.world)
+    if view.rows != lead.rows:
+        raise ScalingError(
+            "the model gets %d samples, but uses a shared tensor of %d rows that is not an argument of the "
+            "model" % (sum(lead.rows), sum(view.rows)),
+            "pass this tensor to the model as an argument, or start one rank: echelon run -n 1 …",
+        )
+    return view.local
+
+
+def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Compute by a rule, of each shard by itself where a process has several; None where only the whole will do."""
+    lead = pieces.first_of(args, kwargs)
+    if lead is None or rule in (_own_metadata, _register_hook, _retain_grad):
+        result = rule(func, args, kwargs)
+        if result is not None:
+            ignore_index.carry(func.__name__, args[0] if args else None, result)
+        return result
+    if rule is losses.rule:
+        found = losses.rule_of_pieces(func, pieces.apart((args, kwargs), len(lead.parts)))
+        return None if found is None else pieces.of(found)
+    return pieces.each(partial(_by_rule, rule, func), args, kwargs, lead, draws=rule is along.draw)
+
+
+def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+    """Put the parts together and compute with the whole; what is written to it is written to the view."""
+    wholes: Dict[int, _Whole] = {}
+
+    def put_together(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, GlobalTensor):
+            return tensor
+        if id(tensor) not in wholes:
+            whole = aliases.whole_of(tensor)
+            wholes[id(tensor)] = _Whole(tensor, whole, version_of(whole))
+        return wholes[id(tensor)].whole
+
+    with torch.set_grad_enabled(torch.is_grad_enabled() and name not in READS):
+        whole_args, whole_kwargs = map_tensors((args, kwargs), put_together)
+        result = func(*whole_args, **whole_kwargs)
+    first = args[0] if args and is_in_place(name) else None
+    changed = [one for one in wholes.values() if one.view is first or version_of(one.whole) != one.version]
+    for one in changed:
+        one.view.put_whole(one.whole)
+    result = _without_changed(result, changed)
+    for one in wholes.values():
+        aliases.note(one.view, one.whole, result)
+    return result
+
+
+class _Whole(NamedTuple):
+    view: GlobalTensor
+    whole: torch.Tensor
+    version: int
+    """Before a function was called with it."""
+
+
+def _without_changed(result: Any, changed: List[_Whole]) -> Any:
+    """Return what a function gives, with the views that it has written to in place of their wholes."""
+    views = {id(one.whole): one.view for one in changed}
+    return map_tensors(result, lambda tensor: views.get(id(tensor)) if id(tensor) in views else _marked(tensor))
+
+
+def compute_whole(func: Any, args: Args) -> Any:
+    """Compute a function with whole tensors in place of views."""
+    aliases.settle()
+    return _with_whole(func, "", args, {})
+
+
+def _marked(tensor: torch.Tensor) -> torch.Tensor:
+    """Remember of a plain tensor that it was made of whole batches: a model may share its rows again."""
+    if isinstance(tensor, GlobalTensor):
+        return tensor
+    tensor.comes_from_batches = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def _attribute(func: Any, name: str, args: Args) -> Any:
+    """Read or set an attribute: shape, dtype and device are the view's own, what concerns gradients is its part's."""
+    view: Any = args[0]
+    attribute = getattr(func.__self__, "__name__", "")
+    if isinstance(view, pieces.Pieces) and attribute in ("grad", "data", "requires_grad"):
+        return pieces.of([_attribute(func, name, mine) for mine in pieces.apart(args, len(view.parts))])
+    if name == "__set__":
+        _set_attribute(func, view, attribute, args)
+        return None
+    if attribute == "grad":
+        gradient = view.local.grad
+        seen: Any = None if gradient is None else _gradient_of(view, gradient)
+        if hasattr(seen, "world"):
+            seen.origin = (gradient, 1 if view.world.is_exact else view.world.size)
+        return seen
+    if attribute == "data":
+        return like(view, view.local.data)
+    if attribute in LOCAL_ATTRIBUTES:
+        return getattr(view.unsettled if isinstance(view, Partial) else view.local, attribute)
+    if attribute in ("T", "mT", "H", "mH", "real", "imag"):
+        keeps_rows = (attribute in ("mT", "mH") and view.dim() > 2) or attribute in ("real", "imag")
+        is_sharded = keeps_rows and isinstance(view, Sharded) and view.dim_of_rows == 0
+        return like(view, getattr(view.local, attribute)) if is_sharded else _with_whole(func, "", args, {})
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args)
+
+
+def _set_attribute(func: Any, view: Any, attribute: str, args: Args) -> None:
+    value = args[1]
+    if attribute == "requires_grad":
+        setattr(view.local, attribute, value)
+    elif attribute == "grad":
+        factor = 1 if view.world.is_exact else view.world.size
+        view.local.grad = None if value is None else like(view, torch.zeros_like(view.local)).local
+        if value is not None:
+            like(view, view.local.grad).copy_(value.detach() * factor)
+    elif attribute == "data" and value.shape == view.shape:
+        with torch.no_grad():
+            like(view, view.local.data).copy_(value)
+    else:
+        _with_whole(func, "__setitem__", args, {})
+
+
+def has_rule(func: Any, kwargs: Kwargs) -> bool:
+    """Say whether a function may be computed with parts, and computes something."""
+    rule = _RULES.get(getattr(func, "__name__", ""))
+    return rule is not None and rule is not _own_metadata and "out" not in kwargs
+
+
+def _gradient_of(view: Any, gradient: torch.Tensor) -> Any:
+    """Return the gradient of a view, whose part has that of the sum over ranks; of a total all ranks have it whole."""
+    gradient = gradient / (1 if view.world.is_exact else view.world.size)
+    return gradient if isinstance(view, Partial) else like(view, gradient)
+
+
+def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Let a hook have the gradient of the view, and give another."""
+    view, hook = (*args, *kwargs.values())
+    if isinstance(view, pieces.Pieces):
+        raise ScalingError(
+            "echelon does not call a hook on the gradient of a batch with --exact",
+            "remove the hook, or run without --exact",
+        )
+
+    def call(gradient: torch.Tensor) -> Optional[torch.Tensor]:
+        result = hook(_gradient_of(view, gradient))
+        if isinstance(view, Sharded) and not view.rows[view.world.rank]:  # a sample that stands in for none
+            return torch.zeros_like(gradient)
+        if result is None:
+            return None
+        local = result.local if isinstance(result, Sharded) else _own_gradient(view, plain(result))
+        return local * (1 if view.world.is_exact else view.world.size)
+
+    return (view.unsettled if isinstance(view, Partial) else view.local).register_hook(call)
+
+
+def _own_gradient(view: Any, whole: torch.Tensor) -> torch.Tensor:
+    return whole if isinstance(view, Partial) else own_part(whole, view.world.rank, view.rows, view.dim_of_rows)
+
+
+def _retain_grad(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
+    for one in pieces.shards_of(args[0]):
+        view: Any = one
+        view.local.retain_grad()
+
+
+def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def _register(rule: Rule, *every: str) -> Dict[str, Rule]:
+    return dict.fromkeys(every, rule)
+
+
+_RULES: Dict[str, Rule] = {
+    **_register(elements.pointwise, *POINTWISE),
+    **_register(along.along, *ALONG),
+    **_register(shapes.reshape, *RESHAPES),
+    **_register(shapes.permute, "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis"),
+    **_register(_own_metadata, "size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "element_size",
+                "is_floating_point", "is_complex", "is_signed", "is_contiguous", "get_device", "__hash__"),
+    "register_hook": _register_hook,
+    "retain_grad": _retain_grad,
+    **_register(along.squeeze, "squeeze"),
+    **_register(shapes.get_item, "__getitem__"),
+    **_register(shapes.concatenate, "cat", "concat", "concatenate", "stack"),
+    **_register(along.multiply, "matmul", "__matmul__", "mm", "bmm", "linear"),
+    **_register(along.of_rows, "layer_norm", "rms_norm", "embedding", "one_hot"),
+    **_register(along.draw, *DRAWS),
+    **dict.fromkeys(losses.NAMES, losses.rule),
+}  # fmt: skip
+
+
+def install() -> None:
+    """Let what PyTorch is called with a view for follow the rules."""
+    why = "What is computed of a batch follows its rows."
+    patches.replace(GlobalTensor, "rule", staticmethod(apply), why=why)
+    patches.replace(GlobalTensor, "below", staticmethod(dispatch.apply), why=why)

@@ -1,0 +1,101 @@
+"""What sees gradients on their way, before they may have to be multiplied by a factor (global_tensors/ignore_index.py).
+
+A factor afterwards gives the right gradients of weights, as backward() is linear. It does not undo what a hook or a
+script's own autograd function has done with them, nor reach the gradient of something else that needs one.
+"""
+
+from functools import wraps
+from typing import Any, Callable, List, Set
+
+import torch
+from torch import nn
+
+from . import patches
+from .scaling_error import ScalingError
+
+_HOOKS = (
+    (torch.Tensor, ("register_hook", "register_post_accumulate_grad_hook", "retain_grad")),
+    (nn.Module, ("register_backward_hook", "register_full_backward_hook", "register_full_backward_pre_hook")),
+    (nn.modules.module, ("register_module_backward_hook", "register_module_full_backward_hook",
+                         "register_module_full_backward_pre_hook")),
+    (torch.autograd.graph, ("register_multi_grad_hook",)),
+)  # fmt: skip
+_WHY = "A hook that sees gradients may not see some that are multiplied by a factor later."
+_HARMLESS = ("torch", "echelon", "_echelon")  # whose autograd functions are linear, or not a script's
+
+
+class GradientObservers:
+    """Whether there are any, noticed as they are registered."""
+
+    def __init__(self) -> None:
+        self.are_there = False
+        """Whether something may see a gradient before it is multiplied."""
+
+    def install(self) -> None:
+        """Notice hooks on tensors and modules, and autograd functions: those that there are, and those to come."""
+
+        def noticed(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)  # views know functions by their names
+            def register(*args: Any, **kwargs: Any) -> Any:
+                self.note()
+                return original(*args, **kwargs)
+
+            return register
+
+        for owner, names in _HOOKS:
+            for name in names:
+                if hasattr(owner, name):
+                    patches.replace(owner, name, noticed(getattr(owner, name)), why=_WHY)
+        self.are_there = any(_is_own(one) for one in torch.autograd.Function.__subclasses__())
+
+        def begin_class(cls: type) -> None:
+            if _is_own(cls):
+                self.note()
+
+        patches.replace(torch.autograd.Function, "__init_subclass__", classmethod(begin_class), why=_WHY)
+
+    def note(self) -> None:
+        """Notice one."""
+        self.are_there = True
+
+    def look(self, loss: torch.Tensor, parameters: List[nn.Parameter]) -> None:
+        """Notice that more than the parameters gets a gradient from this loss."""
+        known = {id(one) for one in parameters}
+        if any(id(one) not in known for one in leaves_of(loss)):
+            self.note()
+
+
+def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Parameter]) -> None:
+    """Multiply every gradient that the backward() of this loss has made; parameters had none before."""
+    known = {id(one) for one in parameters}
+    for leaf in leaves_of(loss):
+        gradient = leaf.grad
+        if id(leaf) not in known and gradient is not None and gradient._version:  # it was added to another
+            raise ScalingError(
+                "a batch has targets that do not count (-100), but no batch before had them; its gradients "
+                "were added to those of a tensor of shape %s that no optimizer changes" % (tuple(leaf.shape),),
+                "include targets that do not count in the first batch too, or start one rank: echelon run -n 1 …",
+            )
+        if gradient is not None:
+            gradient.mul_(factor)
+
+
+def leaves_of(loss: torch.Tensor) -> List[torch.Tensor]:
+    """Return what gets a gradient from a loss, by its graph."""
+    found: List[torch.Tensor] = []
+    seen: Set[Any] = set()
+    waiting = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.append(variable)
+        waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def _is_own(function: type) -> bool:
+    return any(one.__module__.partition(".")[0] not in _HARMLESS for one in (function, *function.__subclasses__()))

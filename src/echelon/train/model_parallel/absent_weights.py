@@ -1,0 +1,84 @@
+"""A weight that another rank has: its shape, and no numbers."""
+
+import sys
+from typing import Any, Optional
+
+import torch
+from torch import nn
+
+from ..scaling_error import ScalingError
+from .ways_out import WITH_THE_BATCH
+
+_TELLS_NOTHING = ("detach", "alias")
+_PASS_BY = ("torch", "echelon", "_echelon")
+_GRAD: Any = torch._C.TensorBase.grad
+_CHANGES = ("copy_", "zero_", "fill_")
+
+
+class AbsentWeight(torch.Tensor):
+    """Takes what is put into it, and keeps nothing; whoever reads it is told so."""
+
+    called: str
+    in_step = False
+    """Whether an optimizer steps, which passes by what has no gradient."""
+    shown: Optional[torch.Tensor]
+    """The weight itself, while all ranks show each other what they have."""
+
+    @staticmethod
+    def __new__(cls: Any, like: torch.Tensor, name: str) -> "AbsentWeight":
+        """Stand for a tensor."""
+        self: AbsentWeight = torch.Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
+        )
+        self.called, self.shown = name, None
+        return self
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        given = next((one for one in args if isinstance(one, AbsentWeight)), None)
+        word = func.overloadpacket.__name__
+        if given is not None and word in _TELLS_NOTHING:
+            if given.shown is not None:
+                return given.shown.detach()
+            return AbsentWeight(given, given.called)
+        if given is not None and word in _CHANGES and args[0] is given:
+            return given
+        raise ScalingError(
+            "the script reads %s, a weight of a layer on another rank (%s)"
+            % (given.called if given is not None else "a list of weights", word),
+            "use model.state_dict(), which is whole; or --scale tensor, or " + WITH_THE_BATCH,
+        )
+
+    @property
+    def grad(self) -> Optional[torch.Tensor]:
+        """Return the gradient while it is shown; PyTorch's own code sees none, and a script is told."""
+        found: Optional[torch.Tensor] = _GRAD.__get__(self)
+        asker = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+        if found is None and not AbsentWeight.in_step and asker not in _PASS_BY:
+            raise ScalingError(
+                "the script reads the gradient of %s, a weight of a layer on another rank" % self.called,
+                "use torch.nn.utils.clip_grad_norm_ and get_total_norm, which include all ranks; or --scale "
+                "tensor, or " + WITH_THE_BATCH,
+            )
+        return found
+
+    @grad.setter
+    def grad(self, value: Optional[torch.Tensor]) -> None:
+        _GRAD.__set__(self, value)
+
+    def full_tensor(self) -> torch.Tensor:
+        """Return the weight, while it is shown."""
+        return self.shown if self.shown is not None else self
+
+    def __repr__(self, *_args: Any, **_kwargs: Any) -> str:  # type: ignore[override]
+        return "%s, of shape %s, is on another rank" % (self.called, tuple(self.shape))
+
+
+def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:
+    """Return what stands for a weight on ranks that do not have it."""
+    made: Any = AbsentWeight(parameter, name)
+    made.requires_grad_(parameter.requires_grad)
+    made._is_param = True
+    return made  # type: ignore[no-any-return]

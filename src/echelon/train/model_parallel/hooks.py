@@ -1,0 +1,128 @@
+"""What a script calls besides its models, and would otherwise see a part of one."""
+
+import warnings
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, List, Protocol
+
+import torch
+from torch import nn
+
+from .. import patches
+from ..gather import whole
+from ..parallel import dropout
+from ..proof.record import Record
+from ..scaling_error import ScalingError
+from . import clipping
+from .ways_out import WITH_THE_BATCH
+
+_READS = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__")
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+
+class SplitModels(clipping.SplitGradients, Protocol):
+    """The models of which every rank has a part."""
+
+    def has_part_of(self, module: nn.Module) -> bool:
+        """Say whether some weights of a module are on other ranks."""
+
+    def shown(self) -> ContextManager[None]:
+        """Let every rank have all weights, gradients and states for a while."""
+
+
+def install(run: "Training", models: SplitModels) -> None:
+    """Hook what clips, what looks for overflows, what saves modules and what compiles."""
+    dropout.install()
+    warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
+    clipping.install(models)
+    _hook_scaler(models)
+    _hook_saving(models)
+    _hook_reading()
+    _hook_compile(run)
+    if run.record is not None:
+        _hook_record(run.record, models)
+
+
+def _hook_scaler(models: SplitModels) -> None:
+    """Refuse a loss that is scaled for fp16: each rank would look for overflows in its own part alone."""
+    original = torch.amp.GradScaler.scale
+
+    def scale(self: Any, outputs: Any) -> Any:
+        if self.is_enabled() and not models.is_alone:
+            raise ScalingError(
+                "the script scales its loss for fp16 (GradScaler), but each rank would look for overflows only "
+                "in its own part of the model",
+                "use bfloat16, which needs no GradScaler; or " + WITH_THE_BATCH,
+            )
+        return original(self, outputs)
+
+    patches.replace(
+        torch.amp.GradScaler, "scale", scale, why="A split model cannot be trained with a scaled fp16 loss."
+    )
+
+
+def _hook_saving(models: SplitModels) -> None:
+    """Refuse to save a module with all that is in it, of which this rank has a part."""
+    original = torch.save
+
+    def save(content: Any, *args: Any, **kwargs: Any) -> Any:
+        inside = content.values() if isinstance(content, dict) else [content]
+        for one in inside:
+            if isinstance(one, nn.Module) and not models.is_alone and models.has_part_of(one):
+                raise ScalingError(
+                    "torch.save() got a whole %s, but every rank has only a part of it" % type(one).__name__,
+                    "save its state, which is whole: torch.save(model.state_dict(), …)",
+                )
+        return original(content, *args, **kwargs)
+
+    patches.replace(torch, "save", save, why="A module that each rank has a part of cannot be saved as it is.")
+
+
+def _hook_reading() -> None:
+    """Let numbers that are read, such as a norm that a script takes of all gradients, be those of whole tensors."""
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)  # views know functions by their names
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(whole(self), *args, **kwargs)
+
+        return read
+
+    for name in _READS:
+        read = wrapped(getattr(torch.Tensor, name))
+        patches.replace(torch.Tensor, name, read, why="A number that is read is that of the whole tensor.")
+
+
+def _hook_record(record: Record, models: SplitModels) -> None:
+    """Let a record be of all weights and states."""
+    original = record.after_step
+
+    def after_step(optimizer: torch.optim.Optimizer) -> None:
+        with models.shown():
+            original(optimizer)
+
+    record.after_step = after_step  # type: ignore[method-assign]
+
+
+def _hook_compile(run: "Training") -> None:
+    """Leave models uncompiled: how they are computed changes while the script runs."""
+    was_said: List[bool] = []
+
+    def leave(model: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+        if not was_said and run.is_main:
+            run.say("note: echelon leaves torch.compile() out: it runs a split model without compilation")
+        was_said.append(True)
+        return model if model is not None else _same
+
+    why = "A split model is run without compilation."
+    patches.replace(torch, "compile", leave, why=why)
+    patches.replace(nn.Module, "compile", lambda self, *args, **kwargs: _ignore(leave(self, *args, **kwargs)), why=why)
+
+
+def _same(model: Callable[..., Any]) -> Callable[..., Any]:
+    return model
+
+
+def _ignore(_value: Any) -> None:
+    pass

@@ -1,0 +1,211 @@
+"""One call of a model that lies on several ranks: micro-batches go through its stages, and gradients back."""
+
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import messages
+from ..batches import rows_of
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..scaling_error import ScalingError
+from ..world import World
+from .stage import Stage
+
+PARTS_PER_RANK = 4
+"""Micro-batches for each rank: ranks wait for (p-1)/(m+p-1) of a step while the pipeline fills and drains."""
+
+
+def parts_of(args: Any, kwargs: Any, number: int) -> List[Tuple[Any, Any]]:
+    """Cut the arguments of a call by the rows of the first tensor among them."""
+    lead = next((one for one in tensors_of(args, kwargs) if one.dim()), None)
+    if lead is None or number == 1 or lead.size(0) == 1:
+        return [(args, kwargs)]
+    size = lead.size(0)
+    if any(_may_be_mask(one, size) for one in tensors_of(args, kwargs) if one is not lead):
+        return [(args, kwargs)]
+    rows = rows_of(size, min(number, size))
+
+    def cut(place: int, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.size(0) != size or isinstance(tensor, nn.Parameter):
+            return tensor
+        return tensor.narrow(0, sum(rows[:place]), rows[place])
+
+    return [map_tensors((args, kwargs), partial(cut, place)) for place in range(len(rows))]
+
+
+def form_of(args: Any, kwargs: Any) -> str:
+    """Return what tells one way of calling a model from another."""
+    return "%s %s" % (torch.is_grad_enabled(), map_tensors((args, kwargs), lambda one: (one.dim(), one.dtype)))
+
+
+def gives_rows(output: Any, rows: int) -> bool:
+    """Say whether all that a model gives has a row for each sample."""
+    return all(one.dim() > 0 and one.size(0) == rows for one in tensors_of(output))
+
+
+def _may_be_mask(tensor: torch.Tensor, size: int) -> bool:
+    """Say whether a tensor may be one over positions rather than samples, of which there happen to be as many."""
+    is_number = tensor.dtype in (torch.int64, torch.int32)
+    return tensor.dim() == 2 and tensor.size(0) == tensor.size(1) == size and not is_number
+
+
+class MicroBatches:
+    """A model of which this rank has one stage."""
+
+    def __init__(self, stage: Stage, world: World, shared: Sequence[nn.Parameter], known: Dict[str, int]) -> None:
+        self._stage = stage
+        self._num_parts = known
+        """In how many micro-batches a call is computed, by the form of its inputs."""
+        self._world = world
+        self._shared = shared
+        self._is_first, self._is_last = world.rank == 0, world.rank == world.size - 1
+
+    def call(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Compute a batch; every rank gets what the model gives.
+
+        What is called in another way than at first stays in one piece: in training always, for what it computes with
+        a few rows was not compared with one device; else until it is seen that it gives a row for each sample.
+        """
+        trains = torch.is_grad_enabled()
+        form_of_inputs = form_of(args, kwargs)
+        parts = parts_of(args, kwargs, self._num_parts.get(form_of_inputs, 1))
+        passes: List[Tuple[Any, Any]] = []
+        shape: Dict[str, Any] = {}
+        for part in parts:
+            received = None if self._is_first else self._receive(shape, part)
+            if received is not None and trains:
+                received.requires_grad_()
+            output = self._stage.compute(original, received, *part)
+            if not self._is_last:
+                self._send(output, shape)
+            passes.append((received, output))
+        form, wholes = self._share([output for _, output in passes], [_rows(part) for part in parts])
+        if form_of_inputs not in self._num_parts:
+            is_split = not trains and gives_rows(form, _rows((args, kwargs)))
+            self._num_parts[form_of_inputs] = PARTS_PER_RANK * self._world.size if is_split else 1
+        if trains:
+            anchor = torch.zeros((), requires_grad=True)
+            wholes = list(_join(anchor, _Passes(self, passes), *wholes))
+        rest = iter(wholes)
+        return map_tensors(form, lambda _: next(rest))
+
+    def _receive(self, shape: Dict[str, Any], part: Any) -> torch.Tensor:
+        """Receive an activation; its shape is told once in a call, but for the rows."""
+        if not shape:
+            shape["first"], shape["dtype"], shape["rows"] = messages.receive(self._world.rank - 1)
+        rows = _rows(part)
+        sizes = (rows, *shape["first"][1:]) if shape["first"][0] == shape["rows"] else shape["first"]
+        found = torch.empty(sizes, dtype=shape["dtype"], device=self._world.device)
+        dist.recv(found, self._world.rank - 1)
+        return found
+
+    def _send(self, output: torch.Tensor, shape: Dict[str, Any]) -> None:
+        if "sent" not in shape:
+            shape["sent"] = True
+            messages.send((tuple(output.shape), output.dtype, output.size(0)), self._world.rank + 1)
+        dist.send(output.detach().contiguous(), self._world.rank + 1)
+
+    def _share(self, outputs: List[Any], rows: List[int]) -> Tuple[Any, List[torch.Tensor]]:
+        """Give what the last stage has to all: its form, and its tensors."""
+        form: Any = None
+        wholes: List[torch.Tensor] = []
+        if self._is_last:
+            if len(outputs) > 1 and not all(map(gives_rows, outputs, rows)):
+                raise ScalingError(
+                    "a model in a pipeline returned a row for each sample before, but now returns something "
+                    "else for the same inputs",
+                    "use a model that returns a row for each sample; or --scale tensor",
+                )
+            pieces = [tensors_of(one) for one in outputs]
+            wholes = [
+                ones[0].detach() if len(ones) == 1 else torch.cat([one.detach() for one in ones])
+                for ones in zip(*pieces)  # noqa: B905
+            ]
+            rest = iter(wholes)
+            form = map_tensors(outputs[0], lambda _: torch.empty_like(next(rest), device="meta"))
+        source = self._world.size - 1
+        form = messages.broadcast(form, source)
+        if not self._is_last:
+            wholes = [torch.empty_like(one, device=self._world.device) for one in tensors_of(form)]
+        wholes = [one.contiguous() for one in wholes]
+        for one in wholes:
+            dist.broadcast(one, source)
+        return form, wholes
+
+    def backward(self, passes: List[Tuple[Any, Any]], gradients: Sequence[Optional[torch.Tensor]]) -> None:
+        """Let gradients go back through all stages; those of weights that several have are added up."""
+        before = [one.grad for one in self._shared]
+        for one in self._shared:
+            one.grad = None
+        first = 0
+        for received, output in passes:
+            if self._is_last:
+                first = self._begin(output, gradients, first)
+            else:
+                gradient = torch.empty_like(output, memory_format=torch.contiguous_format)
+                dist.recv(gradient, self._world.rank + 1)
+                if output.requires_grad:
+                    torch.autograd.backward([output], [gradient])
+            if received is not None:
+                gradient = torch.zeros_like(received) if received.grad is None else received.grad
+                dist.send(gradient.contiguous(), self._world.rank - 1)
+        for one, old in zip(self._shared, before):  # noqa: B905
+            gradient = torch.zeros_like(one) if one.grad is None else one.grad
+            dist.all_reduce(gradient)
+            one.grad = gradient if old is None else old.add_(gradient)
+
+    def _begin(self, output: Any, gradients: Sequence[Optional[torch.Tensor]], first: int) -> int:
+        """Run backward from some rows of what the model gave; return where the next ones begin."""
+        roots, given, rows = [], [], 0
+        for tensor, gradient in zip(tensors_of(output), gradients):  # noqa: B905
+            rows = tensor.size(0) if tensor.dim() else 0
+            if gradient is not None and tensor.requires_grad:
+                roots.append(tensor)
+                given.append(gradient.narrow(0, first, rows) if tensor.dim() else gradient)
+        if roots:
+            torch.autograd.backward(roots, given)
+        return first + rows
+
+
+class _Passes:
+    """The micro-batches of one call, until backward() has come to them."""
+
+    def __init__(self, owner: MicroBatches, passes: List[Tuple[Any, Any]]) -> None:
+        self._owner = owner
+        self._passes: Optional[List[Tuple[Any, Any]]] = passes
+
+    def backward(self, gradients: Sequence[Optional[torch.Tensor]]) -> None:
+        if self._passes is None:
+            raise ScalingError(
+                "the script called backward() twice for one call of a model in a pipeline",
+                "call backward() once for each call of the model",
+            )
+        passes, self._passes = self._passes, None
+        self._owner.backward(passes, gradients)
+
+
+class _Join(torch.autograd.Function):
+    """What a pipeline gave, for a loss that knows nothing of stages."""
+
+    @staticmethod
+    def forward(context: Any, _anchor: torch.Tensor, passes: _Passes, *wholes: torch.Tensor) -> Any:
+        context.passes = passes
+        context.set_materialize_grads(False)
+        found = tuple(one.view_as(one) for one in wholes)
+        context.mark_non_differentiable(*[one for one in found if not one.is_floating_point()])
+        return found
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        context.passes.backward(gradients)
+        return (None, None, *[None for _ in gradients])
+
+
+def _rows(part: Any) -> int:
+    return next((one.size(0) for one in tensors_of(*part) if one.dim()), 1)
+
+
+_join: Any = _Join.apply

@@ -1,0 +1,152 @@
+"""A stage computes the model's own forward(), of which other stages' blocks are left out for as long as it computes."""
+
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
+
+import torch
+from torch import nn
+
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..parallel import seen
+
+SHARED = -1
+"""In place of a stage's number: of a weight that several stages use."""
+
+
+class Layout(seen.Seen):
+    """What was seen of one call of a model, and where it is cut."""
+
+    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
+        self.leading: Dict[str, int] = {}
+        """Of each module outside of blocks, how many dims its output has in common with its input."""
+        super().__init__(model, found, args, kwargs)
+        self.order = list(found)
+        outside = seen.sides(model, self, self.order)
+        needed = seen.needed_later(model, self, outside.before, self.order[0], args, kwargs)
+        self.before, self.after = [name for name in outside.before if name not in needed], outside.after
+        self.everywhere = {*outside.loose, *needed}
+        """What has weights that every stage uses, or may use."""
+        self.bounds: List[int] = []
+        self.outputs = {name: map_tensors(one, _shape_of) for name, one in self.outputs.items()}
+        self.output = map_tensors(self.output, _shape_of)
+        torch.clear_autocast_cache()  # weights that were cast here know of no gradients
+
+    def cut(self, begins: List[str]) -> None:
+        """Take the names of the blocks that begin a stage, but for the first."""
+        self.bounds = [0, *(self.order.index(name) for name in begins), len(self.order)]
+
+    def _note(self, name: str) -> Any:
+        note = super()._note(name)
+
+        def both(module: nn.Module, args: Any, output: Any) -> None:
+            note(module, args, output)
+            given, made = next(iter(tensors_of(args)), None), next(iter(tensors_of(output)), None)
+            if given is not None and made is not None:
+                pairs = zip(given.shape, made.shape)  # noqa: B905
+                self.leading[name] = next((at for at, (one, other) in enumerate(pairs) if one != other), given.dim())
+
+        return both
+
+    def stages_of(self, model: nn.Module) -> Dict[str, int]:
+        """Return the stage of each weight by name; SHARED where two of its names are on several."""
+        last = len(self.bounds) - 2
+        found: Dict[int, int] = {}
+        names = dict(model.named_parameters(remove_duplicate=False))
+        for name, parameter in names.items():
+            block = next((at for at, one in enumerate(self.order) if name.startswith(one + ".")), -1)
+            if block >= 0:
+                stage = max(at for at in range(last + 1) if self.bounds[at] <= block)
+            elif name.rpartition(".")[0] in self.everywhere:
+                stage = SHARED
+            else:
+                stage = 0 if name.rpartition(".")[0] in self.before else last
+            found[id(parameter)] = stage if found.get(id(parameter), stage) == stage else SHARED
+        return {name: found[id(parameter)] for name, parameter in names.items()}
+
+
+class _Done(Exception):
+    """The last block of a stage has computed."""
+
+
+class Stage:
+    """What one rank computes of a model."""
+
+    def __init__(self, model: nn.Module, layout: Layout, number: int) -> None:
+        self._model = model
+        self._layout = layout
+        self._first, self._end = layout.bounds[number], layout.bounds[number + 1]
+        self._received: Any = None
+        self._left: Any = None
+        self._others = self._replacements()
+
+    def compute(self, original: Callable[..., Any], received: Any, args: Any, kwargs: Any) -> Any:
+        """Return what the last block of this stage gives, or of the last stage the model."""
+        self._received = received
+        with self._left_out():
+            try:
+                return original(self._model, *args, **kwargs)
+            except _Done:
+                return self._left
+            finally:
+                self._received = self._left = None
+
+    @contextmanager
+    def _left_out(self) -> Iterator[None]:
+        """Leave out what other stages compute."""
+        kept = [(module, module.__dict__.get("forward")) for module, _ in self._others]
+        for module, forward in self._others:
+            module.__dict__["forward"] = forward
+        try:
+            yield
+        finally:
+            for module, own in kept:
+                if own is None:
+                    del module.__dict__["forward"]
+                else:
+                    module.__dict__["forward"] = own
+
+    def _replacements(self) -> List[Tuple[nn.Module, Callable[..., Any]]]:
+        layout, order = self._layout, self._layout.order
+        found: List[Tuple[nn.Module, Callable[..., Any]]] = []
+        for place, name in enumerate(order):
+            module = self._model.get_submodule(name)
+            is_tuple = isinstance(layout.outputs[name], tuple)
+            if place < self._first:
+                found.append((module, partial(self._skip, is_tuple, place == self._first - 1)))
+            elif place >= self._end:
+                found.append((module, _stop))
+            elif place == self._end - 1 < len(order) - 1:
+                found.append((module, partial(self._keep, module.forward)))
+        elsewhere = [*(layout.before if self._first else ()), *(layout.after if self._end < len(order) else ())]
+        for name in elsewhere:
+            output = next(iter(tensors_of(layout.outputs[name])))
+            module = self._model.get_submodule(name)
+            like = seen.no_numbers(output.dtype, next(module.parameters()).device)
+            stands = partial(_stand_in, like, tuple(output.shape), layout.leading.get(name, 0))
+            found.append((module, stands))
+        return found
+
+    def _skip(self, is_tuple: bool, is_last: bool, *args: Any, **kwargs: Any) -> Any:
+        """Pass on what comes; the last block before this stage gives what was received."""
+        output = self._received if is_last else args[0] if args else next(iter(kwargs.values()))
+        return (output,) if is_tuple else output
+
+    def _keep(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        self._left = output[0] if isinstance(output, tuple) else output
+        return output
+
+
+def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
+def _stop(*_args: Any, **_kwargs: Any) -> Any:
+    raise _Done
+
+
+def _stand_in(like: torch.Tensor, shape: Tuple[int, ...], leading: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Return a tensor whose numbers are not used, and whose shape may be."""
+    given = next(iter(tensors_of(args, kwargs)), like)
+    return like.expand((*given.shape[:leading], *shape[leading:]))

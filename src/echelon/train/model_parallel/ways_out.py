@@ -1,0 +1,7 @@
+"""What a person may do where a model cannot be split."""
+
+WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
+WITH_SEEDS = (
+    "draw all random numbers with torch, numpy.random or random, or with a generator that has a seed "
+    "(numpy.random.default_rng(0)); or " + WITH_THE_BATCH
+)

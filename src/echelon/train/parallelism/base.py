@@ -1,0 +1,181 @@
+"""What every parallelism does: it knows what is trained, and makes its gradients and weights those of one device."""
+
+import weakref
+from contextlib import nullcontext
+from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Type
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ...scale_options import ScaleOptions
+from ..gather import is_sharded
+from ..global_tensors.model_calls import ModelCalls
+from ..gradient_observers import GradientObservers
+from ..rng.generators import Generators
+from ..scaling_error import ScalingError
+from ..world import World
+
+
+class Setup(NamedTuple):
+    """What a parallelism is made with."""
+
+    world: World
+    options: ScaleOptions
+    say: Callable[[str], None]
+    """Tell the person something, on rank 0."""
+    generators: Generators
+    megabytes: float = 0.0
+    """Gradients that travel together; 0: as many as measurements say."""
+
+
+class Parallelism:
+    """A way in which ranks share a training.
+
+    A subclass says what a rank computes (`kind_of_calls`), what a backward pass does (`backward`), and whatever else
+    differs from one device. It gets a name in `choice.KINDS`; one of a user's own is named MODULE:CLASS.
+    """
+
+    kind_of_calls: Type[ModelCalls]
+    """How a script's models are called; it is made with the training."""
+    shares_batches = True
+    """Whether each rank gets its samples of a batch, and not the whole batch."""
+    cuts_draws = True
+    """Whether random numbers for the whole batch are drawn in a model and cut to the samples of a rank."""
+    draws_as_one = False
+    """Whether ranks draw the same numbers in a model as one device, without any cut."""
+    keeps_dropout = False
+    """Whether the first step is that of the whole run: dropout stays on while it is compared with one device."""
+    is_as_one_device = True
+    """Whether the training is that of one device, so that steps can be compared with it."""
+    trains_alone = False
+    """Whether ranks exchange nothing in most steps."""
+    calls_need_all_ranks = False
+    """Whether a rank can compute a model only together with all others."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.world = setup.world
+        self._options = setup.options
+        self._say = setup.say
+        self._optimizers: "List[weakref.ref[torch.optim.Optimizer]]" = []  # in the order in which all ranks made them
+        self._parameters: List[nn.Parameter] = []
+        self.num_steps = 0
+        self.observers = GradientObservers()
+
+    # What a subclass says
+
+    def headline(self) -> str:
+        """Return the line that says, at the beginning, how the script is scaled."""
+        raise NotImplementedError
+
+    def install(self, run: Any) -> None:
+        """Hook what scripts call besides models, losses and optimizers; `run` is the Training."""
+
+    def apply(self) -> None:
+        """Change models and optimizers for this parallelism, where weights are trained that it has not seen."""
+
+    def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
+        """Run backward() so that gradients are those of the global batch."""
+        raise NotImplementedError
+
+    def clip_grad_norm(self) -> Callable[..., Any]:
+        """Return what takes the place of torch.nn.utils.clip_grad_norm_; gradients are those of the global batch."""
+        return nn.utils.clip_grad_norm_
+
+    def reduce(self) -> None:
+        """Make gradients those of the global batch before a script reads them, where they are not yet."""
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        """Make gradients those of the global batch before an optimizer uses them."""
+        self.num_steps += 1
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice that an optimizer has stepped."""
+
+    def note_zero(self) -> None:
+        """Notice that gradients are cleared."""
+
+    def settle(self, module: Optional[nn.Module] = None) -> None:
+        """Let all ranks have the same weights before somebody looks at those of a module, or at all."""
+
+    def present(self, parameter: Any) -> Any:
+        """Return a weight as it is now, for who has kept it from before it was changed."""
+        return parameter
+
+    def shown(self) -> ContextManager[None]:
+        """Let every rank have all weights, gradients and states for a while, or its part of each."""
+        return nullcontext()
+
+    def become_alone(self) -> None:
+        """Go on as one device."""
+        self.world = self.world._replace(size=1)
+
+    # What is trained
+
+    def add(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take an optimizer's parameters in."""
+        if all(known() is not optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+
+    @property
+    def has_optimizers(self) -> bool:
+        """Whether there is an optimizer."""
+        return any(known() is not None for known in self._optimizers)
+
+    def known_optimizers(self) -> List[torch.optim.Optimizer]:
+        """Return the optimizers that there are, in the order of all ranks."""
+        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+
+    def parameters(self) -> List[nn.Parameter]:
+        """Return what is trained, each once, in the order of the optimizers' groups."""
+        parameters: Dict[int, nn.Parameter] = {}
+        for optimizer in self.known_optimizers():
+            parameters.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
+        return list(parameters.values())
+
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+        """Return what one optimizer trains."""
+        return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+
+    def place_of(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return an optimizer's place in the order in which all ranks made them."""
+        self.add(optimizer)
+        return next(place for place, known in enumerate(self._optimizers) if known() is optimizer)
+
+    def all_but(self, places: Collection[int]) -> List[List[nn.Parameter]]:
+        """Return what each of the other optimizers trains that there are now."""
+        others = [known() for place, known in enumerate(self._optimizers) if place not in places]
+        return [self.parameters_of(optimizer) for optimizer in others if optimizer is not None]
+
+    def known_parameters(self) -> List[nn.Parameter]:
+        """Return what all ranks have met over, in the order of all ranks."""
+        return self._parameters
+
+    def prepare(self) -> None:
+        """Meet the other ranks over the parameters; they get rank 0's values when they are first seen."""
+        parameters = self.parameters()
+        if self.world.size == 1 or not parameters:
+            return
+        known = {id(parameter) for parameter in self._parameters}
+        if {id(parameter) for parameter in parameters} == known:
+            return
+        refuse_several_devices(parameters)
+        for parameter in parameters:
+            if id(parameter) not in known and not is_sharded(parameter):
+                dist.broadcast(parameter.data, 0)  # a graph that waits for its backward() shall not notice
+        self._parameters = parameters
+        self._forget_parameters()
+
+    def _forget_parameters(self) -> None:
+        """Let go of what was made of the parameters that were known before."""
+
+
+def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
+    """Refuse a model that a script has laid on several devices itself."""
+    devices = sorted({str(parameter.device) for parameter in parameters})
+    if len(devices) > 1:
+        raise ScalingError(
+            "the model has parameters on several devices: %s" % ", ".join(devices),
+            "put the whole model on one device: each rank has its own device, and echelon run --scale fsdp … "
+            "shards the model over them",
+        )

@@ -1,0 +1,90 @@
+"""Which parallelism a run has: one of echelon's own, or a class in a file of the user."""
+
+import importlib.util
+import os
+import sys
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Dict, Iterator, Type
+
+from ...errors import UsageError
+from .base import Parallelism, Setup
+
+KINDS: Dict[str, str] = {
+    "data": "replicated:Replicated",
+    "fsdp": "fully_sharded:FullySharded",
+    "tensor": "tensor:Tensor",
+    "context": "context:Context",
+    "pipeline": "pipeline:Pipeline",
+}
+"""Module and class by the name for --scale; a module is imported when it is chosen."""
+EXACT: Dict[str, str] = {"data": "exact:ExactReplicated", "fsdp": "exact:ExactFullySharded"}
+"""With --exact."""
+PUBLIC: Dict[str, str] = {
+    "Parallelism": "base:Parallelism",
+    "SharedBatches": "shared_batches:SharedBatches",
+    "Replicated": "replicated:Replicated",
+    "FullySharded": "fully_sharded:FullySharded",
+}
+"""What a user may derive a class from, as names of the package."""
+LOCAL_SGD = "local_sgd:LocalSGD"
+"""With --sync-every."""
+
+
+def choose(setup: Setup) -> Parallelism:
+    """Make the parallelism that the options ask for; one rank alone replicates nothing."""
+    options = setup.options
+    if setup.world.is_alone:
+        return _own(KINDS["data"])(setup)
+    if options.is_of_user:
+        return of_user(options.how)(setup)
+    if options.steps_alone:
+        return _own(LOCAL_SGD)(setup)
+    return _own((EXACT if setup.world.is_exact else KINDS)[options.how])(setup)
+
+
+def _own(place: str) -> Type[Parallelism]:
+    module, _, name = place.partition(":")
+    kind: Type[Parallelism] = getattr(importlib.import_module("." + module, __package__), name)
+    return kind
+
+
+def of_user(place: str) -> Type[Parallelism]:
+    """Import FILE.py:CLASS; raise UsageError where that is no parallelism."""
+    path, _, name = place.rpartition(":")
+    kind = getattr(_module_of(path), name, None)
+    if not isinstance(kind, type) or not issubclass(kind, Parallelism):
+        raise UsageError(
+            "--scale %s: %s is %s, and no parallelism" % (place, name, "not there" if kind is None else repr(kind)),
+            hint="write in %s: from echelon import Replicated; class %s(Replicated): …" % (path, name),
+        )
+    return kind
+
+
+def _module_of(path: str) -> Any:
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # noqa: S101  (it ends with .py)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    try:
+        with _as_echelon():
+            spec.loader.exec_module(module)
+    except Exception as error:
+        told = "%s: %s" % (type(error).__name__, error)
+        raise UsageError("--scale %s:…: the file fails with %s" % (path, told), hint="python %s" % path) from error
+    return module
+
+
+@contextmanager
+def _as_echelon() -> Iterator[None]:
+    """Let `from echelon import Replicated` give the class of this process, where a rank has it under another name."""
+    facade, before = ModuleType("echelon"), sys.modules.get("echelon")
+    vars(facade).update({name: _own(place) for name, place in PUBLIC.items()})
+    sys.modules["echelon"] = facade
+    try:
+        yield
+    finally:
+        del sys.modules["echelon"]
+        if before is not None:
+            sys.modules["echelon"] = before

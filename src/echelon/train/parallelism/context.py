@@ -1,0 +1,75 @@
+"""--scale context: each rank computes its part of every sequence."""
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import nn
+
+from ..gather import is_sharded
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..model_parallel.ways_out import WITH_THE_BATCH
+from ..parallel import context, dtensors
+from ..parallel.strategy import StrategyError
+from ..scaling_error import ScalingError
+from .model_parallel import ModelParallel, refusing
+
+
+class Context(ModelParallel):
+    """Cuts tokens where they enter a model, and puts together what leaves it."""
+
+    name = "context"
+    what = "computes its part of every sequence"
+
+    def split(self, root: nn.Module) -> None:
+        """Let one model compute sequences that are cut."""
+        for name, module in root.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                raise StrategyError(
+                    "%s is a BatchNorm, which needs the statistics of all tokens, but each rank has only some "
+                    "tokens" % name,
+                    hint="LayerNorm",
+                )
+        context.apply(root, self.axes)
+        dtensors.teach_attention()
+
+    def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module with tokens that are cut, and give what comes out whole to every rank."""
+        if not any(is_sharded(one) for one in module.parameters()):
+            return original(module, *args, **kwargs)
+        lead = self._lead(module, args, kwargs)
+        if lead is not None:
+            args, kwargs = map_tensors((args, kwargs), lambda one: self._cut(one, lead))
+        return super().compute(original, module, args, kwargs)
+
+    def _lead(self, module: nn.Module, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+        """Return the first input, if its second dim are tokens that ranks can share evenly."""
+        number, name = self.world.size, type(module).__name__
+        trains = torch.is_grad_enabled()
+        lead = next((one for one in tensors_of(args, kwargs) if one.dim() > 1), None)
+        if lead is None or lead.dim() != (3 if lead.is_floating_point() else 2):
+            if not trains:
+                return None  # as it is: whole on every rank
+            raise ScalingError(
+                "%s gets %s, but --scale context cuts sequences: rows of tokens, or rows of vectors"
+                % (
+                    name,
+                    "no sequence"
+                    if lead is None
+                    else "a tensor of shape %s as its first argument" % (tuple(lead.shape),),
+                ),
+                WITH_THE_BATCH,
+            )
+        if not trains and lead.size(1) % number:
+            return None
+        with refusing():
+            context.cut_plain(lead, self.axes)  # refuses tokens that do not come out even
+        return lead
+
+    def _cut(self, tensor: torch.Tensor, lead: torch.Tensor) -> Any:
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        if is_sharded(tensor) or tensor.shape[:2] != lead.shape[:2]:
+            return tensor
+        mesh = self.axes.mesh("context")
+        whole = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
+        return whole.redistribute(placements=[Shard(1)])

@@ -1,0 +1,53 @@
+"""Every rank has a part of each weight, which PyTorch's fully_shard puts together where a model is computed."""
+
+from typing import Any, Callable, Optional
+
+import torch
+
+from .. import fsdp
+from ..gather import is_sharded
+from ..parallel import elementwise
+from .base import Setup
+from .shared_batches import SharedBatches
+
+
+class FullySharded(SharedBatches):
+    """`--scale fsdp`."""
+
+    calls_need_all_ranks = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._shards: Optional[fsdp.ShardedModels] = fsdp.ShardedModels(setup.world)
+
+    def install(self, run: Any) -> None:
+        super().install(run)
+        fsdp.install()
+        elementwise.install()
+
+    def become_alone(self) -> None:
+        super().become_alone()
+        self._shards = None
+
+    def apply(self) -> None:
+        """Spread the weights over the ranks."""
+        if self._shards is None:
+            return
+        self._shards.refuse_thawed()
+        self.prepare()
+        if not all(is_sharded(parameter) for parameter in self._parameters):
+            self._shards.apply(self.known_optimizers(), self._parameters)
+            self._parameters = self.parameters()
+
+    def mean_gradients(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        run_backward(loss)  # fully_shard takes the mean of gradients as it scatters them
+        self.is_local = True
+        self.reduce()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._shards is not None:
+            self._shards.refuse_optimizer(optimizer)
+        super().before_step(optimizer)
+
+    def present(self, parameter: Any) -> Any:
+        return parameter if self._shards is None else self._shards.replaced.present(parameter)

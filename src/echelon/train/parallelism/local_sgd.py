@@ -1,0 +1,109 @@
+"""`--sync-every`: each rank steps along its own gradients, and weights are exchanged when ranks meet."""
+
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..fsdp import roots_of
+from ..global_tensors.tensors import Partial
+from ..local_sgd import hooks
+from ..local_sgd.meetings import Meetings, Rule
+from .base import Setup, refuse_several_devices
+from .shared_batches import SharedBatches
+
+
+class LocalSGD(SharedBatches):
+    """Every rank changes its own copy of the weights between meetings."""
+
+    cuts_draws = False
+    is_as_one_device = False
+    trains_alone = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        options = setup.options
+        rule = Rule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
+        self.meetings = Meetings(setup.world, rule)
+
+    def headline(self) -> str:
+        options = self._options
+        steps = "step" if options.steps_alone == 1 else "%d steps" % options.steps_alone
+        name, what = "local SGD", "average their weights"
+        if options.outer_learning_rate != 1.0 or options.outer_momentum:
+            name = "DiLoCo"
+            what = "move by their mean progress with Nesterov's momentum %g and learning rate %g" % (
+                options.outer_momentum, options.outer_learning_rate,
+            )  # fmt: skip
+        late = ", taken in one meeting later" if options.is_late else ""
+        return (
+            "this training differs from one device: %d ranks train alone, each on its part of every batch, and %s "
+            "after every %s (%s%s); echelon does not compare the first step"
+            % (self.world.size, what, steps, name, late)
+        )
+
+    def install(self, run: Any) -> None:
+        hooks.install(run, self.meetings, self.one_step)
+
+    def prepare(self) -> None:
+        """Meet the other ranks over parameters that are new; what was met once is each rank's own until a meeting."""
+        parameters = self.parameters()
+        known = {id(parameter) for parameter in self._parameters}
+        new = [parameter for parameter in parameters if id(parameter) not in known]
+        if self.world.size == 1 or not new:
+            return
+        refuse_several_devices(parameters)
+        for parameter in new:
+            if not self.meetings.knows([parameter]):
+                dist.broadcast(parameter.detach(), 0)
+        self._parameters += new  # also those that are frozen for a while, as a GAN does with its critic
+
+    def mean_gradients(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        """Run backward() for this rank alone."""
+        run_backward(loss)
+
+    def _send_value(self, loss: Partial) -> None:
+        """Leave the value where it is: a rank that trains alone waits for nobody."""
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.num_steps += 1
+        if self.world.size > 1:
+            self.meetings.before_step(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.world.size > 1:
+            self.meetings.after_step(optimizer)
+
+    def one_step(self, optimizer: torch.optim.Optimizer) -> ContextManager[None]:
+        """Count what happens here as one step, whether or not the optimizer steps."""
+        return self.meetings.one_step(optimizer) if self.world.size > 1 else nullcontext()
+
+    def reduce(self) -> None:
+        """Leave gradients as they are: each rank clips and unscales its own."""
+
+    def settle(self, module: Optional[nn.Module] = None) -> None:
+        """Let all ranks have the same weights and buffers, before somebody looks at those of a module."""
+        if self.world.size == 1 or (module is not None and not self.meetings.knows(module.parameters())):
+            return
+        weights = self.meetings.weights() if self.meetings.are_apart else []
+        if self.meetings.settle():
+            self._settle_buffers([buffer for root in roots_of(weights) for buffer in root.buffers()])
+
+    def _settle_buffers(self, buffers: List[torch.Tensor]) -> None:
+        """Average what differs from rank to rank, such as BatchNorm's means; a constant stays as it is, to the bit."""
+        floating = [buffer for buffer in buffers if buffer.is_floating_point() and buffer.numel()]
+        if not floating:
+            return
+        digests = torch.stack([_digest(buffer) for buffer in floating]).to(self.world.device)
+        ends = torch.stack([digests, -digests])
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        differ = (ends[0] != -ends[1]).tolist()
+        self.meetings.mean([buffer for buffer, differs in zip(floating, differ) if differs])  # noqa: B905
+
+
+def _digest(buffer: torch.Tensor) -> torch.Tensor:
+    """Return a number that tells a buffer from others; BatchNorm does not count what it writes as a version."""
+    values = buffer.detach().double().reshape(-1)
+    return torch.dot(values, torch.arange(1.0, values.numel() + 1, dtype=values.dtype, device=values.device).cos())

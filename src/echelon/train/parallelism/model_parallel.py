@@ -1,0 +1,293 @@
+"""Every rank has every batch whole, and computes a part of the model."""
+
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, Optional, Sequence, Set
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import fsdp, optimizer_kinds
+from ..check import same_batch
+from ..fsdp import give_parts, roots_of
+from ..gather import is_sharded, whole
+from ..global_tensors.calls import has_parameters
+from ..global_tensors.model_calls import ModelCalls
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..model_parallel import hooks
+from ..model_parallel.absent_weights import AbsentWeight
+from ..model_parallel.ways_out import WITH_SEEDS, WITH_THE_BATCH
+from ..parallel import norms, versions
+from ..parallel.axes import Axes
+from ..parallel.strategy import Strategy, StrategyError
+from ..replaced_parameters import ReplacedParameters
+from ..scaling_error import ScalingError, is_about_parts
+from .base import Parallelism, Setup
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+TOLERANCE = 1e-3
+"""Of losses of the same batch: processors may differ in the last digits."""
+_IN_WORDS = (
+    (r"\b(tensor|context|pipeline)=1\b", "echelon run -n 1 …"),
+    (r"\b(tensor|context|pipeline)=(\d+)", r"echelon run -n \2 --scale \1 …"),
+    (r": run\.parallelize\(", ", in a script of echelon's own: run.parallelize("),
+)
+"""Hints of strategies, and what they are on the command line."""
+
+
+class WholeBatches(ModelCalls):
+    """Calls models with the whole batch on every rank; a model is split before it is first trained."""
+
+    def __init__(self, run: "Training") -> None:
+        super().__init__(run)
+        self._run = run
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module; the outermost call is that of the whole model, on every rank."""
+        run, models = self._run, self._run.parallelism
+        assert isinstance(models, ModelParallel)  # noqa: S101
+        if run.world.is_alone and run.generators.is_watched and not self.is_inside:
+            if run.begins_training():
+                run.begin_training()  # an oracle that was sent ahead before that
+            with self._inside(None):
+                return original(module, *args, **kwargs)
+        if self.is_inside or os.getpid() != self._pid or not has_parameters(module):
+            return original(module, *args, **kwargs)
+        if run.begins_training():
+            run.begin_training()
+            models.compare_inputs((args, kwargs))
+        if models.is_alone:
+            return original(module, *args, **kwargs)
+        self.is_inside = True
+        try:
+            return models.compute(original, module, args, kwargs)
+        finally:
+            self.is_inside = False
+
+
+class ModelParallel(Parallelism):
+    """A way to split models; a subclass says how."""
+
+    kind_of_calls = WholeBatches
+    shares_batches = False
+    cuts_draws = False
+    draws_as_one = True
+    keeps_dropout = True
+    cuts_weights = False
+    """Whether weights that are split are cut, so that an optimizer sees parts of them."""
+    name: str
+    """As --scale has it."""
+    what: str
+    """What each rank computes."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup._replace(world=setup.world.processes))
+        self._generators = setup.generators
+        self.roots: List[nn.Module] = []
+        """The models that were split."""
+        self._axes: Any = None
+        self._replaced = ReplacedParameters()
+        self._left_to_compare = same_batch.NUM_COMPARED
+        self._settled: Set[int] = set()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process goes on as one device with whole models."""
+        return self.world.size == 1
+
+    def headline(self) -> str:
+        return "scaled over %d ranks: each gets the whole of every batch, and %s (--scale %s)" % (
+            self.world.size, self.what, self.name,
+        )  # fmt: skip
+
+    def install(self, run: Any) -> None:
+        """Hook what a script calls and would see a part of a model in."""
+        fsdp.install()
+        hooks.install(run, self)
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return what `run.parallelize` would be given."""
+        wanted: Any = {self.name: self.world.size}
+        return Strategy(**wanted)
+
+    @property
+    def axes(self) -> Axes:
+        """Return the mesh of all ranks."""
+        if self._axes is None:
+            versions.check(self.strategy, self.world.device)
+            self._axes = Axes(self.strategy, self.world)
+        axes: Axes = self._axes
+        return axes
+
+    def optimizers(self) -> List[Optional[torch.optim.Optimizer]]:
+        """Return all optimizers in the order in which they were made, None for those that are gone."""
+        return [known() for known in self._optimizers]
+
+    def apply(self) -> None:
+        """Split what is trained and is not split yet."""
+        if self.is_alone:
+            return
+        self.prepare()
+        if any(id(parameter) not in self._settled for parameter in self._parameters):
+            self._split_roots()
+            self._parameters = self.parameters()
+            self._settled = {id(parameter) for parameter in self._parameters}
+
+    def _split_roots(self) -> None:
+        """Split every model that has trained weights and was not split yet, and let its optimizers have the parts."""
+        plain = [parameter for parameter in self._parameters if not is_sharded(parameter)]
+        known = {id(inner) for root in self.roots for inner in root.modules()}
+        roots = [root for root in roots_of(plain) if id(root) not in known]
+        for root in self._worth_it(roots):
+            before = dict(root.named_parameters(remove_duplicate=False))
+            with refusing():
+                self.axes.broadcast_first([*root.parameters(), *root.buffers()])
+                self.split(root)
+            self.roots.append(root)
+            self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
+
+    def compare_inputs(self, inputs: Any) -> None:
+        """Refuse on all ranks what they call a model with in the first calls, where it is not the same on all."""
+        if self.is_alone or not self._left_to_compare:
+            return
+        self._left_to_compare -= 1
+        other = same_batch.other_rank(inputs, self.world)
+        if other:
+            raise ScalingError(
+                "rank %d calls the model with another batch than rank 0, but the ranks must compute parts of the same "
+                "batch" % other,
+                WITH_SEEDS,
+            )
+
+    def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:  # noqa: ARG002
+        """Run backward() on every rank, from the same loss."""
+        if not self.roots:
+            raise ScalingError(
+                "the script called backward() before echelon split a model; every rank would train on the same batch",
+                "call a torch.nn.Module, and step with a torch.optim optimizer, or " + WITH_THE_BATCH,
+            )
+        wait = self._begin_comparison(loss)
+        run_backward(loss)
+        self.finish(self._parameters)
+        wait()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self.is_alone:
+            self.refuse_optimizer(optimizer)
+        super().before_step(optimizer)
+        AbsentWeight.in_step = True
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        AbsentWeight.in_step = False
+
+    def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that needs more than what a rank has of the weights that were split."""
+        why = optimizer_kinds.why_needs_whole(type(optimizer))
+        if why is None or not (self.cuts_weights or optimizer_kinds.needs_all_weights(type(optimizer))):
+            return
+        are_split = {id(one) for root in self.roots for one in root.parameters()}
+        if any(id(one) in are_split for group in optimizer.param_groups for one in group["params"]):
+            raise ScalingError(why, "echelon run --scale data …, which keeps all weights on every rank")
+
+    def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
+        """Let optimizers have the weights that a model has now."""
+        changed = {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old}
+        for optimizer in self.optimizers():
+            if optimizer is not None:
+                give_parts(optimizer, {key: new for key, (_, new) in changed.items()})
+                self.refuse_optimizer(optimizer)
+        self._replaced.note(changed.values())
+
+    def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
+        """Return which of some models can be split; the others are computed whole by every rank."""
+        return roots
+
+    def _with_blocks(self, roots: List[nn.Module], is_known: Callable[[nn.Module], bool]) -> List[nn.Module]:
+        """Leave small models beside a large one whole, such as a head; refuse where none can be split."""
+        found = [root for root in roots if is_known(root)]
+        if roots and not found and not self.roots:
+            with refusing():
+                self.refuse_without_blocks(roots[0])
+        for root in roots:
+            if root not in found:
+                self._say(
+                    "note: echelon recognizes no layers in %s, so every rank computes the whole model"
+                    % type(root).__name__
+                )
+        return found
+
+    def refuse_without_blocks(self, root: nn.Module) -> None:
+        """Say why a model cannot be split."""
+
+    def split(self, root: nn.Module) -> None:
+        """Split one model."""
+        raise NotImplementedError
+
+    def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module from outside of any other; what comes out is whole on every rank."""
+        try:
+            output = original(module, *args, **kwargs)
+        except (NotImplementedError, RuntimeError, AssertionError, LookupError, ValueError) as error:
+            if isinstance(error, ScalingError) or not is_about_parts(error):
+                raise
+            raise ScalingError(
+                "%s uses an operation that PyTorch cannot do with cut tensors (--scale %s): %s"
+                % (type(module).__name__, self.name, str(error).partition("\n")[0]),
+                WITH_THE_BATCH,
+            ) from error
+        if not any(is_sharded(one) for one in tensors_of(output)):
+            return output
+        return map_tensors(output, whole)
+
+    def finish(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Make gradients what an optimizer uses, after a backward(): sums over ranks where there are parts of one."""
+        norms.finish(parameters)
+        for parameter in parameters:
+            if not is_sharded(parameter) and is_sharded(parameter.grad):
+                parameter.grad = whole(parameter.grad)
+
+    def present(self, parameter: Any) -> Any:
+        """Return a weight as it is now, for who has kept it from before it was split."""
+        return self._replaced.present(parameter)
+
+    def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
+        """Say of each gradient whether other ranks have other parts of it, rather than the same."""
+        return [is_sharded(one) and not all(each.is_replicate() for each in one.placements) for one in gradients]
+
+    def has_part_of(self, module: nn.Module) -> bool:
+        """Say whether some weights of a module are on other ranks."""
+        return any(is_sharded(one) for one in module.parameters())
+
+    def _begin_comparison(self, loss: torch.Tensor) -> Callable[[], None]:
+        """Begin to see whether all ranks have come to the same loss; it travels while gradients are computed."""
+        value = whole(loss.detach()).double().mean()
+        both = torch.stack([value, -value])
+        work = dist.all_reduce(both, op=dist.ReduceOp.MAX, async_op=True)
+
+        def wait() -> None:
+            work.wait()
+            most, least = float(both[0]), -float(both[1])
+            if most - least > TOLERANCE * max(abs(most), abs(least)):
+                raise ScalingError(
+                    "the ranks computed different losses for the same batch: from %.6g to %.6g" % (least, most),
+                    WITH_SEEDS,
+                )
+
+        return wait
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Say what cannot be split in the words of the command line."""
+    try:
+        yield
+    except StrategyError as error:
+        hint = error.hint
+        for pattern, words in _IN_WORDS:
+            hint = re.sub(pattern, words, hint)
+        raise ScalingError(error.message, "%s; or %s" % (hint, WITH_THE_BATCH)) from None

@@ -1,0 +1,276 @@
+"""--scale pipeline: each rank computes some of the layers, and has their weights alone."""
+
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import messages, patches
+from ..global_tensors.tensors import tensors_of
+from ..model_parallel.absent_weights import AbsentWeight, stand_in
+from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
+from ..model_parallel.stage import SHARED, Layout, Stage
+from ..model_parallel.ways_out import WITH_THE_BATCH
+from ..parallel import blocks, stages
+from ..parallel.strategy import Strategy, StrategyError
+from ..scaling_error import ScalingError
+from .base import Setup
+from .model_parallel import ModelParallel, refusing
+
+
+class Pipeline(ModelParallel):
+    """Lays the blocks of models on ranks, and leaves the models as they are."""
+
+    name = "pipeline"
+    what = "computes some of the layers"
+    draws_as_one = False
+    keeps_dropout = False
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._micro_batches: Dict[int, MicroBatches] = {}
+        self._owners: List[Any] = []
+        """Each weight that one rank alone has, with that rank."""
+        self._is_shown = False
+
+    @property
+    def strategy(self) -> Strategy:
+        return Strategy(pipeline=self.world.size, accumulation=self.world.size, schedule="gpipe")
+
+    def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
+        return self._with_blocks(roots, lambda root: bool(blocks.find(root)))
+
+    def refuse_without_blocks(self, root: nn.Module) -> None:
+        """Refuse a model that cannot be laid on ranks."""
+        stages.begins(root, blocks.need(root, (), "--scale pipeline"), self.strategy)
+
+    def split(self, root: nn.Module) -> None:
+        """Refuse what cannot be laid on ranks; that is done when it is seen what a model computes."""
+        self.refuse_without_blocks(root)
+        for name, module in root.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                raise StrategyError(
+                    "%s is a BatchNorm, which needs the statistics of the whole batch, but a pipeline computes "
+                    "a few rows at a time" % name,
+                    hint="use GroupNorm or LayerNorm",
+                )
+
+    def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module from outside of any other."""
+        if id(module) not in self._micro_batches:
+            if not any(module is root for root in self.roots):
+                self._refuse_part(module)
+                return original(module, *args, **kwargs)
+            if not torch.is_grad_enabled():
+                return original(module, *args, **kwargs)  # as long as every rank has all of it
+            with refusing():
+                self._lay(module, args, kwargs)
+        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args, kwargs)):
+            raise ScalingError(
+                "%s gets an input that needs a gradient, but a pipeline does not send this gradient back to "
+                "every rank" % type(module).__name__,
+                "move the computation of this input into the model; or " + WITH_THE_BATCH,
+            )
+        with self._generators.in_own():
+            return self._micro_batches[id(module)].call(original, args, kwargs)
+
+    def _refuse_part(self, module: nn.Module) -> None:
+        inner = {id(one): root for root in self.roots for one in root.parameters()}
+        for parameter in module.parameters():
+            if id(parameter) in inner:
+                raise ScalingError(
+                    "the script calls %s alone, but it is a part of %s, whose layers are on several ranks"
+                    % (type(module).__name__, type(inner[id(parameter)]).__name__),
+                    "call the whole model; or --scale tensor, or " + WITH_THE_BATCH,
+                )
+
+    def _lay(self, root: nn.Module, args: Any, kwargs: Any) -> None:
+        """Lay a model on ranks by what it does with a few rows of its first batch."""
+        number = PARTS_PER_RANK * self.world.size
+        some = parts_of(args, kwargs, number)[0]
+        found = blocks.find(root)
+        buffers = _buffers(root)
+        with self._generators.kept():
+            layout = Layout(root, found, *some)
+        _refuse_changed(root, buffers)
+        layout.cut(stages.begins(root, found, self.strategy))
+        rows = next((one.size(0) for one in tensors_of(*some) if one.dim()), 0)
+        if not gives_rows(layout.output, rows):
+            number = 1
+            self._say(
+                "note: %s does not return a row for each sample (it may return a loss): its batch stays whole, "
+                "and the ranks compute one after another" % type(root).__name__
+            )
+        shared = self._keep_own(root, layout.stages_of(root))
+        stage = Stage(root, layout, self.world.rank)
+        self._micro_batches[id(root)] = MicroBatches(stage, self.world, shared, {form_of(args, kwargs): number})
+
+    def _keep_own(self, root: nn.Module, stages_of: Dict[str, int]) -> List[nn.Parameter]:
+        """Let go of weights that other ranks have; return those that several stages use."""
+        made: Dict[int, nn.Parameter] = {}
+        before = dict(root.named_parameters(remove_duplicate=False))
+        for name, parameter in before.items():
+            stage = stages_of[name]
+            if stage not in (SHARED, self.world.rank):
+                kept = made.setdefault(id(parameter), stand_in(parameter, "%s.%s" % (type(root).__name__, name)))
+                owner, _, leaf = name.rpartition(".")
+                root.get_submodule(owner)._parameters[leaf] = kept
+        after = dict(root.named_parameters())
+        self._owners += [(after[name], stages_of[name]) for name in after if stages_of[name] != SHARED]
+        self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
+        self._forget_states()
+        return [after[name] for name in after if stages_of[name] == SHARED]
+
+    def _forget_states(self) -> None:
+        for optimizer in self.optimizers():
+            state = {} if optimizer is None else optimizer.state
+            for parameter in [one for one in state if isinstance(one, AbsentWeight)]:
+                del state[parameter]
+
+    def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
+        """Say of each gradient whether it is of a weight that this rank alone has."""
+        own = {id(parameter.grad) for parameter, rank in self._owners if rank == self.world.rank}
+        return [id(one) in own for one in gradients]
+
+    def has_part_of(self, module: nn.Module) -> bool:
+        """Say whether some weights of a module are on other ranks."""
+        known = {id(parameter) for parameter, _ in self._owners}
+        return any(id(one) in known for one in module.parameters())
+
+    # What is looked at from outside
+
+    @contextmanager
+    def shown(self, *, values: bool = True, gradients: bool = True, states: bool = True) -> Iterator[None]:
+        """Let every rank have all weights for a while, their gradients, and what optimizers keep of them."""
+        if self._is_shown or self.is_alone:
+            yield
+            return
+        self._is_shown = True
+        try:
+            self._show(values=values, gradients=gradients, states=states)
+            yield
+        finally:
+            self._is_shown = False
+            for parameter, _ in self._owners:
+                if isinstance(parameter, AbsentWeight):
+                    parameter.shown = None
+                    parameter.grad = None
+            self._forget_states()
+
+    def _show(self, *, values: bool, gradients: bool, states: bool) -> None:
+        mine = self._told(gradients=gradients, states=states)
+        every = messages.gather(mine)
+        for place, (parameter, rank) in enumerate(self._owners):
+            told = every[rank][place]
+            own: Any = parameter
+            value = self._from(rank, parameter, told["like"]) if values else None
+            if isinstance(own, AbsentWeight):
+                own.shown = value
+            if told["has_gradient"]:
+                found = self._from(rank, parameter.grad, told["like"])
+                if isinstance(own, AbsentWeight):
+                    own.grad = found
+            for number, state in told["states"].items():
+                self._show_state(number, own, rank, state)
+        for optimizer in self.optimizers() if states else ():
+            if optimizer is not None:
+                _put_in_order(optimizer)
+
+    def _show_state(self, number: int, own: Any, rank: int, state: Dict[str, Any]) -> None:
+        """Let every rank have what one keeps of a weight for an optimizer."""
+        optimizer = self.optimizers()[number]
+        mine = optimizer.state[own] if optimizer is not None and rank == self.world.rank else {}
+        kept = {
+            key: self._from(rank, mine.get(key), like) if isinstance(like, torch.Tensor) else like
+            for key, like in state.items()
+        }
+        if optimizer is not None and isinstance(own, AbsentWeight):
+            optimizer.state[own] = kept
+
+    def _told(self, *, gradients: bool, states: bool) -> List[Any]:
+        """Return what this rank has of each weight: shapes of tensors, and numbers."""
+        found: List[Any] = []
+        for parameter, rank in self._owners:
+            if rank != self.world.rank:
+                found.append(None)
+                continue
+            kept = {}
+            for number, optimizer in enumerate(self.optimizers() if states else ()):
+                if optimizer is not None and parameter in optimizer.state:
+                    kept[number] = {key: _like(value) for key, value in optimizer.state[parameter].items()}
+            has_gradient = gradients and parameter.grad is not None
+            found.append({"like": _like(parameter), "has_gradient": has_gradient, "states": kept})
+        return found
+
+    def _from(self, rank: int, tensor: Any, like: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that one rank has, on all."""
+        mine = rank == self.world.rank
+        value: torch.Tensor = (
+            tensor.detach().to(self.world.device).contiguous() if mine
+            else torch.empty(like.shape, dtype=like.dtype, device=self.world.device)
+        )  # fmt: skip
+        dist.broadcast(value, rank)
+        return value
+
+    def install(self, run: Any) -> None:
+        """Let what is saved be whole, and what is loaded be kept in part."""
+        super().install(run)
+        self._hook(nn.Module, "state_dict", lambda module: self._shown_for(module))
+        self._hook(torch.optim.Optimizer, "state_dict", lambda _: self.shown(values=False, gradients=False))
+        load = torch.optim.Optimizer.load_state_dict
+
+        def load_state_dict(optimizer: torch.optim.Optimizer, given: Any) -> None:
+            load(optimizer, given)
+            self._forget_states()
+
+        why = "A stage keeps the part of a state that belongs to its weights."
+        patches.replace(torch.optim.Optimizer, "load_state_dict", load_state_dict, why=why)
+
+    def _shown_for(self, module: nn.Module) -> ContextManager[None]:
+        return self.shown(gradients=False, states=False) if self.has_part_of(module) else nullcontext()
+
+    def _hook(self, owner: Any, name: str, within: Callable[[Any], ContextManager[None]]) -> None:
+        original = getattr(owner, name)
+
+        def get(given: Any, *args: Any, **kwargs: Any) -> Any:
+            with within(given):
+                return original(given, *args, **kwargs)
+
+        patches.replace(owner, name, get, why="A state that is saved has the weights of all stages.")
+
+
+def _buffers(root: nn.Module) -> Dict[str, Tuple[int, int]]:
+    """Return what tells whether a buffer that is saved was changed."""
+    return {
+        "%s.%s" % (path, name) if path else name: (id(buffer), buffer._version)
+        for path, module in root.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    }
+
+
+def _refuse_changed(root: nn.Module, before: Dict[str, Tuple[int, int]]) -> None:
+    """Refuse a model that keeps something of what it computes: it would be that of one rank alone."""
+    for name, now in _buffers(root).items():
+        if before.get(name) != now:
+            raise StrategyError(
+                "%s changes its buffer %s in its forward pass, but only one rank's copy changes"
+                % (type(root).__name__, name),
+                hint="use a model that changes no buffers; --scale tensor",
+            )
+
+
+def _put_in_order(optimizer: torch.optim.Optimizer) -> None:
+    """Let states stand in the order of the weights, as on one device."""
+    kept = dict(optimizer.state)
+    optimizer.state.clear()
+    for parameter in [one for group in optimizer.param_groups for one in group["params"]]:
+        if parameter in kept:
+            optimizer.state[parameter] = kept[parameter]
+
+
+def _like(value: Any) -> Any:
+    """Return the shape of a tensor without its numbers, and anything else as it is."""
+    return torch.empty_like(value.detach(), device="meta") if isinstance(value, torch.Tensor) else value

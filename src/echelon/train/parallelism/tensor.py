@@ -1,0 +1,39 @@
+"""--scale tensor: each rank computes its part of every attention and MLP."""
+
+from typing import Any, Dict, List
+
+from torch import nn
+
+from ..parallel import blocks, elementwise, tensor_plans
+from ..parallel.strategy import StrategyError
+from .model_parallel import ModelParallel
+
+
+class Tensor(ModelParallel):
+    """Cuts the matrices of blocks; what stands between them is the same on all ranks."""
+
+    name = "tensor"
+    what = "computes its part of every layer"
+    cuts_weights = True
+
+    def install(self, run: Any) -> None:
+        elementwise.install()
+        super().install(run)
+
+    def split(self, root: nn.Module) -> None:
+        """Cut one model."""
+        tensor_plans.apply(root, _blocks(root), self.axes, {})
+
+    def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
+        return self._with_blocks(roots, tensor_plans.is_known)
+
+    def refuse_without_blocks(self, root: nn.Module) -> None:
+        """Say why a model cannot be cut."""
+        tensor_plans.derive(root, _blocks(root), self.axes)
+        raise StrategyError("echelon finds no layer to cut in %s" % type(root).__name__)
+
+
+def _blocks(root: nn.Module) -> Dict[str, nn.Module]:
+    if getattr(root, "_tp_plan", None):
+        return blocks.find(root)
+    return blocks.need(root, (), "--scale tensor")

@@ -1,0 +1,86 @@
+"""A model that is trained with a parallelism by hand: the same object that `--scale` calls by hooks."""
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+import torch
+from torch import nn
+
+from ..global_tensors.tensors import plain
+from ..parallel import batches
+from ..parallel.state_files import State, read
+from ..parallel.strategy import StrategyError
+from ..parallel.training import NO_LIMIT, Step
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+
+class Trained:
+    """What `run.parallelize(model, CLASS)` returns for a class of parallelism."""
+
+    def __init__(self, run: "Training", model: nn.Module, loss: Optional[Callable[..., torch.Tensor]]) -> None:
+        self._run = run
+        self.model = model.to(run.world.device)
+        self._loss = loss
+        self._optimizer: Optional[torch.optim.Optimizer] = None
+
+    def optimize(self, kind: Any, **settings: Any) -> torch.optim.Optimizer:
+        """Make the optimizer: a class of torch.optim and its settings."""
+        optimizer: torch.optim.Optimizer = kind(self.model.parameters(), **settings)
+        self._optimizer = optimizer
+        self._run.parallelism.add(optimizer)
+        return optimizer
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What was made by optimize()."""
+        if self._optimizer is None:
+            raise StrategyError("there is no optimizer yet", hint="trained.optimize(torch.optim.AdamW, lr=1e-3)")
+        return self._optimizer
+
+    def step(self, inputs: Any, targets: Any, *, clip: float = NO_LIMIT) -> Step:
+        """Train on a batch, which every rank gives whole: forward, backward, clip, step."""
+        self.optimizer.zero_grad()
+        loss = self.backward(inputs, targets)
+        limit = clip if clip > NO_LIMIT else float("inf")
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.optimizer.step()
+        return Step(loss, norm)
+
+    def backward(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """Compute the gradient of the loss over the whole batch, and return that loss."""
+        loss = self._forward(inputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        value: torch.Tensor = plain(loss.detach())
+        return value
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """Return the loss over a whole batch; every rank computes it."""
+        return self._forward(inputs, targets)
+
+    def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
+        inputs, targets = (batches.each(self._here, batch) for batch in (inputs, targets))
+        args, named = batches.arguments_of(inputs)
+        outputs = self.model(*args, **named)
+        loss: torch.Tensor = outputs if self._loss is None else self._loss(outputs, targets)
+        return loss
+
+    def _here(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._run.world.device)
+
+    def state(self) -> Dict[str, Any]:
+        """Return the whole model's state as one device has it."""
+        return dict(self.model.state_dict())
+
+    def load(self, state: State) -> None:
+        """Take the state of a whole model, or the name of a file."""
+        self.model.load_state_dict(read(state))
+
+    def save(self, path: str) -> None:
+        """Write the whole state of model and optimizer for torch.load(); every rank must ask."""
+        content = {"model": self.state(), "optimizer": self.optimizer.state_dict()}
+        if self._run.is_main:
+            torch.save(content, path + ".part")
+            os.replace(path + ".part", path)

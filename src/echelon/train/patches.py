@@ -1,0 +1,356 @@
+"""The one table of all that is replaced in PyTorch, Python and libraries, with who replaces it and why.
+
+Several patches of one name stack: each calls what it found, so the last installed is called first. Undoing puts back
+what was there before, in any order. `echelon run --explain-hooks` prints the table.
+"""
+
+import importlib.machinery
+import inspect
+import sys
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+Do = Callable[[], Any]
+OnImport = Callable[[Any], None]
+AT_ONCE, FOR_A_BLOCK = "at once", "for the duration of a block"
+_ABSENT = object()
+"""In place of a value: a class inherits the name, or nobody has it."""
+_NOT_CAPTURED = ("posix", "nt", "_io")  # what the import system itself uses
+_ROOM = __name__.rpartition(".")[0] + "."
+_INSIDE = (__name__, "contextlib")
+
+
+class Row(NamedTuple):
+    """A patch, as a person reads it."""
+
+    name: str
+    """What is replaced: "torch.Tensor.backward"."""
+    by: str
+    """The module of ours that replaces it: "view.losses"."""
+    when: str
+    why: str
+
+
+class _Entry:
+    """A row of the table."""
+
+    def __init__(self, name: str, why: str, by: str = "", when: str = "") -> None:
+        self._name, self.why = name, why
+        self.by = by or _caller()
+        self.when = when or _when()
+
+    def row(self) -> Row:
+        return Row(self._name, self.by, self.when, self.why)
+
+    def _leave_table(self) -> bool:
+        """Return whether it was there."""
+        if _table and _table[-1] is self:  # a block that ends
+            _table.pop()
+        elif self in _table:
+            _table.remove(self)
+        else:
+            return False
+        return True
+
+
+class Patch(_Entry):
+    """An attribute of a module, a class or an object that is replaced, or an entry of a dict."""
+
+    def __init__(self, owner: Any, attribute: Any, new: Any, **about: str) -> None:
+        super().__init__(about.pop("name", ""), **about)
+        self.owner, self.attribute, self.new = owner, attribute, new
+        self._below = _present(owner, attribute)
+        self.original: Any = None
+        """What modules that hold the name hold before."""
+        self.holders: List[Tuple[Dict[str, Any], str]] = []
+
+    def row(self) -> Row:
+        """Return what a person reads; only then the name is looked up."""
+        self._name = self._name or "%s.%s" % (_name_of(self.owner), self.attribute)
+        return super().row()
+
+    def toggles(self) -> Tuple[Do, Do]:
+        """Return what takes the patch off and what puts it on again, often: each is one assignment."""
+        return tuple(_assignment(self.owner, self.attribute, value) for value in (self._below, self.new))  # type: ignore[return-value]
+
+    def undo(self) -> None:
+        """Put back what was there before; a patch on top of this one, ours or the script's, stays and calls it on."""
+        later = _table[_table.index(self) + 1 :] if _table and _table[-1] is not self and self in _table else ()
+        if not self._leave_table():
+            return
+        above = next((one for one in later if isinstance(one, Patch) and one._replaces_same(self)), None)
+        if above is not None:
+            above._below, above.original = self._below, self.original
+        elif _present(self.owner, self.attribute) is self.new:
+            _assignment(self.owner, self.attribute, self._below)()
+        for namespace, key in self.holders:
+            if namespace.get(key) is self.new:
+                namespace[key] = self.original
+
+    def _replaces_same(self, other: "Patch") -> bool:
+        return self.owner is other.owner and self.attribute == other.attribute
+
+
+class Hook(_Entry):
+    """A function that PyTorch or Python calls besides its own, for all objects of a kind."""
+
+    def __init__(self, name: str, remove: Do, why: str) -> None:
+        super().__init__(name, why)
+        self._remove = remove
+
+    def undo(self) -> None:
+        """Let it be called no more."""
+        if self._leave_table():
+            self._remove()
+
+
+_table: List[Any] = []
+
+
+def replace(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -> Patch:
+    """Replace an attribute, or an entry of a dict, whose name as a person reads it must then be given."""
+    patch = Patch(owner, attribute, new, why=why, name=name)
+    _put(patch)
+    return patch
+
+
+@contextmanager
+def replaced(owner: Any, attribute: Any, new: Any, *, why: str) -> Iterator[None]:
+    """Replace an attribute for the duration of a block."""
+    patch = Patch(owner, attribute, new, why=why, when=FOR_A_BLOCK)
+    _put(patch)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+@contextmanager
+def set_aside(patches: Iterable[Patch]) -> Iterator[None]:
+    """For the duration of a block, have what was there before the first of these patches of each name."""
+    with ExitStack() as stack:
+        for patch in reversed(list(patches)):
+            now = _present(patch.owner, patch.attribute)
+            if now is not patch._below:  # a block around this one has set it aside
+                stack.callback(_assignment(patch.owner, patch.attribute, now))
+                _assignment(patch.owner, patch.attribute, patch._below)()
+        yield
+
+
+def hook(
+    register: Callable[[Any], Any], function: Any, *, why: str, name: str = "", remove: Optional[Do] = None
+) -> Hook:
+    """Register a function at a door that PyTorch or Python has for it; what that returns can remove it, or `remove`."""
+    handle = register(function)
+    entry = Hook(name or "%s.%s" % (register.__module__, register.__qualname__), remove or handle.remove, why)
+    _table.append(entry)
+    return entry
+
+
+def is_replaced(owner: Any, attribute: str) -> bool:
+    """Say whether a patch stands on this name."""
+    return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
+
+
+def rows() -> List[Row]:
+    """Return the table in the order of installation; last, what waits for the import of a library."""
+    return [entry.row() for entry in _table] + [one.row for waiting in _finder.waiting.values() for one in waiting]
+
+
+def undo() -> None:
+    """Put back everything, the last patch first, and wait for no library any more."""
+    _finder.waiting.clear()
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    while _table:
+        _table[-1].undo()
+
+
+def _put(patch: Patch) -> None:
+    _assignment(patch.owner, patch.attribute, patch.new)()
+    _table.append(patch)
+
+
+def _present(owner: Any, attribute: Any) -> Any:
+    """Return what stands there itself: a classmethod is not bound, and an inherited name is absent."""
+    if isinstance(owner, dict):
+        return owner.get(attribute, _ABSENT)
+    is_plain = type(owner) is ModuleType or isinstance(owner, type)
+    if not is_plain and hasattr(inspect.getattr_static(type(owner), attribute, None), "__set__"):  # a property
+        return getattr(owner, attribute)
+    return vars(owner).get(attribute, _ABSENT)
+
+
+def _assignment(owner: Any, attribute: Any, value: Any) -> Do:
+    """Return the assignment of a value, or the removal of the name."""
+    if isinstance(owner, dict):
+        remove, put = partial(owner.pop, attribute, None), partial(owner.__setitem__, attribute, value)
+    else:
+        remove, put = partial(delattr, owner, attribute), partial(setattr, owner, attribute, value)
+    return remove if value is _ABSENT else put
+
+
+def _name_of(owner: Any) -> str:
+    """Return a dotted name; a class is named as scripts import it: torch.nn.Module."""
+    if isinstance(owner, ModuleType):
+        return owner.__name__
+    kind = owner if isinstance(owner, type) else type(owner)
+    parts = kind.__module__.split(".")
+    for end in range(1, len(parts)):
+        module = ".".join(parts[:end])
+        if _namespace_of(sys.modules.get(module)).get(kind.__qualname__) is kind:
+            return "%s.%s" % (module, kind.__qualname__)
+    return "%s.%s" % (kind.__module__.replace("_echelon", "echelon", 1), kind.__qualname__)
+
+
+def _caller() -> str:
+    """Return the module of ours that asks for a patch."""
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get("__name__") in _INSIDE and frame.f_back is not None:
+        frame = frame.f_back
+    name = str(frame.f_globals.get("__name__"))
+    return name[len(_ROOM) :] if name.startswith(_ROOM) else name
+
+
+_namespaces: List[Dict[str, Any]] = []
+"""Those of modules that were looked through."""
+_held: List[Set[int]] = []
+"""The ids of what each of them holds."""
+
+
+def look_through() -> None:
+    """Note what is held by modules that were imported since the last look.
+
+    A look at all that PyTorch holds copies, in a process that was forked, every page it is on, which takes longer than
+    all else before a script begins. So the process that ranks are forks of looks first, once for all of them.
+    """
+    ours = __name__.partition(".")[0]  # all of it: a rank takes what only its warm process needs out of sys.modules
+    fresh: List[Dict[str, Any]] = []
+    for name, module in reversed(sys.modules.items()):  # the latest first
+        namespace = _namespace_of(module)
+        if _namespaces and namespace is _namespaces[-1]:
+            break
+        if name not in _NOT_CAPTURED and name.partition(".")[0] != ours:
+            fresh.append(namespace)
+    for namespace in reversed(fresh):
+        _namespaces.append(namespace)
+        _held.append(set(map(id, namespace.values())))
+
+
+def _namespace_of(module: Any) -> Dict[str, Any]:
+    """Return what a module holds, and do not wake one that is to be loaded when it is asked."""
+    try:
+        return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
+class Hooks:
+    """Patches of functions that modules hold by name, and of libraries that the script may import."""
+
+    def __init__(self) -> None:
+        self.patches: List[Patch] = []
+
+    def when_imported(self, name: str, act: OnImport, *, why: str, attribute: str = "…") -> None:
+        """Act on a module at once when it is there, or when it will have been imported."""
+        module = sys.modules.get(name)
+        if module is not None:
+            act(module)
+        else:
+            _finder.wait(name, _Waiting(act, Row("%s.%s" % (name, attribute), _caller(), _on_import(name), why)))
+
+    def replace(self, name: str, attribute: str, wrap: Callable[[Any], Any], *, why: str) -> None:
+        """Replace a function, or Class.method, of a module that is imported now or later; not if it has none."""
+        by = _caller()
+
+        def act(module: Any) -> None:
+            owner = module
+            *classes, last = attribute.split(".")
+            for each in classes:
+                owner = getattr(owner, each, None)
+            original = getattr(owner, last, None)
+            if original is not None:
+                self.put(owner, last, original, wraps(original)(wrap(original)), why=why, by=by)
+
+        self.when_imported(name, act, why=why, attribute=attribute)
+
+    def put(self, owner: Any, attribute: str, original: Any, new: Any, *, why: str, by: str = "") -> None:
+        """Set an attribute, and remember what it was for those who took it from there."""
+        patch = Patch(owner, attribute, new, why=why, by=by)
+        patch.original = original
+        _put(patch)
+        self.patches.append(patch)
+
+    def apply(self) -> None:
+        """Give what was replaced to modules that were imported before and hold it by name."""
+        look_through()
+        replaced = {id(patch.original): patch for patch in self.patches}
+        for place, held in enumerate(_held):
+            if not held.isdisjoint(replaced):
+                _replace_in(_namespaces[place], replaced)
+
+
+def _replace_in(namespace: Dict[str, Any], patches: Dict[int, Patch]) -> None:
+    for key, value in list(namespace.items()):
+        if id(value) in patches and callable(value):
+            patch = patches[id(value)]
+            namespace[key] = patch.new
+            patch.holders.append((namespace, key))
+
+
+class _Waiting(NamedTuple):
+    act: OnImport
+    row: Row
+
+
+def _on_import(name: str) -> str:
+    return "when %s is imported" % name
+
+
+def _when() -> str:
+    return _on_import(_finder.completing[-1]) if _finder.completing else AT_ONCE
+
+
+class _Finder:
+    """Finds nothing itself; lets the loaders that others find act on a module when it is complete."""
+
+    def __init__(self) -> None:
+        self.waiting: Dict[str, List[_Waiting]] = {}
+        self.completing: List[str] = []
+        """The modules that are acted on now."""
+
+    def wait(self, name: str, waiting: _Waiting) -> None:
+        """Watch imports from now on."""
+        self.waiting.setdefault(name, []).append(waiting)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+        """Return what the other finders find, with what is to be done afterwards."""
+        if name not in self.waiting:
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                self._follow(name, spec.loader)
+                return spec
+        return None
+
+    def _follow(self, name: str, loader: Any) -> None:
+        original = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            original(module)
+            self.completing.append(name)
+            try:
+                for one in self.waiting.pop(name, []):
+                    one.act(module)
+            finally:
+                self.completing.pop()
+
+        loader.exec_module = exec_module
+
+
+_finder = _Finder()

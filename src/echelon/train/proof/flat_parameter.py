@@ -1,0 +1,78 @@
+"""The flat parameters of FullyShardedDataParallel, FSDP in its first form: made whole, under the script's own names.
+
+fully_shard needs none of this: its parameters are DTensors. Remove this file when PyTorch removes that class.
+"""
+
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import messages
+
+
+class FlatParameter(NamedTuple):
+    """A parameter of an optimizer that is a rank's piece of several parameters, put into one dim."""
+
+    names: List[str]  # of the parameters in it, from the module that was wrapped
+    shapes: List[Tuple[int, ...]]
+    group: Any  # None: every rank has all of it
+
+    def whole(self, tensor: Optional[torch.Tensor], like: torch.Tensor) -> List[torch.Tensor]:
+        """Return a parameter, a gradient or a state as the script's own tensors; all ranks must call this.
+
+        A rank without a part gives None, on the device of `like`; where all ranks do, the result is empty.
+        """
+        part = like.detach().new_zeros(0) if tensor is None else tensor.detach().flatten()
+        content = _joined(part, self.group)
+        sizes = [torch.Size(shape).numel() for shape in self.shapes]
+        if content.numel() < sum(sizes):
+            return []
+        pieces = torch.split(content[: sum(sizes)], sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes)]  # noqa: B905
+
+    def states(self, state: Dict[str, Any], like: torch.Tensor) -> Dict[str, List[torch.Tensor]]:
+        """Return a whole state of an optimizer; a rank that has no part of the parameter has no state of it."""
+        own = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
+        all_ranks: List[Any] = [own]
+        if self.group is not None:
+            all_ranks = messages.gather(own, self.group)
+        known = {key: value for of_rank in reversed(all_ranks) for key, value in of_rank.items()}
+        return {
+            key: self.whole(state.get(key), like) if value is None else [torch.tensor(value)] * len(self.names)
+            for key, value in sorted(known.items())
+        }
+
+
+def find(modules: Iterable[nn.Module]) -> Dict[int, FlatParameter]:
+    """Return the flat parameters of modules, by the id of the parameter that an optimizer has."""
+    result = {}
+    for module in modules:
+        handle: Any = getattr(module, "_handle", None)
+        flat = getattr(handle, "flat_param", None)
+        if flat is None or type(module).__name__ != "FullyShardedDataParallel":
+            continue
+        group = handle.process_group if handle.uses_sharded_strategy else None
+        shapes = [tuple(shape) for shape in flat._shapes]
+        if flat._params is None:
+            result[id(flat)] = FlatParameter([str(name) for name in flat._fqns], shapes, group)
+            continue
+        for parameter, name, shape in zip(flat._params, flat._fqns, shapes):  # noqa: B905
+            result[id(parameter)] = FlatParameter([str(name)], [shape], group)
+    return result
+
+
+def _joined(part: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return the parts of all ranks one after the other; they may differ in length, and be empty."""
+    if group is None:
+        return part
+    size = torch.tensor([part.numel()], device=part.device)
+    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(sizes, size, group=group)
+    lengths = [int(length) for length in sizes]
+    padded = part.new_zeros(max(lengths))
+    padded[: part.numel()] = part
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded, group=group)
+    return torch.cat([piece[:length] for piece, length in zip(parts, lengths)])  # noqa: B905

@@ -1,0 +1,206 @@
+"""Two streams of random numbers: one that is the same on all ranks, for the order of the data, and each rank's own.
+
+What a script draws for whole batches (initial weights, the order of an epoch, noise) must be equal on all ranks; what
+is drawn inside of a model (dropout), or when samples are loaded, must not be, for each rank has other samples.
+"""
+
+import random
+import sys
+import zlib
+from contextlib import contextmanager
+from typing import Any, Callable, ContextManager, Iterator, List, Optional
+
+import torch
+from torch import nn
+
+from .. import device as devices
+from .. import messages
+from ..scaling_error import ScalingError
+from ..world import World
+from . import states as random_states
+
+_RANK_STEP = 1_000_003
+_SHARD_STEP = 2_654_435_761
+
+
+class Generators:
+    """Switches the generators of torch, numpy and Python between the common stream and the rank's own."""
+
+    def __init__(self, rank: int, seed: Optional[int], *, are_keyed: bool = False) -> None:
+        self._rank = rank
+        self._is_keyed = are_keyed
+        self.is_watched = False
+        """Whether to notice what is drawn from the rank's own stream."""
+        self.was_drawn = False
+        self._seen: Optional[List[Any]] = None
+        self._is_own = False
+        self._other: Optional[List[Any]] = None
+        if seed is not None:
+            seed_all(seed)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether numbers are drawn for what this rank alone has."""
+        return self._is_own
+
+    def note_drawn(self) -> None:
+        """Notice, as one device, that another generator than the known ones draws what ranks would each for itself."""
+        self.was_drawn = self.was_drawn or (self.is_watched and self._seen is not None)
+
+    def become_alone(self) -> None:
+        """Go on as one device, and notice what it draws where ranks would draw for themselves."""
+        self._is_keyed = False
+        self.is_watched = True
+
+    def own(self) -> None:
+        """Draw from the rank's own stream from now on; it begins where the common one is when it is first needed."""
+        if not self._is_own:
+            if self._other is None:
+                common = _state()
+                seed_all((torch.initial_seed() + (self._rank + 1) * _RANK_STEP) % (1 << 31))
+                self._other = common
+            else:
+                self._swap()
+            self._is_own = True
+
+    def common(self) -> None:
+        """Draw from the common stream from now on."""
+        if self._is_own:
+            self._swap()
+            self._is_own = False
+
+    @contextmanager
+    def in_common(self) -> Iterator[None]:
+        """Draw from the common stream for a while."""
+        was_own, was_watching = self._is_own, self._seen is not None
+        self._look()
+        self.common()
+        try:
+            yield
+        finally:
+            if was_own:
+                self.own()
+            if was_watching:
+                self._seen = _state()
+
+    @contextmanager
+    def in_own(self) -> Iterator[None]:
+        """Draw from the rank's own stream for a while."""
+        if self._is_own or self._is_keyed:
+            yield
+            return
+        if self.is_watched:
+            self._seen = _state()
+            yield
+            self._look()
+            return
+        self.own()
+        try:
+            yield
+        finally:
+            self.common()
+
+    @contextmanager
+    def of_shards(self, module: nn.Module, draw_key: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+        """Return what begins the random numbers of each virtual shard; they depend on a key alone.
+
+        Refuse a model that remembers something of the shards that it has seen.
+        """
+        if not self._is_keyed:
+            yield lambda _: None
+            return
+        key = draw_key()
+        buffers = {name: one._version for name, one in module.named_buffers()}
+        with self.kept():
+            yield lambda shard: seed_again(key_of(key, shard))
+        for name, one in module.named_buffers():
+            if one._version != buffers.get(name, one._version):
+                raise ScalingError(
+                    "with --exact echelon computes each shard of a batch separately, but %s changes its buffer "
+                    "%s with each shard" % (type(module).__name__, name),
+                    "use GroupNorm or LayerNorm in place of BatchNorm, or run without --exact",
+                )
+
+    def kept(self) -> ContextManager[Callable[[], bool]]:
+        """Leave all generators as they were before; what is given says whether something was drawn."""
+        return kept()
+
+    def follow(self, world: World) -> None:
+        """Go on with rank 0's random numbers, on all ranks."""
+        states: List[Any] = [*_torch_state(), random_states.portable()]
+        told = messages.broadcast(states, 0)
+        if world.rank:
+            torch.set_rng_state(told[0])
+            devices.set_random_state(told[1])
+            random_states.put_portable(told[2])
+
+    def digest(self) -> int:
+        """Return a number that ranks share where all their generators are in the same state."""
+        states = [b"" if one is None else one.cpu().numpy().tobytes() for one in _torch_state()]
+        return zlib.crc32(b"".join(states), random_states.digest())
+
+    def _look(self) -> None:
+        """Notice what was drawn since the generators were last seen."""
+        if self._seen is not None:
+            self.was_drawn = self.was_drawn or not _is_same(self._seen, _state())
+            self._seen = None
+
+    def _swap(self) -> None:
+        other, self._other = self._other, _state()
+        if other is not None:
+            _set_state(other)
+
+
+def key_of(key: int, place: int) -> int:
+    """Return the seed of one shard among those that share a key."""
+    return (key + (place + 1) * _SHARD_STEP) % (1 << 31)
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a script may use, now or later."""
+    torch.manual_seed(seed)
+    seed_again(seed)
+
+
+def seed_again(seed: int) -> None:
+    """Seed the generators that are in use; torch.manual_seed notes a traceback for each device that is not, in 3 ms."""
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    devices.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+
+
+@contextmanager
+def kept() -> Iterator[Callable[[], bool]]:
+    """Put every generator of this process and of its device back; the value says whether a number was drawn.
+
+    torch.random.fork_rng() would begin to use all devices that a rank can see.
+    """
+    state = _state()
+    try:
+        yield lambda: not _is_same(state, _state())
+    finally:
+        _set_state(state)
+
+
+def _state() -> List[Any]:
+    return [_torch_state(), random_states.keep()]
+
+
+def _torch_state() -> List[Any]:
+    return [torch.get_rng_state(), devices.random_state()]
+
+
+def _set_state(state: List[Any]) -> None:
+    (cpu, of_device), others = state
+    torch.set_rng_state(cpu)
+    devices.set_random_state(of_device)
+    random_states.put(others)
+
+
+def _is_same(one: List[Any], other: List[Any]) -> bool:
+    (cpu, cuda), (other_cpu, other_cuda) = one[0], other[0]
+    is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
+    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(one[1], other[1])

@@ -1,0 +1,179 @@
+"""Generators without a seed, and names that are drawn: from the run's own seed, so that all ranks go one way.
+
+Only what the script calls itself is meant; a library that draws a secret draws a secret. What a rank's own samples are
+loaded with is its own, also in the workers of a DataLoader, whose seed says whose samples they load.
+"""
+
+import hashlib
+import sys
+import uuid
+from typing import Any, Callable, Dict
+
+import torch
+from torch.utils.data import get_worker_info
+
+from ..files.commands import is_of_script
+from ..patches import Hooks
+from .generators import Generators
+
+_BITS = 128
+_WHY = "A generator that the script gives no seed draws the same numbers on all ranks."
+_WHY_NAMES = "A name or a coin that the script draws is the same on all ranks."
+_CLASSES_OF_NUMPY = ("RandomState", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64", "SeedSequence")
+
+
+class Seeds:
+    """Numbers in place of those that the system would give: the same on all ranks, where all ask for the same."""
+
+    def __init__(self, seed: int, rank: int, generators: Generators) -> None:
+        self._seed = seed
+        self._rank = rank
+        self._generators = generators
+        self._num_given: Dict[str, int] = {}
+
+    def next(self, num_bits: int = _BITS) -> int:
+        """Return another number."""
+        worker = get_worker_info()
+        if worker is not None:
+            whose = "worker %d" % torch.initial_seed()  # another on each rank, save where each loads whole batches
+        else:
+            whose = "rank %d" % self._rank if self._generators.is_own else "all"
+            self._generators.note_drawn()
+        number = self._num_given[whose] = self._num_given.get(whose, 0) + 1
+        text = "%d %s %d" % (self._seed, whose, number)
+        digest = b"".join(
+            hashlib.sha256(b"%d %s" % (part, text.encode())).digest() for part in range(num_bits // 256 + 1)
+        )
+        return int.from_bytes(digest, "big") >> (len(digest) * 8 - num_bits)
+
+
+def install(seeds: Seeds) -> None:
+    """Hook what draws from the system when nobody gives a seed."""
+    hooks = Hooks()
+    for module, name in (("random", "Random.seed"), ("random", "seed")):
+        hooks.replace(module, name, _seeded(seeds, place=1 if "." in name else 0), why=_WHY)
+    hooks.replace("numpy.random", "seed", _seeded(seeds, num_bits=32), why=_WHY)
+    hooks.replace("numpy.random", "default_rng", _seeded(seeds), why=_WHY)
+    for name in _CLASSES_OF_NUMPY:
+        _replace_class(hooks, "numpy.random", name, _seeded_class(seeds))
+    for module in ("torch", "torch.random"):
+        hooks.replace(module, "seed", lambda _: _seed_torch(seeds), why=_WHY)
+    _replace_class(hooks, "torch", "Generator", _seeded_generator(seeds))
+    hooks.replace("uuid", "uuid4", _by_script(lambda: uuid.UUID(int=seeds.next(), version=4)), why=_WHY_NAMES)
+    hooks.replace("uuid", "uuid1", _by_script(lambda *_, **__: uuid.UUID(int=seeds.next(), version=1)), why=_WHY_NAMES)
+    _install_secrets(seeds, hooks)
+    hooks.apply()
+
+
+def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
+    """Let what the script takes for a name or a coin be equal; secrets of libraries stay secrets."""
+
+    def drawn(num_bytes: Any = None) -> bytes:
+        size = 32 if num_bytes is None else num_bytes
+        return seeds.next(8 * size).to_bytes(size, "big")
+
+    def url(num_bytes: Any = None) -> str:
+        import base64
+
+        return base64.urlsafe_b64encode(drawn(num_bytes)).rstrip(b"=").decode()
+
+    hooks.replace("os", "urandom", _by_script(drawn), why=_WHY_NAMES)
+    hooks.replace("secrets", "token_bytes", _by_script(drawn), why=_WHY_NAMES)
+    hooks.replace("secrets", "token_hex", _by_script(lambda size=None: drawn(size).hex()), why=_WHY_NAMES)
+    hooks.replace("secrets", "token_urlsafe", _by_script(url), why=_WHY_NAMES)
+    hooks.replace(
+        "secrets",
+        "randbelow",
+        _by_script(lambda bound: seeds.next(_BITS + int(bound).bit_length()) % bound),
+        why=_WHY_NAMES,
+    )
+    hooks.replace("secrets", "randbits", _by_script(seeds.next), why=_WHY_NAMES)
+    hooks.replace("secrets", "choice", _by_script(lambda values: values[seeds.next() % len(values)]), why=_WHY_NAMES)
+
+
+def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            return (instead if is_of_script(sys._getframe(1)) else original)(*args, **kwargs)
+
+        return draw
+
+    return wrap
+
+
+def _seeded(seeds: Seeds, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
+    """Give a function the seed that it is called without."""
+
+    def wrap(original: Any) -> Any:
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            if all(one is None for one in (*args[place:], *kwargs.values())) and _is_wanted_by_script(sys._getframe(1)):
+                return original(*args[:place], seeds.next(num_bits))
+            return original(*args, **kwargs)
+
+        return seeded
+
+    return wrap
+
+
+def _is_wanted_by_script(frame: Any) -> bool:
+    """Say whether a seed is wanted by the script's own line; what random.Random does when it is made is part of it."""
+    while frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__") == "random" and frame.f_back:
+        frame = frame.f_back
+    return is_of_script(frame)
+
+
+class _Known:
+    """Of the class of a class that stands in the place of another: what the other has made is an instance too."""
+
+    original: Any
+
+    def __instancecheck__(cls, value: Any) -> bool:  # noqa: N805
+        is_ours = "original" in cls.__dict__
+        return isinstance(value, cls.original) if is_ours else type.__instancecheck__(cls, value)  # type: ignore[arg-type]
+
+
+def _stand_in(original: Any, names: Dict[str, Any]) -> Any:
+    kind: Any = type("_Known", (_Known, type(original)), {})
+    return kind(original.__name__, (original,), {"original": original, "__module__": original.__module__, **names})
+
+
+def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any], Any]) -> None:
+    def act(found: Any) -> None:
+        original = getattr(found, name, None)
+        if original is not None:
+            hooks.put(found, name, original, stand_in(original), why=_WHY)
+
+    hooks.when_imported(module, act, why=_WHY, attribute=name)
+
+
+def _seeded_class(seeds: Seeds) -> Callable[[Any], Any]:
+    def stand_in(original: Any) -> Any:
+        def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            values = (*args, *kwargs.values())
+            if "original" not in cls.__dict__:  # a class of the script's own
+                return original.__new__(cls, *args, **kwargs)
+            if all(one is None for one in values) and is_of_script(sys._getframe(1)):
+                return original(seeds.next(32))
+            return original(*args, **kwargs)
+
+        return _stand_in(original, {"__new__": new})
+
+    return stand_in
+
+
+def _seed_torch(seeds: Seeds) -> Callable[[], int]:
+    def seed() -> int:
+        number = seeds.next(63)
+        torch.manual_seed(number)
+        return number
+
+    return seed
+
+
+def _seeded_generator(seeds: Seeds) -> Callable[[Any], Any]:
+    def seed(self: Any) -> int:
+        number = seeds.next(63)
+        self.manual_seed(number)
+        return number
+
+    return lambda original: _stand_in(original, {"seed": seed})

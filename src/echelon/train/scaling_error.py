@@ -1,0 +1,158 @@
+"""What cannot be scaled, or was not, is said in a few lines and stops the run."""
+
+import atexit
+import linecache
+import os
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, List, Optional, Tuple
+
+from ..scale_options import DTENSOR
+from . import patches
+
+REFUSED_EXIT_CODE = 2
+_untold: "List[ScalingError]" = []
+"""Refusals that nobody has been told of yet."""
+_INSIDE = ("echelon", "_echelon", "torch")
+_OF_PARTS = ("sharding", "Sharding", "DTensor", "cpu mesh")
+_PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
+_PATIENCE_SECONDS = 3.0
+_WEIGHTS_ARE_PARTS = (
+    "echelon: with --scale %s a weight is a DTensor: each rank holds a part. PyTorch cannot do this operation "
+    "with a DTensor.\n  way out: echelon run --scale data …, which keeps all weights on every rank\n"
+)
+
+
+class ScalingError(BaseException):
+    """The script cannot be trained on several devices as it stands; the message holds the reason and the way out.
+
+    It is no Exception: a script that goes on after an error must not go on after this, and train otherwise.
+    """
+
+    is_told_briefly = True
+
+    def __init__(self, reason: str, way_out: str, *, factor: float = 0.0) -> None:
+        super().__init__("%s\n  way out: %s" % (reason, way_out))
+        self.factor = factor
+        """By what a gradient is a multiple of the right one; 0: it is none."""
+        _untold.append(self)
+
+    def __reduce__(self) -> Any:
+        reason, _, way_out = str(self).partition("\n  way out: ")
+        return type(self), (reason, way_out)
+
+    def withdraw(self) -> None:
+        """Forget a refusal that our own code has caught, and what repeats it: it does not hold."""
+        _untold[:] = [other for other in _untold if str(other) != str(self)]
+
+
+ScalingError.__module__ = "echelon"  # as people know it, from wherever it was imported
+
+
+def tell_briefly(how: str = "data") -> None:
+    """Let a refusal be told with the script's own line, and not with how we came to it; the run fails in any case.
+
+    `how` is what --scale says: where it cuts weights, PyTorch's own words about them get the way out.
+    """
+    original, of_threads, pid = sys.excepthook, threading.excepthook, os.getpid()
+
+    def excepthook(kind: Any, error: BaseException, trace: Optional[TracebackType]) -> None:
+        if getattr(error, "is_told_briefly", False):
+            _tell(error, _place_of(trace))
+            return
+        if any(words in str(error) for words in _PEER_IS_GONE):
+            time.sleep(_PATIENCE_SECONDS)  # the agent ends this rank meanwhile: the error is that of another rank
+        original(kind, error, trace)
+        if how in DTENSOR and is_about_parts(error):
+            sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
+
+    def excepthook_of_threads(caught: Any) -> None:
+        if not isinstance(caught.exc_value, ScalingError):
+            of_threads(caught)
+            return
+        _tell(caught.exc_value, _place_of(caught.exc_traceback))
+        end_refused()  # the script's other threads may go on for hours, or wait for this one
+
+    def end() -> None:
+        if _untold and os.getpid() == pid:
+            _tell(_untold[0], _place_of(_untold[0].__traceback__))
+            end_refused()
+
+    why = "A refusal is told in a few lines, without a traceback."
+    patches.replace(sys, "excepthook", excepthook, why=why)
+    patches.replace(threading, "excepthook", excepthook_of_threads, why=why)
+    atexit.register(end)
+
+
+def tell_at(refusal: ScalingError, place: str = "") -> None:
+    """Tell a refusal that names its places itself."""
+    _tell(refusal, place)
+
+
+def tell_here(refusal: ScalingError) -> None:
+    """Tell a refusal where it is found."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and (_is_inside(frame) or _is_installed(frame)):
+        frame = frame.f_back
+    _tell(refusal, "" if frame is None else _line_of(frame, frame.f_lineno))
+
+
+def _tell(error: BaseException, place: str) -> None:
+    _untold.clear()
+    file = sys.__stderr__ or sys.stderr  # torch.distributed has put its own there, which begins lines with the rank
+    file.write("echelon.%s: %s\n%s" % (type(error).__name__, error, place))
+    file.flush()
+
+
+def end_refused() -> None:
+    """End this process with the exit code of a refusal."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    os._exit(REFUSED_EXIT_CODE)
+
+
+def is_about_parts(error: BaseException) -> bool:
+    """Say whether PyTorch could not do something with a tensor of which each rank holds a part."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return where.startswith("torch.distributed.tensor") or any(word in str(error) for word in _OF_PARTS)
+
+
+def _is_inside(frame: FrameType) -> bool:
+    """Say whether code is ours, PyTorch's or Python's own."""
+    top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return top in _INSIDE or os.path.dirname(frame.f_code.co_filename) == os.path.dirname(linecache.__file__)
+
+
+def _is_installed(frame: FrameType) -> bool:
+    """Say whether code is that of a package: tqdm's line says less than the script's that uses it."""
+    return any(name in frame.f_code.co_filename for name in ("site-packages", "dist-packages"))
+
+
+def _place_of(trace: Optional[TracebackType]) -> str:
+    """Return the innermost line that is the script's; where it has none, that of something which it uses."""
+    found: Optional[Tuple[FrameType, int]] = None
+    is_own = False
+    while trace is not None:
+        frame = trace.tb_frame
+        if not _is_inside(frame) and (not _is_installed(frame) or not is_own):
+            found, is_own = (frame, trace.tb_lineno), not _is_installed(frame)
+        trace = trace.tb_next
+    if found is None:
+        return ""
+    return _line_of(*found)
+
+
+def _line_of(frame: FrameType, number: int) -> str:
+    """Return how a line of the script is shown."""
+    path = frame.f_code.co_filename
+    try:
+        short = os.path.relpath(path)
+    except FileNotFoundError:  # the working directory was removed
+        short = path
+    line = linecache.getline(path, number).strip()
+    return "  at %s:%d: %s\n" % (path if short.startswith("..") else short, number, line)

@@ -1,0 +1,121 @@
+"""What the parts of one training know of it, and of each other."""
+
+import os
+import sys
+import weakref
+from typing import Any, List, Optional, Protocol, Set
+
+import torch
+
+from ..scale_options import ScaleOptions
+from .batches import rows_of
+from .caught_errors import Raised
+from .check.first_step import FirstStep
+from .check.step_observer import StepObserver
+from .exact.keys import Keys
+from .files.sharing import Files
+from .global_tensors.ignore_index import IgnoreIndex
+from .global_tensors.model_calls import ModelCalls
+from .late_hooks import LateHooks
+from .parallelism.base import Parallelism
+from .proof.record import Record
+from .rng.draws import Draws
+from .rng.generators import Generators
+from .world import World
+
+
+class OpenLoop(Protocol):
+    """A training loop over a loader."""
+
+    num_rows: int
+    """Samples of the batch that is at hand, on all ranks."""
+
+
+class Training:
+    """One training on several ranks; `Run` makes its parts, which see this much of each other."""
+
+    world: World
+    options: ScaleOptions
+    files: Files
+    record: Optional[Record]
+    parallelism: Parallelism
+    generators: Generators
+    draws: Draws
+    calls: ModelCalls
+    first_step: FirstStep
+    later: StepObserver
+    raised: Raised
+    late_hooks: LateHooks
+    keys: Keys
+    ignore_index: IgnoreIndex
+    twins: "weakref.WeakKeyDictionary[Any, Any]"
+    """Sharded copies of loaders, which keep their workers from epoch to epoch."""
+    is_hooked: bool
+    """Whether the script is unchanged, and PyTorch calls this training by hooks."""
+    is_main: bool
+    """Whether this rank speaks and writes for all."""
+    is_split: bool
+    """Whether every rank has whole batches, as the oracle of the first step has too."""
+    is_reordered: bool
+    """Whether batches have their samples in another order, as `echelon prove` asks for once."""
+    batches_per_step: int
+    """How many of the script's batches make one of all ranks, and of the oracle."""
+    has_begun: bool
+    """Whether something was trained."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loops: List[OpenLoop] = []
+        self._last_fraction = 1.0
+
+    def begin_training(self) -> None:
+        """Meet the other ranks; the first time, say so, once an oracle is on its way."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Meet the other ranks and agree on the weights."""
+        raise NotImplementedError
+
+    def begins_training(self) -> bool:
+        """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
+        return torch.is_grad_enabled() and self.parallelism.has_optimizers
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether this is the process that trains, and not a worker of a loader."""
+        return os.getpid() == self._pid
+
+    def say(self, text: str) -> None:
+        """Talk to the person, on the standard error of rank 0."""
+        if self.is_main:
+            sys.stderr.write("echelon: %s\n" % text)
+            sys.stderr.flush()
+
+    @property
+    def loop(self) -> Optional[OpenLoop]:
+        """The innermost training loop that goes on now."""
+        return self._loops[-1] if self._loops else None
+
+    def enter(self, loop: OpenLoop) -> None:
+        """Begin a step of a loop."""
+        if loop not in self._loops:
+            self._loops.append(loop)
+
+    def leave(self, loop: OpenLoop) -> None:
+        """End a loop."""
+        if loop in self._loops:
+            self._last_fraction = self.weight / self.world.size  # a loss of the last step may be read after the loop
+            self._loops.remove(loop)
+
+    def batch_sizes(self) -> Set[int]:
+        """Return how many samples the batches have that are at hand."""
+        return {loop.num_rows for loop in self._loops if loop.num_rows}
+
+    @property
+    def weight(self) -> float:
+        """By what a mean over this rank's samples counts; the mean of all ranks' weights is 1."""
+        if self.loop is not None and self.loop.num_rows:
+            rows = rows_of(self.loop.num_rows, self.world.size)
+            own = rows[self.world.rank : self.world.rank + self.world.hosted]  # several shards, with exact
+            self._last_fraction = sum(own) / self.loop.num_rows
+        return self._last_fraction * self.world.size

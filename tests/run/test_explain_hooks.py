@@ -1,0 +1,118 @@
+"""`echelon run --explain-hooks` beside the hooks of a real run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import warm
+
+SOURCES = Path(__file__).parents[2] / "src"
+TRAINS = """
+import json
+import sys
+
+import torch
+
+open("was-run", "w").close()
+print(json.dumps(sorted({(row.name, row.by) for row in sys.modules["_echelon.train.patches"].rows()})))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(4, 4)).mean().backward()
+optimizer.step()
+"""
+EXPLICIT = "import echelon\n\nrun = echelon.start()\n"
+
+
+def explain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return warm.run(["-m", "echelon", "run", "--explain-hooks", *words], cwd=folder)
+
+
+def explained(folder: Path, *words: str) -> list[dict[str, str]]:
+    done = explain(folder, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, str]] = json.loads(done.stdout)
+    return rows
+
+
+def test_table_is_that_of_a_run(tmp_path: Path) -> None:
+    """Each name that a real rank 0 has replaced stands in the table, with who replaces it."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    rows = explained(tmp_path, "-n", "2", "train.py")
+    assert not (tmp_path / "was-run").exists()
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "train.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    in_run = {tuple(pair) for pair in json.loads(done.stdout)}
+    in_table = {(row["name"], row["by"]) for row in rows if row["ranks"] != "all ranks but rank 0"}
+    assert len(in_run) > 150
+    assert in_run == in_table
+
+
+def test_person_reads_it(tmp_path: Path) -> None:
+    """No line is wider than 80 columns; names are below their reason; the order of several patches is told."""
+    done = explain(tmp_path, "--scale", "tensor")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    at = lines.index("  hooks: The gradients of a loss are those of the whole batch.")
+    assert lines[at + 1] == "      torch.Tensor.backward, torch.autograd.backward"
+    assert (
+        "  torch.save: files.writers, split.hooks"
+        in lines[lines.index("Names with several rows, and which is called first") :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "by"),
+    [
+        (["--sync-bn"], "torch.nn.functional.batch_norm", "batch_norm"),
+        (["--per-device-batch"], "torch.utils.data.DataLoader.__len__", "hooks"),
+        (["--sync-every", "8"], "torch.save", "local_sgd.hooks"),
+        (["--scale", "fsdp", "--exact", "4"], "torch.optim.Adam.step", "parallel.elementwise"),
+        (["--scale", "pipeline"], "torch.nn.Module.compile", "split.hooks"),
+    ],
+)
+def test_options_change_the_table(tmp_path: Path, words: list[str], name: str, by: str) -> None:
+    """What only an option needs is in its table, and not in that of plain --scale data."""
+    assert (name, by) in {(row["name"], row["by"]) for row in explained(tmp_path, *words)}
+
+
+def test_why_nothing_is_replaced(tmp_path: Path) -> None:
+    """Where a script is not scaled, one line says why; a script that calls echelon.start() has what that replaces."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "other.py").write_text("print(1)")
+    (tmp_path / "explicit.py").write_text(EXPLICIT)
+    assert explain(tmp_path, "--scale", "off", "train.py").stdout == "echelon replaces nothing: --scale off\n"
+    assert explain(tmp_path, "other.py").stdout == "echelon replaces nothing: other.py does not call backward()\n"
+    assert explain(tmp_path, "--", "ls").stdout.startswith("echelon replaces nothing: ls is a program")
+    names = {row["name"] for row in explained(tmp_path, "explicit.py")}
+    assert "torch.Tensor.backward" in names
+    assert "builtins.open" not in names
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["absent.py"], "there is no script absent.py in", "ls "),
+        (["--scale", "all"], "--scale all: the choices are auto", "echelon run --scale auto"),
+        (["--exact", "3"], "--exact 3: a binary tree adds up the shards", "--exact 2"),
+        (["--container", "x.sif", "train.py"], "the Python of x.sif runs the script", "remove --container"),
+    ],
+)
+def test_wrong_input(tmp_path: Path, words: list[str], message: str, hint: str) -> None:
+    """Each has one error, a repair and exit code 2."""
+    done = explain(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"echelon: error: {message}")
+    assert f"\n  hint: {hint}" in done.stderr
+
+
+def test_python_without_pytorch(tmp_path: Path) -> None:
+    """Nothing can be installed there: one error with the repair, and no traceback."""
+    code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from echelon.cli import main; "
+    words = [sys.executable, "-IS", "-c", code + "sys.exit(main(['run', '--explain-hooks']))"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("echelon: error: the Python of echelon has no PyTorch")
+    assert done.stderr.endswith("\n  hint: pip install torch\n")

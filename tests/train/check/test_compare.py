@@ -1,0 +1,30 @@
+"""The bounds within which a gradient of several ranks is that of one device."""
+
+import pytest
+import torch
+from torch import nn
+
+from echelon.train.check import compare
+from echelon.train.check.closeness import difference_of_gradients
+from echelon.train.scaling_error import ScalingError
+
+
+def test_imaginary_part_of_a_gradient_counts() -> None:
+    """A complex gradient with the right real part and another imaginary part is refused, not called equal."""
+    wanted = torch.tensor([1 + 1j, 2 - 1j])
+    bound = compare.bound_of(wanted.dtype, 4, compare.norm_of([wanted]), is_half=False)
+    assert bound.norm == pytest.approx(7**0.5)
+    weight = nn.Parameter(torch.zeros(2, dtype=wanted.dtype))
+    assert compare.difference(weight, wanted.clone(), wanted, bound) == 0.0
+    with pytest.raises(ScalingError, match="differs by"):
+        compare.difference(weight, wanted.conj().resolve_conj(), wanted, bound)
+    assert difference_of_gradients([wanted.conj()], [wanted], ["weight"]) is not None
+
+
+def test_multiple_of_a_gradient_is_named() -> None:
+    """A gradient that is twice as large is refused with its factor."""
+    wanted = torch.arange(1.0, 5.0)
+    bound = compare.bound_of(wanted.dtype, 4, compare.norm_of([wanted]), is_half=False)
+    with pytest.raises(ScalingError, match="it is 2 times as large") as refusal:
+        compare.difference(nn.Parameter(torch.zeros(4)), 2 * wanted, wanted, bound)
+    assert refusal.value.factor == pytest.approx(2.0)

@@ -1,0 +1,153 @@
+"""A parallelism is one class in one file, which `--scale` and `run.parallelize` both take."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests import warm
+
+WEIGHTED = """
+import torch.distributed as dist
+from echelon import SharedBatches
+
+
+class Weighted(SharedBatches):
+    '''Gradients are averaged with weights: 0.5 on rank 0 and 1.5 on rank 1.'''
+
+    is_as_one_device = False
+
+    def headline(self):
+        return "gradients averaged with weights"
+
+    def mean_gradients(self, loss, run_backward):
+        run_backward(loss)
+        self.is_local = True
+        self.reduce()
+
+    def reduce(self):
+        if self.is_local:
+            self.is_local = False
+            for parameter in self.known_parameters():
+                parameter.grad *= (0.5 + self.world.rank) / self.world.size
+                dist.all_reduce(parameter.grad)
+
+
+class Even(Weighted):
+    '''As Replicated: its first step is compared with one device.'''
+
+    is_as_one_device = True
+
+    def mean_gradients(self, loss, run_backward):
+        run_backward(loss / (0.5 + self.world.rank))
+        self.is_local = True
+        self.reduce()
+"""
+SCRIPT = """
+import json
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    x = torch.randn(8, 4)
+    optimizer.zero_grad()
+    LOSS.backward()
+    optimizer.step()
+print(json.dumps(model.weight.flatten().tolist()))
+"""
+OF_BATCH = "model(x).pow(2).mean()"
+BY_HAND = "(0.25 * model(x[:4]).pow(2).mean() + 0.75 * model(x[4:]).pow(2).mean())"
+EXPLICIT = """
+import json
+import echelon
+import torch
+from torch import nn
+from own import Weighted
+
+run = echelon.start()
+torch.manual_seed(0)
+trained = run.parallelize(nn.Linear(4, 2), Weighted, loss=lambda output, _: output.pow(2).mean())
+trained.optimize(torch.optim.SGD, lr=0.1)
+for _ in range(3):
+    x = torch.randn(8, 4)
+    step = trained.step(x, x)
+assert 0 < trained.evaluate(x, x) < step.loss
+trained.save("kept.pt")
+trained.load(trained.state())
+if run.is_main:
+    print(json.dumps(torch.load("kept.pt", weights_only=True)["model"]["weight"].flatten().tolist()))
+"""
+
+
+def run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "own.py").write_text(WEIGHTED)
+    (folder / "train.py").write_text(SCRIPT.replace("LOSS", OF_BATCH))
+    (folder / "by_hand.py").write_text(SCRIPT.replace("LOSS", BY_HAND))
+    (folder / "explicit.py").write_text(EXPLICIT)
+    return warm.run(words, cwd=folder)
+
+
+def weights(folder: Path, *words: str) -> list[float]:
+    done = run(folder, *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_by_hooks_and_by_hand(tmp_path: Path) -> None:
+    """Both train as the class says: as one process that weighs the halves of a batch."""
+    expected = pytest.approx(weights(tmp_path, "by_hand.py"), abs=1e-6)
+    words = ("-m", "echelon", "run", "-n", "2")
+    assert weights(tmp_path, *words, "--scale", "own.py:Weighted", "train.py") == expected
+    assert weights(tmp_path, *words, "explicit.py") == expected
+    assert weights(tmp_path, "train.py") != expected
+
+
+def test_checked_as_any_other(tmp_path: Path) -> None:
+    """One that claims to train as one device is compared with one, and proved."""
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "--scale", "own.py:Even", "train.py")
+    assert "first step: equals that of one device" in done.stderr
+    done = run(tmp_path, "-m", "echelon", "prove", "-n", "2", "--steps", "2", "--scale", "own.py:Even", "train.py")
+    assert "equal within rounding: 2 steps on 2 ranks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "hint"),
+    [
+        ("own.py:Weigted", "own.py has no class Weigted; its classes are Weighted, Even", "--scale own.py:Weighted"),
+        ("none.py:Weighted", "there is no file none.py", "ls ."),
+        (
+            "own.py",
+            "the choices are auto, off, data, fsdp, tensor, context, pipeline, or a class",
+            "--scale auto",
+        ),
+        ("own.py:Even --exact 4", "--exact does not go with --scale own.py:Even", "remove --exact"),
+        ("own.py:Even --sync-every 4", "--sync-every does not go with --scale own.py:Even", "remove --sync-every"),
+        ("train.py:Model", "train.py has no class Model; its classes are none", "class Model(echelon.Replicated)"),
+    ],
+)
+def test_wrong_class(tmp_path: Path, words: str, told: str, hint: str) -> None:
+    """What cannot be a parallelism is refused before anything is started, with what can."""
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "--scale", *words.split(), "train.py")
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert hint in done.stderr
+    assert not (tmp_path / "echelon-runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raise RuntimeError('no such cluster')\n", "the file fails with RuntimeError: no such cluster"),
+        ("class Weighted:\n    pass\n", "Weighted is <class 'other.Weighted'>, and no parallelism"),
+    ],
+)
+def test_class_that_ranks_refuse(tmp_path: Path, text: str, told: str) -> None:
+    """What only an import can tell is told by the ranks, without a traceback."""
+    (tmp_path / "other.py").write_text(text + "class Weighted: pass\n")
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "--scale", "other.py:Weighted", "train.py")
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
