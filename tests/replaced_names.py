@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 GLOBAL = re.compile(r"setattr|delattr|register_(module|optimizer)_\w*hook")
 """Functions that set any name, and doors of PyTorch for hooks on all modules and optimizers."""
+DOOR = "patches.hook"
+"""The door for the latter."""
 OURS = ("echelon", "_echelon")
 
 
 def assignments(tree: ast.AST) -> list[str]:
-    """Return what is assigned or deleted on something that was imported from elsewhere, with its lines.
+    """Return what is assigned or deleted on what was imported from elsewhere, and on its entries, with its lines.
 
     Names are followed through assignments (`functional = nn.functional`) and loops over a tuple of them; calls of
     GLOBAL count whatever they are called with.
@@ -25,12 +27,19 @@ def assignments(tree: ast.AST) -> list[str]:
             targets = [one for target in node.targets for one in _parts(target)]
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             targets = [node.target]
-        elif isinstance(node, ast.Call) and GLOBAL.fullmatch(ast.unparse(node.func).rpartition(".")[2]):
+        elif isinstance(node, ast.Call) and _sets_any_name(node):
             found.append(f"line {node.lineno}: {ast.unparse(node)}")
         for target in targets:
-            if isinstance(target, ast.Attribute) and _root(target) in foreign:
+            container = target.value if isinstance(target, ast.Subscript) else target
+            is_environ = container is not target and ast.unparse(container) == "os.environ"
+            if isinstance(container, ast.Attribute) and _root(container) in foreign and not is_environ:
                 found.append(f"line {target.lineno}: {ast.unparse(target)}")
     return found
+
+
+def _sets_any_name(call: ast.Call) -> bool:
+    functions = () if ast.unparse(call.func) == DOOR else (call.func, *call.args)
+    return any(GLOBAL.fullmatch(ast.unparse(function).rpartition(".")[2]) for function in functions)
 
 
 def _imported(tree: ast.AST) -> set[str]:

@@ -58,7 +58,7 @@ def test_person_reads_it(tmp_path: Path) -> None:
     at = lines.index("  hooks: The gradients of a loss are those of the whole batch.")
     assert lines[at + 1] == "      torch.Tensor.backward, torch.autograd.backward"
     assert (
-        "  torch.save: files.writers, split.hooks"
+        "  torch.save: files.writers, model_parallel.hooks"
         in lines[lines.index("Names with several rows, and which is called first") :]
     )
 
@@ -70,12 +70,33 @@ def test_person_reads_it(tmp_path: Path) -> None:
         (["--per-device-batch"], "torch.utils.data.DataLoader.__len__", "hooks"),
         (["--sync-every", "8"], "torch.save", "local_sgd.hooks"),
         (["--scale", "fsdp", "--exact", "4"], "torch.optim.Adam.step", "parallel.elementwise"),
-        (["--scale", "pipeline"], "torch.nn.Module.compile", "split.hooks"),
+        (["--scale", "pipeline"], "torch.nn.Module.compile", "model_parallel.hooks"),
     ],
 )
 def test_options_change_the_table(tmp_path: Path, words: list[str], name: str, by: str) -> None:
     """What only an option needs is in its table, and not in that of plain --scale data."""
     assert (name, by) in {(row["name"], row["by"]) for row in explained(tmp_path, *words)}
+
+
+OWN = """
+from echelon import Replicated
+
+print("a word", flush=True)
+{broken}
+
+class Mine(Replicated):
+    pass
+"""
+
+
+def test_own_parallelism(tmp_path: Path) -> None:
+    """The table of a class in a file of the user is that of the class; a file that fails is one error."""
+    (tmp_path / "mine.py").write_text(OWN.format(broken=""))
+    assert len(explained(tmp_path, "--scale", "mine.py:Mine")) > 150
+    (tmp_path / "mine.py").write_text(OWN.format(broken="1 / 0"))
+    done = explain(tmp_path, "--scale", "mine.py:Mine")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the file fails with ZeroDivisionError" in done.stderr
 
 
 def test_why_nothing_is_replaced(tmp_path: Path) -> None:
@@ -106,6 +127,14 @@ def test_wrong_input(tmp_path: Path, words: list[str], message: str, hint: str) 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"echelon: error: {message}")
     assert f"\n  hint: {hint}" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["submit", "prove"])
+def test_other_command(tmp_path: Path, command: str) -> None:
+    """Another command says whose option it is."""
+    done = warm.run(["-m", "echelon", command, "--explain-hooks", "train.py"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hint: --explain-hooks is an option of echelon run" in done.stderr
 
 
 def test_python_without_pytorch(tmp_path: Path) -> None:

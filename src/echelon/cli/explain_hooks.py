@@ -91,18 +91,20 @@ def _installed(asked: _Asked, host: Host) -> Rows:
     environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
     words = [*own_command.module(PROGRAM), *([EXPLICIT] if asked.is_explicit else [asked.options.to_json()])]
     done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
-    if done.exit_code != 0:
-        raise RunError("echelon could not install its hooks:", details=done.stderr.strip())
-    rows: Rows = json.loads(done.stdout)
-    return rows
+    answer = json.loads(done.stdout.splitlines()[-1]) if done.exit_code == 0 else {}  # a user's own file may print
+    if isinstance(answer, list):
+        return answer
+    if answer.get("message"):
+        raise UsageError(answer["message"], hint=answer["hint"])
+    raise RunError("echelon could not install its hooks:", details=done.stderr.strip())
 
 
 def text_of(rows: Rows, title: str) -> str:
     """Return a table for a person: one paragraph for all names that a part of echelon replaces for one reason."""
     about = (
         f"{title} replaces {len({row['name'] for row in rows})} names in each of several ranks. Each paragraph begins "
-        "with the part of echelon that replaces the names below it (a module of echelon.train). While a script runs, "
-        "echelon replaces more for the duration of a block, and puts it back."
+        "with the part of echelon that replaces the names below it (a module of echelon.train). Later, echelon "
+        "replaces a few more names: when it splits a model, and for the duration of a block."
     )
     lines = textwrap.wrap(about, WIDTH)
     for is_at_once, title in _TITLES.items():

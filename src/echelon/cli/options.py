@@ -213,11 +213,12 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     is_foreign = name.startswith("--") and _is_foreign(name)
     if len({by_name[known].key for known in starts}) == 1 and not is_foreign:
         return by_name[starts[0]]  # argparse, and so torchrun, accepts abbreviations
+    is_of_run = command != "run" and any(name in option.names for option in OPTIONS)
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
-    if not near and command != "run" and any(name in option.names for option in OPTIONS):
-        hint = f"{name} is an option of echelon run; {lists}"
+    if is_of_run:
+        hint = f"{name} is an option of echelon run; " + hint
     raise UsageError(f"echelon has no option {name}", hint=hint)
 
 

@@ -4,8 +4,9 @@ import json
 import os
 import sys
 from functools import partial
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, List
 
+from ..errors import UsageError
 from ..scale_options import ScaleOptions
 from . import patches, start
 
@@ -18,22 +19,30 @@ def main(argv: List[str]) -> int:
     """Write a table as JSON: for the options of argv[0], or for a script that calls echelon.start()."""
     is_explicit = argv[0] == "explicit"
     install = start.prepare if is_explicit else partial(start.start_hooked, ScaleOptions.from_json(argv[0]))
-    first, other = (_rows_of_rank(install, rank) for rank in range(NUM_RANKS))
-    table = [{**row, "ranks": ALL if row in other else _OF[0]} for row in first]
-    table += [{**row, "ranks": _OF[1]} for row in other if row not in first]
-    sys.stdout.write(json.dumps(table) + "\n")
+    answers = [_answer_of_rank(install, rank) for rank in range(NUM_RANKS)]
+    sys.stdout.write(json.dumps(_table(answers)) + "\n")
     return 0
 
 
-def _rows_of_rank(install: Callable[[], Any], rank: int) -> List[Dict[str, Any]]:
-    """Return the rows of a rank, which is a fork of this process as ranks are forks of the warm process."""
+def _table(answers: List[Any]) -> Any:
+    """Return the rows of all ranks, each with its ranks; or the error of one, as {"message", "hint"}."""
+    errors = [answer for answer in answers if isinstance(answer, dict)]
+    if errors:
+        return errors[0]
+    first, other = answers
+    table = [{**row, "ranks": ALL if row in other else _OF[0]} for row in first]
+    return table + [{**row, "ranks": _OF[1]} for row in other if row not in first]
+
+
+def _answer_of_rank(install: Callable[[], Any], rank: int) -> Any:
+    """Return what a rank tells, which is a fork of this process as ranks are forks of the warm process."""
     pipe, writing = os.pipe()
     if not os.fork():
         try:
             os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(NUM_RANKS), LOCAL_WORLD_SIZE="1")
-            install()
+            answer = _installed(install)
             with os.fdopen(writing, "w") as file:
-                json.dump([row._asdict() for row in patches.rows()], file)
+                json.dump(answer, file)
             os._exit(0)
         finally:
             sys.excepthook(*sys.exc_info())
@@ -42,7 +51,15 @@ def _rows_of_rank(install: Callable[[], Any], rank: int) -> List[Dict[str, Any]]
     with os.fdopen(pipe) as file:
         text = file.read()
     os.wait()
-    return json.loads(text)  # type: ignore[no-any-return]
+    return json.loads(text) if text else {"message": "", "hint": ""}
+
+
+def _installed(install: Callable[[], Any]) -> Any:
+    try:
+        install()
+    except UsageError as error:
+        return {"message": error.message, "hint": error.hint}
+    return [row._asdict() for row in patches.rows()]
 
 
 if __name__ == "__main__":

@@ -117,9 +117,9 @@ def replace(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -
 
 
 @contextmanager
-def replaced(owner: Any, attribute: Any, new: Any, *, why: str) -> Iterator[None]:
-    """Replace an attribute for the duration of a block."""
-    patch = Patch(owner, attribute, new, why=why, when=FOR_A_BLOCK)
+def replaced(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -> Iterator[None]:
+    """Replace an attribute, or an entry of a dict, for the duration of a block."""
+    patch = Patch(owner, attribute, new, why=why, name=name, when=FOR_A_BLOCK)
     _put(patch)
     try:
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
 from echelon.plan.shape import usable_cores
+
+LEAST_SECONDS = 300
+"""Of a limit that is meant as minutes and seconds."""
 
 if TYPE_CHECKING:
     from echelon.lint.batch import Option
@@ -49,6 +53,18 @@ def retired_machine(job: Job) -> Iterator[Hit]:
     after = f"; its successor is {machine.successor}" if machine.successor else ""
     repair = f"echelon plan --machine {machine.successor} --gpus N" if machine.successor else ""
     yield hit(option, f"{machine.title} was shut down on {machine.retired_on}{after}", repair)
+
+
+def seconds(job: Job) -> Iterator[Hit]:
+    """Find a time limit that Slurm reads as minutes and seconds, where hours and minutes are likely."""
+    option = job.option("time")
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", option.value) if option is not None else None
+    limit = int(match[1]) * 60 + int(match[2]) if match is not None else 0
+    if option is None or not 0 < limit < LEAST_SECONDS:
+        return
+    told = f"{limit} seconds" if limit % 60 else f"{limit // 60} minute{'s' if limit > 60 else ''}"
+    message = f"--time={option.value} is {told}: Slurm reads two numbers as minutes and seconds"
+    yield hit(option, message, f"--time={option.value}:00")
 
 
 def too_long(job: Job) -> Iterator[Hit]:
@@ -158,6 +174,7 @@ RULES = (
     Rule(code="ECH102", find=retired_partition),
     Rule(code="ECH103", find=retired_machine),
     Rule(code="ECH104", find=too_long),
+    Rule(code="ECH135", find=seconds),
     Rule(code="ECH105", find=too_many_nodes),
     Rule(code="ECH106", find=devices),
     Rule(code="ECH107", find=cores),

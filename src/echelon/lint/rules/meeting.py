@@ -15,6 +15,7 @@ from echelon.lint.starts import Start
 from echelon.lint.toml import words
 
 HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")
+LAST = re.compile(r"\|\s*tail\s+(?:-n\s*|--lines=|-)1\b")
 LOOPBACK = re.compile(r"(?:localhost|127\.0\.0\.1)(?::|$)")
 MEETING = ("MASTER_ADDR", "HEAD_NODE", "RDZV_HOST", "MASTER_NODE", "HEAD_NODE_IP", "head_node_ip")
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
@@ -90,6 +91,16 @@ def _is_wrapper(job: Job) -> bool:
     """Say whether srun starts this script, which has no Slurm options: it reads a task's own variables."""
     mine = [_slurm(name) for name in words()["slurm"]["of_each_task"]]
     return any(name in word.live for name in mine for command in job.commands for word in command.words)
+
+
+def last_node(job: Job) -> Iterator[Hit]:
+    """Find the address of the last node, where rank 0, which the others look for, is on the first."""
+    if job.num_nodes < 2 or any(start.option("rdzv-backend", "rdzv-endpoint") for start in job.started("torchrun")):
+        return
+    for variable in job.variables:
+        if variable.name in MEETING and LAST.search(variable.value):
+            message = "the address is that of the last node, but rank 0 is on the first"
+            yield hit(variable.word, message, _first_node())
 
 
 def several_addresses(job: Job) -> Iterator[Hit]:
@@ -266,4 +277,5 @@ RULES = (
     Rule(code="ECH212", find=read_too_early),
     Rule(code="ECH218", find=differing_id),
     Rule(code="ECH219", find=no_local_rank),
+    Rule(code="ECH234", find=last_node),
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.assignments import Variable
+from echelon.lint.command import SHELLS
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import hit, line_before
 from echelon.lint.job import Job
@@ -14,6 +15,7 @@ from echelon.lint.toml import words
 from echelon.script.misspellings import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
+STEPS = ("srun", "mpirun", "mpiexec")
 CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 
@@ -22,7 +24,17 @@ def _first(job: Job) -> Start | None:
     is_without = job.partition is None and not job.wants_devices  # a partition of cores alone
     if any(job.started("echelon")) or is_without:
         return None
-    return next((start for start in job.starts if start.name in ("srun", *LAUNCHERS)), None)
+    return next((start for start in job.starts if start.name in ("srun", *LAUNCHERS) and _may_train(job, start)), None)
+
+
+def _may_train(job: Job, start: Start) -> bool:
+    """Say whether Python may run in the ranks: a compiled program, such as a solver, uses neither RCCL nor MIOpen."""
+    if start.name not in STEPS or any(start in inner.outer for inner in job.starts):
+        return True
+    is_step = start.name == "srun"
+    targets = [word.text for word in start.words[len(start.own) if is_step else 0 :]]
+    scripts = [text for text in targets if text.endswith((".sh", ".bash", ".py")) or text.rpartition("/")[2] in SHELLS]
+    return bool(scripts) or not targets or (is_step and "$" in targets[0])
 
 
 def _provides(job: Job) -> bool:
@@ -120,6 +132,17 @@ def no_cache(job: Job) -> Iterator[Hit]:
         message = f"{row} is not set: {ranks} ranks share one MIOpen database in the home folder"
         repair = f'export {row}="/tmp/$USER-miopen-{job_id}" MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen-{job_id}"'
         yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
+
+
+def unset(job: Job) -> Iterator[Hit]:
+    """Find a number of threads that comes from a variable of Slurm which this job does not have."""
+    name = f"{words()['slurm']['variable']}CPUS_PER_TASK"
+    if not job.is_batch or job.option("cpus-per-task") is not None or _sources(job):
+        return
+    for variable in job.variables:
+        if variable.name.endswith("NUM_THREADS") and re.fullmatch(r"\$\{?" + name + r"\}?", variable.value):
+            message = f"{variable.name} is empty: {name} is set only in a job with --cpus-per-task"
+            yield hit(variable.word, message, f"export {variable.name}=${{{name}:-1}}")
 
 
 def misspelt(job: Job) -> Iterator[Hit]:
@@ -260,4 +283,5 @@ RULES = (
     Rule(code="ECH411", find=image_without_gpu),
     Rule(code="ECH414", find=one_profile),
     Rule(code="ECH418", find=no_cache),
+    Rule(code="ECH421", find=unset),
 )

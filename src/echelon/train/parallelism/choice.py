@@ -3,11 +3,11 @@
 import importlib.util
 import os
 import sys
-from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Dict, Iterator, Type
+from typing import Any, ContextManager, Dict, Type
 
 from ...errors import UsageError
+from .. import patches
 from .base import Parallelism, Setup
 
 KINDS: Dict[str, str] = {
@@ -76,15 +76,9 @@ def _module_of(path: str) -> Any:
     return module
 
 
-@contextmanager
-def _as_echelon() -> Iterator[None]:
+def _as_echelon() -> ContextManager[None]:
     """Let `from echelon import Replicated` give the class of this process, where a rank has it under another name."""
-    facade, before = ModuleType("echelon"), sys.modules.get("echelon")
+    facade = ModuleType("echelon")
     vars(facade).update({name: _own(place) for name, place in PUBLIC.items()})
-    sys.modules["echelon"] = facade
-    try:
-        yield
-    finally:
-        del sys.modules["echelon"]
-        if before is not None:
-            sys.modules["echelon"] = before
+    why = "The user's own parallelism is derived from the classes of this process."
+    return patches.replaced(sys.modules, "echelon", facade, why=why, name="sys.modules[echelon]")
