@@ -243,8 +243,8 @@ def _share(
     """Return the cores and the memory of one device, and their source."""
     if not num_devices:
         return None, None, ""
-    given_cores = min((found for one in here if (found := one.cpus_per_device)), default=None)
-    given_mib = min((found for one in here if (found := one.memory_per_device_mib)), default=None)
+    given_cores = min((cpus for row in here if (cpus := row.cpus_per_device)), default=None)
+    given_mib = min((mib for row in here if (mib := row.memory_per_device_mib)), default=None)
     cores = (given_cores // node.threads_per_core or 1) if given_cores else usable // num_devices
     memory = given_mib * MIB if given_mib else node.memory_mib * MIB // num_devices // units.GIB * units.GIB
     words = [

@@ -1,4 +1,4 @@
-"""Stands in the zip as `sitecustomize`: Python runs it before a script, and here the warm process begins.
+"""The zip's `sitecustomize`: Python runs it before a script, and the warm process begins here.
 
 `PYTHONPATH=node.pyz python train.py` stops here, imports what train.py will import, and forks one rank per device;
 every rank leaves this module again and CPython starts train.py as it always does. So `__main__`, `sys.path`, `-m`,

@@ -59,8 +59,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
-    if num_nodes * ranks_per_node and _min_nodes(job, num_nodes) == num_nodes:  # else as many nodes as fit are used
-        refuse_uneven_shards(job.scale_options.num_shards, num_nodes * ranks_per_node)
+    _refuse_uneven_shards(job, num_nodes, num_nodes * ranks_per_node)
     is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
         run_id=around.run_id,
@@ -384,6 +383,11 @@ def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
             + (f"there are {world_size} ranks, 0 to {world_size - 1}" if world_size > 1 else "there is only rank 0"),
             hint=f"echelon run --show {world_size - 1} …   or --show all",
         )
+
+
+def _refuse_uneven_shards(job: Job, num_nodes: int, world_size: int) -> None:
+    if world_size and _min_nodes(job, num_nodes) == num_nodes:  # else as many nodes as fit are used
+        refuse_uneven_shards(job.scale_options.num_shards, world_size)
 
 
 def _refuse_rank_variables(environ: tuple[tuple[str, str], ...]) -> None:

@@ -1,4 +1,4 @@
-"""What libraries import later, in the middle of a run: worth importing once, before the ranks are forked.
+"""Modules that libraries import later, during a run: importing them once before the fork saves time.
 
 Measured on 2026-11-21 with torch 2.13.0+cpu, Python 3.11, OMP_NUM_THREADS=1, two x86 cores: `sys.modules`
 before and after the call and its wall time, in a process that had done `import torch` and nothing else; then

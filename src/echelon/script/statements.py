@@ -1,15 +1,15 @@
-"""Which statements of a module run when it is started or imported, as far as reading can tell.
+"""Decide which statements of a module run when it is started or imported, as far as reading can tell.
 
-The rule: an import that is preloaded in vain costs its time once on every node, one that is missed costs it
-in every rank, at the same moment. So what probably runs is taken:
-- at module level: everything, also in `try`, `with`, loops and classes; of an `if` whose test can be read
-  (TYPE_CHECKING, `__name__`, Python's version, the platform) the branch that runs, of any other its body;
-  never an `except` branch, which is for when the wanted module is missing (but see below);
-- of the script itself also `main` and each function that the module level or a function so reached mentions,
-  but there only what stands at the top of the body, not below an `if`.
-A change of sys.path counts wherever it stands, from the earliest moment at which it can happen: what is not
-preloaded costs time, what is preloaded from the wrong folder is wrong. So it counts in a function where that is
-defined, and in an own module that is imported in an `except` branch.
+An import that is preloaded in vain costs its time once on every node. An import that is missed costs it in every rank,
+at the same moment. So an import counts if it probably runs:
+- At module level everything counts, also in `try`, `with`, loops and classes. Of an `if` whose test can be evaluated
+  (TYPE_CHECKING, `__name__`, Python's version, the platform), the branch that runs counts; of any other `if`, its body.
+  An `except` branch never counts: it is for a missing module (see below for sys.path).
+- Of the script itself, `main` counts, and each function that the module level or such a function mentions, but only the
+  statements at the top of its body, not those below an `if`.
+A change of sys.path counts wherever it is, from the earliest moment at which it can happen: a missing preload costs
+time, but a preload from the wrong folder is wrong. So a change in a function counts at its definition, and a change in
+an own module counts even if an `except` branch imports the module.
 """
 
 import ast

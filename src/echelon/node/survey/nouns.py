@@ -138,7 +138,7 @@ class Folder(NamedTuple):
 
 
 class Folders(NamedTuple):
-    """All such folders."""
+    """The folders that ranks will write to."""
 
     folders: Tuple[Folder, ...] = ()
 
