@@ -286,8 +286,9 @@ for number, mode in enumerate(["w+", "r+"]):
     )
 
 
-def test_snapshot_is_kept_until_the_next_is_whole(tmp_path: Path) -> None:
-    """A run that is ended in the midst of torch.save() still has the last snapshot, and its permissions and link."""
+@pytest.mark.parametrize("name", ["snapshot.pt", "new.pt"])
+def test_snapshot_is_kept_until_the_next_is_whole(tmp_path: Path, name: str) -> None:
+    """A run that is ended in the midst of torch.save() still has the last snapshot, and no file that is torn."""
     done = run(
         tmp_path,
         TRAIN
@@ -303,8 +304,8 @@ for step, loss in enumerate(train(TensorDataset(x, x[:, :1]))):
     torch.save({"step": step, "model": model.state_dict()}, "snapshot.pt")
     os.chmod("snapshot.pt", 0o640)
     if step == 3:
-        torch.save({"large": torch.zeros(1_000_000), "fails": Fails()}, "snapshot.pt")
-""",
+        torch.save({"large": torch.zeros(1_000_000), "fails": Fails()}, "NAME")
+""".replace("NAME", name),
         num_ranks=2,
     )
     assert done.returncode == 3, done.err
@@ -313,6 +314,30 @@ for step, loss in enumerate(train(TensorDataset(x, x[:, :1]))):
     assert torch.load(kept)["step"] == 3
     assert kept.stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "on-2" / "snapshot.pt").is_symlink()
+    assert not (tmp_path / "on-2" / "new.pt").exists()
+
+
+def test_full_disk_has_its_name(tmp_path: Path) -> None:
+    """What torch.save() calls an iostream error is a full disk; rank 0, which wrote, is named, and nothing is torn."""
+    script = (
+        TRAIN
+        + """
+from echelon.train.files import writers  # the disk of this test is not full
+writers.FULL_BYTES = 1 << 60
+
+class Fails:
+    def __reduce__(self):
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+for step, loss in enumerate(train(TensorDataset(x, x[:, :1]))):
+    torch.save({"model": model.state_dict(), "fails": Fails()}, "new.pt")
+"""
+    )
+    done = run(tmp_path, script.replace("echelon.train", "_echelon.train"), num_ranks=2)
+    assert done.returncode == 1
+    assert "rank 0 on" in done.err.partition("failed first: no space left on the disk")[0].splitlines()[-1]
+    assert "No space left on device: " in done.err
+    assert not list((tmp_path / "on-2").glob("new.pt*"))
 
 
 def test_disk_stands_still_while_a_slower_rank_looks(tmp_path: Path) -> None:

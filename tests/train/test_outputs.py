@@ -94,3 +94,12 @@ def test_model_of_fewer_samples_than_ranks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     losses, of_one = ([float(loss) for loss in said.stdout.split()[1::2]] for said in (done, alone))
     assert losses == pytest.approx(of_one, rel=1e-5)
+
+
+def test_error_of_the_script(tmp_path: Path) -> None:
+    """A model that fails on one device fails in the same way, and no frame of echelon stands in the traceback."""
+    done = run(tmp_path, 2, RETURN="return self.head(h) @ x")
+    assert done.returncode == 1
+    assert "mat1 and mat2 shapes cannot be multiplied (6x2 and 6x3)" in done.stderr
+    assert "During handling" not in done.stderr
+    assert "echelon/train" not in done.stderr

@@ -89,6 +89,15 @@ def tell_briefly(how: str = "data") -> None:
     atexit.register(end)
 
 
+_of_library: List[BaseException] = []
+
+
+def as_of_library(error: BaseException) -> BaseException:
+    """Return an error in place of that of a library; its traceback gets no frames of echelon."""
+    _of_library.append(error)
+    return error
+
+
 def _leave_out_own_frames(error: Optional[BaseException]) -> None:
     """Let the traceback of an error of script or library be that of one device, without the frames of echelon."""
     while error is not None:
@@ -97,7 +106,7 @@ def _leave_out_own_frames(error: Optional[BaseException]) -> None:
         while trace is not None:
             frames.append(trace)
             trace = trace.tb_next
-        is_of_others = getattr(error, "is_of_library", False) or (frames and not _is_own(frames[-1].tb_frame))
+        is_of_others = error in _of_library or (frames and not _is_own(frames[-1].tb_frame))
         if is_of_others:  # else the frames of echelon show what is wrong
             for part in reversed([part for part in frames if not _is_own(part.tb_frame)]):
                 trace = TracebackType(trace, part.tb_frame, part.tb_lasti, part.tb_lineno)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Tuple
 
 from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
 from ..patches import Hooks
+from ..scaling_error import as_of_library
 from .folders import changing
 from .sharing import Files, path_of
 
@@ -95,9 +96,7 @@ def _refuse_full_disk(path: str, error: RuntimeError) -> None:
     """Name a full disk, which torch.save() calls an iostream error."""
     status = os.statvfs(os.path.dirname(os.path.realpath(path)))
     if status.f_bavail * status.f_frsize < FULL_BYTES:
-        full: Any = RuntimeError("No space left on device: %s (%s)" % (path, error))
-        full.is_of_library = True
-        raise full from None
+        raise as_of_library(RuntimeError("No space left on device: %s (%s)" % (path, error))) from None
 
 
 def _put(temporary: str, path: str) -> None:

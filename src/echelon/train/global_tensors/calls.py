@@ -77,8 +77,7 @@ class Calls(ModelCalls):
             if "out of memory" in str(error):
                 raise
             if not self._run.parallelism.calls_need_all_ranks:
-                with self._inside(None):
-                    original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+                self._refuse_own_error(original, module, args, kwargs)
             if self.doubt is not None:
                 raise ScalingError(*self.doubt) from error
             raise ScalingError(
@@ -86,6 +85,14 @@ class Calls(ModelCalls):
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
                 "let the first dim of the model's input be the batch dimension, or start one rank: echelon run -n 1 …",
             ) from error
+
+    def _refuse_own_error(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Raise the error of the script itself, where a model fails with the whole batch too."""
+        try:
+            with self._inside(None):
+                original(module, *args, **kwargs)
+        except Exception as error:
+            raise error from None
 
     def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module with what ranks cannot share, and remember it: a loss of it would be that of all."""
