@@ -1,1 +1,1 @@
-"""How fast the ranks speak with each other, by what they really go, and which nodes are slow."""
+"""Measure the bandwidth between ranks, the network that they really use, and which nodes are slow."""

@@ -1,7 +1,7 @@
-"""Find the slow nodes among many: each round measures groups of them at the same time, and slow ones are taken apart.
+"""Find the slow nodes among many: each round measures groups of nodes at the same time, and splits slow groups.
 
-A group is slow if one of its nodes is, or what lies between two of them. Nobody's word is taken but the measurement's:
-a node is well that was in a fast group, and bad if it was slow beside a node that is well.
+A group is slow if one of its nodes is slow, or the network between two of its nodes. A node that was in a fast group is
+well. A node that was slow beside a well node is bad.
 """
 
 from typing import Callable, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
@@ -11,21 +11,21 @@ Measure = Callable[[Sequence[Group]], Sequence[bool]]
 
 
 class Narrowed(NamedTuple):
-    """What is known of the nodes in the end."""
+    """The result of all rounds."""
 
     bad: Tuple[int, ...]
     undecided: Tuple[int, ...]  # in slow groups only, and never beside a node that is well
-    between: Tuple[Group, ...]  # slow together, and each of them well with others: what lies between them
+    between: Tuple[Group, ...]  # slow together, and each node well with others: the network between them is slow
     num_rounds: int
 
 
 def most_rounds(num_nodes: int) -> int:
-    """Return how many rounds are made at most: the logarithm of the nodes to base 2, rounded up, and one."""
+    """Return the greatest number of rounds: the base-2 logarithm of the number of nodes, rounded up, plus one."""
     return (num_nodes - 1).bit_length() + 1 if num_nodes > 0 else 0
 
 
 def narrow(num_nodes: int, is_slow: Measure) -> Narrowed:
-    """Return the slow nodes; `is_slow` is given the disjoint groups of a round and says which of them are slow."""
+    """Return the slow nodes; `is_slow` takes the disjoint groups of a round, and says for each whether it is slow."""
     state = _State(num_nodes)
     num_rounds = 0
     while num_rounds < most_rounds(num_nodes):
@@ -39,7 +39,7 @@ def narrow(num_nodes: int, is_slow: Measure) -> Narrowed:
 
 
 class _State:
-    """What each node is known to be, and which groups were slow."""
+    """The nodes that are known to be well or bad, and the groups that were slow."""
 
     def __init__(self, num_nodes: int) -> None:
         self._nodes = range(num_nodes)
@@ -55,14 +55,14 @@ class _State:
 
     @property
     def undecided(self) -> List[int]:
-        """Return the unknown ones, but for those that are fast alone and slow only beside a bad one."""
+        """Return the unknown nodes, except nodes that are fast alone and slow only beside a bad node."""
         return [node for node in self.unknown if node not in self._fast_alone or not self._is_excused(node)]
 
     def _is_excused(self, node: int) -> bool:
         return all(members & self.bad for members in self.slow if node in members)
 
     def next_groups(self, num_rounds: int) -> List[Group]:
-        """Return the groups of the next round; none when everything is known that can be."""
+        """Return the groups of the next round; none when a measurement can show nothing new."""
         if num_rounds == 0:
             return _pairs(list(self._nodes))
         unknown = self.unknown
@@ -73,21 +73,21 @@ class _State:
         return beside + self._strangers(unknown[len(beside) :])
 
     def _strangers(self, nodes: List[int]) -> List[Group]:
-        """Pair nodes that have not been a pair yet; who finds none is measured alone."""
+        """Pair nodes that were not paired before; a node without such a partner is measured alone."""
         groups: List[Group] = []
         left = list(nodes)
         while left:
-            one = left.pop(0)
-            other = next((each for each in left if frozenset((one, each)) not in self._met), None)
-            if other is not None:
-                left.remove(other)
-                groups.append((one, other))
-            elif frozenset((one,)) not in self._met:
-                groups.append((one,))
+            node = left.pop(0)
+            partner = next((each for each in left if frozenset((node, each)) not in self._met), None)
+            if partner is not None:
+                left.remove(partner)
+                groups.append((node, partner))
+            elif frozenset((node,)) not in self._met:
+                groups.append((node,))
         return groups
 
     def learn(self, groups: Sequence[Group], slow: Sequence[bool]) -> None:
-        """Take in what a round has shown, and what follows from it."""
+        """Record the results of a round, and conclude which nodes are well or bad."""
         for place, group in enumerate(groups):
             members = frozenset(group)
             self._met.add(members)
@@ -95,7 +95,7 @@ class _State:
                 self.slow.add(members)
             elif len(group) > 1:
                 self.well |= members
-            else:  # which says nothing of its network
+            else:  # a node alone shows nothing about its network
                 self._fast_alone |= members
         for members in self.slow:
             rest = members - self.well
@@ -105,14 +105,14 @@ class _State:
         self._decide_without_witness()
 
     def _decide_without_witness(self) -> None:
-        """Where nobody is known to be well, a node that is slow by itself is bad."""
+        """Call a node bad that was slow alone, or that three slow groups of three nodes have in common."""
         for members in self.slow:
             if len(members) == 1 and not members & self.well:
                 self.bad |= members
         pairs = [members for members in self.slow if len(members) > 1]
         if self.well or len(self._nodes) != 3 or len(pairs) < 3:
             return
-        common = frozenset.intersection(*pairs)  # three nodes: all, and two pairs, share the one that is slow
+        common = frozenset.intersection(*pairs)  # the group of all three nodes and two pairs contain the slow node
         if len(common) == 1:
             self.bad |= common
 
@@ -128,7 +128,7 @@ def _pairs(nodes: List[int]) -> List[Group]:
 
 
 def by_round(num_nodes: int, is_slow: Measure) -> Tuple[Narrowed, List[Dict[Group, bool]]]:
-    """Return what `narrow` does, and each round's groups with what was said of them."""
+    """Return the result of `narrow`, and for each round its groups with whether they were slow."""
     rounds: List[Dict[Group, bool]] = []
 
     def listen(groups: Sequence[Group]) -> Sequence[bool]:

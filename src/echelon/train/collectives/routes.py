@@ -1,4 +1,4 @@
-"""By what a process's collectives really go: the libraries in its memory, and the interfaces that counted bytes."""
+"""Find the network that collectives really use: the libraries in memory, and the interfaces that counted bytes."""
 
 import os
 from typing import Dict, List
@@ -12,7 +12,7 @@ _WORD_BYTES = 4  # InfiniBand counts words of four bytes
 
 
 def libraries(maps: str) -> List[str]:
-    """Return the paths of the telling libraries that are mapped into a process.
+    """Return the paths of the network libraries that are mapped into a process.
 
     7f2c4d200000-7f2c4d3c5000 r-xp 00000000 08:02 135522 /opt/lib/libfabric.so.1.18.1
     """

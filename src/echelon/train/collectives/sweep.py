@@ -1,6 +1,6 @@
 """Measure all-reduce on all ranks, then among pairs of nodes until the slow ones are known; `launch.sweep` starts it.
 
-Bandwidths are those of nccl-tests: algorithm bandwidth is bytes by seconds, bus bandwidth that times 2 (n - 1) / n.
+Bandwidths are as in nccl-tests: algorithm bandwidth is bytes per second, bus bandwidth is that times 2 (n - 1) / n.
 """
 
 import json
@@ -24,16 +24,16 @@ TIMEOUT_SECONDS = 120.0
 
 
 class Asked(NamedTuple):
-    """What is to be measured."""
+    """The settings of a measurement."""
 
     sizes: Tuple[int, ...]  # bytes, the last one also among pairs
     seconds: float  # for each size
-    slow_share: float  # of what most pairs reach: below it a pair is slow
-    slow_above: float  # seconds, for the bus bandwidth that is known to be usual; 0: pairs are compared
+    slow_share: float  # a share of the usual bandwidth: a pair below it is slow
+    slow_above: float  # seconds at the usual bus bandwidth; 0: pairs are compared with each other
 
 
 class Timing(NamedTuple):
-    """One size on one group of ranks."""
+    """The time of an all-reduce of one size on one group of ranks."""
 
     num_bytes: int
     seconds: float  # of one all-reduce, the mean of the turns; the slowest rank's
@@ -50,23 +50,23 @@ class Timing(NamedTuple):
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Measure and let rank 0 write what was found into a file, whole or not at all."""
+    """Measure, and write the result into a file on rank 0, completely or not at all."""
     path, sizes, seconds, slow_share, slow_above = arguments
     asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above))
     here = world.read(environ)
     groups.form(here.device, timeout=timedelta(seconds=TIMEOUT_SECONDS))
     try:
-        found = measure(asked, here.device, int(environ.get("GROUP_RANK", "0")))
+        result = measure(asked, here.device, int(environ.get("GROUP_RANK", "0")))
         if dist.get_rank() == 0:
             with open(path + ".part", "w", encoding="utf-8") as file:
-                json.dump(found, file)
+                json.dump(result, file)
             os.replace(path + ".part", path)
     finally:
         dist.destroy_process_group()
 
 
 def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
-    """Return all timings, the slow nodes by their number, and by what the bytes went."""
+    """Return all timings, the slow nodes by number, and the libraries and interfaces that moved the bytes."""
     nodes = messages.gather(node)
     before = traffic()
     sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in asked.sizes]
@@ -115,7 +115,7 @@ def time_all_reduce(num_bytes: int, device: torch.device, group: Any, seconds: f
 
 
 def reduce_once(values: torch.Tensor, group: Any) -> None:
-    """Add the tensors of all ranks up; on a group of one rank, copy as much through its memory."""
+    """All-reduce a tensor; on a group of one rank, copy as many bytes through its memory instead."""
     if dist.get_world_size(group) > 1:
         dist.all_reduce(values, group=group)
     else:
@@ -136,14 +136,14 @@ def _timed(values: torch.Tensor, group: Any, device: torch.device, turns: int) -
 def _narrowed(
     asked: Asked, device: torch.device, ranks_of: Dict[int, List[int]]
 ) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
-    """Measure pairs of nodes, all at once, and take slow ones apart; every rank comes to the same result."""
+    """Measure disjoint pairs of nodes at the same time, and split slow groups; every rank gets the same result."""
     numbers = list(ranks_of)
     seconds: Dict[Group, float] = {}
 
     def is_slow(groups: Sequence[Group]) -> List[bool]:
         members = [[rank for place in group for rank in ranks_of[numbers[place]]] for group in groups]
-        found = _measure_groups(asked, device, members)
-        seconds.update({group: found[place] for place, group in enumerate(groups)})
+        durations = _measure_groups(asked, device, members)
+        seconds.update({group: durations[place] for place, group in enumerate(groups)})
         return [_is_slow(group, seconds, asked, device) for group in groups]
 
     def row(group: Group, slow: bool) -> Dict[str, Any]:
@@ -160,16 +160,16 @@ def _narrowed(
 
 
 def _is_slow(group: Group, seconds: Dict[Group, float], asked: Asked, device: torch.device) -> bool:
-    """Compare a group with what is known to be usual, or else with the others that were measured so far."""
+    """Compare a group with the usual time if it is known, or else with the groups that were measured so far."""
     if asked.slow_above:
         return seconds[group] > asked.slow_above + _noise(device)
     like = sorted(taken for other, taken in seconds.items() if (len(other) > 1) == (len(group) > 1))
-    usual = like[(len(like) - 1) // 4]  # the lower quartile: even where half of the pairs are slow it is a fast one's
+    usual = like[(len(like) - 1) // 4]  # the lower quartile: a fast pair's, even if half of the pairs are slow
     return seconds[group] * asked.slow_share > usual and seconds[group] > usual + _noise(device)
 
 
 def _noise(device: torch.device) -> float:
-    """Return what a measurement may be off by: on cores, a time slice that other work takes."""
+    """Return the error of a measurement in seconds: on a CPU, a time slice that other work takes."""
     return 0.0002 if devices.is_accelerator(device) else 0.02
 
 
@@ -181,7 +181,7 @@ def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequen
     if ours >= 0:
         group = groups.new(list(members[ours]), use_local_synchronization=True)
         timing = time_all_reduce(asked.sizes[-1], device, group, asked.seconds)
-        # what a ring moves for one byte depends on the ranks: groups of other sizes are compared by the bus
+        # a ring of more ranks moves more bytes: bus bandwidths compare groups of different sizes
         factor = 2 * (timing.num_ranks - 1) / timing.num_ranks
         taken = timing.seconds / factor if factor else timing.seconds
         dist.destroy_process_group(group)

@@ -1,4 +1,4 @@
-"""A weight that another rank has: its shape, and no numbers."""
+"""A placeholder for a weight that another rank holds: it has the shape of the weight, and no numbers."""
 
 import sys
 from typing import Any, Optional
@@ -16,17 +16,17 @@ _CHANGES = ("copy_", "zero_", "fill_")
 
 
 class AbsentWeight(torch.Tensor):
-    """Takes what is put into it, and keeps nothing; whoever reads it is told so."""
+    """Accepts writes and keeps nothing; a read raises a ScalingError."""
 
     called: str
     in_step = False
-    """Whether an optimizer steps, which passes by what has no gradient."""
+    """Whether an optimizer steps now; an optimizer skips a weight without a gradient."""
     shown: Optional[torch.Tensor]
-    """The weight itself, while all ranks show each other what they have."""
+    """The weight itself, while all ranks share their weights with each other."""
 
     @staticmethod
     def __new__(cls: Any, like: torch.Tensor, name: str) -> "AbsentWeight":
-        """Stand for a tensor."""
+        """Make a placeholder for a tensor."""
         self: AbsentWeight = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
@@ -37,39 +37,39 @@ class AbsentWeight(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        given = next((one for one in args if isinstance(one, AbsentWeight)), None)
+        weight = next((one for one in args if isinstance(one, AbsentWeight)), None)
         word = func.overloadpacket.__name__
-        if given is not None and word in _TELLS_NOTHING:
-            if given.shown is not None:
-                return given.shown.detach()
-            return AbsentWeight(given, given.called)
-        if given is not None and word in _CHANGES and args[0] is given:
-            return given
+        if weight is not None and word in _TELLS_NOTHING:
+            if weight.shown is not None:
+                return weight.shown.detach()
+            return AbsentWeight(weight, weight.called)
+        if weight is not None and word in _CHANGES and args[0] is weight:
+            return weight
         raise ScalingError(
             "the script reads %s, a weight of a layer on another rank (%s)"
-            % (given.called if given is not None else "a list of weights", word),
+            % (weight.called if weight is not None else "a list of weights", word),
             "use model.state_dict(), which is whole; or --scale tensor, or " + WITH_THE_BATCH,
         )
 
     @property
     def grad(self) -> Optional[torch.Tensor]:
-        """Return the gradient while it is shown; PyTorch's own code sees none, and a script is told."""
-        found: Optional[torch.Tensor] = _GRAD.__get__(self)
+        """Return the gradient while it is shared; otherwise PyTorch's code gets None, and a script gets an error."""
+        gradient: Optional[torch.Tensor] = _GRAD.__get__(self)
         asker = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
-        if found is None and not AbsentWeight.in_step and asker not in _PASS_BY:
+        if gradient is None and not AbsentWeight.in_step and asker not in _PASS_BY:
             raise ScalingError(
                 "the script reads the gradient of %s, a weight of a layer on another rank" % self.called,
                 "use torch.nn.utils.clip_grad_norm_ and get_total_norm, which include all ranks; or --scale "
                 "tensor, or " + WITH_THE_BATCH,
             )
-        return found
+        return gradient
 
     @grad.setter
     def grad(self, value: Optional[torch.Tensor]) -> None:
         _GRAD.__set__(self, value)
 
     def full_tensor(self) -> torch.Tensor:
-        """Return the weight, while it is shown."""
+        """Return the weight while it is shared, and this placeholder otherwise."""
         return self.shown if self.shown is not None else self
 
     def __repr__(self, *_args: Any, **_kwargs: Any) -> str:  # type: ignore[override]
@@ -77,7 +77,7 @@ class AbsentWeight(torch.Tensor):
 
 
 def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:
-    """Return what stands for a weight on ranks that do not have it."""
+    """Return a placeholder for a weight, for ranks that do not hold the weight."""
     made: Any = AbsentWeight(parameter, name)
     made.requires_grad_(parameter.requires_grad)
     made._is_param = True

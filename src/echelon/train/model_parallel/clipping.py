@@ -1,4 +1,4 @@
-"""Clip by the norm of the whole gradient, of which some tensors are in parts and others the same on every rank."""
+"""Clip by the norm of the whole gradient: some gradients are in parts, others are equal on every rank."""
 
 from typing import Any, List, Protocol, Sequence
 
@@ -13,7 +13,7 @@ from ..world import World
 
 
 class SplitGradients(Protocol):
-    """The gradients of models of which every rank has a part."""
+    """The gradients of models that are split over ranks."""
 
     world: World
 
@@ -22,29 +22,29 @@ class SplitGradients(Protocol):
         """Whether this process goes on as one device with whole models."""
 
     def present(self, parameter: Any) -> Any:
-        """Return a weight as it is now, for who has kept it from before it was split."""
+        """Return the current parameter for a parameter that a script kept from before the split."""
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
-        """Say of each gradient whether other ranks have other parts of it, rather than the same."""
+        """Return for each gradient whether it is cut: other ranks then hold other parts of it."""
 
 
 def install(gradients: SplitGradients) -> None:
-    """Put ours in the place of PyTorch's functions; who has kept weights from before they were split may give those."""
+    """Replace PyTorch's clipping functions; they also accept parameters that a script kept from before the split."""
     by_value = nn.utils.clip_grad_value_
 
     def clip_grad_norm_(
         parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
     ) -> torch.Tensor:
-        given = _listed(parameters)
-        found = [one.grad for one in map(gradients.present, given) if one.grad is not None]
-        total = get_total_norm(found, norm_type, error_if_nonfinite, foreach)
-        clip_grads_with_norm_(given, max_norm, total, foreach)
+        weights = _listed(parameters)
+        tensors = [one.grad for one in map(gradients.present, weights) if one.grad is not None]
+        total = get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
+        clip_grads_with_norm_(weights, max_norm, total, foreach)
         return total
 
     def get_total_norm(
         tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
     ) -> torch.Tensor:
-        del foreach  # a question of speed
+        del foreach  # it affects only the speed
         total = _total(_listed(tensors), float(norm_type), gradients)
         if error_if_nonfinite and not bool(torch.isfinite(total)):
             raise RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type)
@@ -67,8 +67,8 @@ def install(gradients: SplitGradients) -> None:
             patches.replace(owner, function.__name__, function, why=why)
 
 
-def _listed(given: Any) -> List[Any]:
-    return [given] if isinstance(given, torch.Tensor) else list(given)
+def _listed(tensors: Any) -> List[Any]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _total(gradients: Sequence[Any], kind: float, models: SplitGradients) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a script calls besides its models, and would otherwise see a part of one."""
+"""Hook functions that a script calls besides its models, and that would otherwise see a part of a model."""
 
 import warnings
 from functools import wraps
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class SplitModels(clipping.SplitGradients, Protocol):
-    """The models of which every rank has a part."""
+    """The models that are split: every rank holds a part of each."""
 
     def has_part_of(self, module: nn.Module) -> bool:
         """Say whether some weights of a module are on other ranks."""
 
     def shown(self) -> ContextManager[None]:
-        """Let every rank have all weights, gradients and states for a while."""
+        """Give every rank all weights, gradients and optimizer states inside of a with block."""
 
 
 def install(run: "Training", models: SplitModels) -> None:
-    """Hook what clips, what looks for overflows, what saves modules and what compiles."""
+    """Hook the functions that clip, scale losses, save modules, read numbers and compile."""
     dropout.install()
     warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
     clipping.install(models)
@@ -63,15 +63,15 @@ def _hook_scaler(models: SplitModels) -> None:
 
 
 def _hook_saving(models: SplitModels) -> None:
-    """Refuse to save a module with all that is in it, of which this rank has a part."""
+    """Refuse to save a whole module of which this rank has only a part."""
     original = torch.save
 
     def save(content: Any, *args: Any, **kwargs: Any) -> Any:
         inside = content.values() if isinstance(content, dict) else [content]
-        for one in inside:
-            if isinstance(one, nn.Module) and not models.is_alone and models.has_part_of(one):
+        for value in inside:
+            if isinstance(value, nn.Module) and not models.is_alone and models.has_part_of(value):
                 raise ScalingError(
-                    "torch.save() got a whole %s, but every rank has only a part of it" % type(one).__name__,
+                    "torch.save() got a whole %s, but every rank has only a part of it" % type(value).__name__,
                     "save its state, which is whole: torch.save(model.state_dict(), …)",
                 )
         return original(content, *args, **kwargs)
@@ -80,10 +80,10 @@ def _hook_saving(models: SplitModels) -> None:
 
 
 def _hook_reading() -> None:
-    """Let numbers that are read, such as a norm that a script takes of all gradients, be those of whole tensors."""
+    """Gather a tensor before a script reads its number, such as the norm of all gradients."""
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)  # views know functions by their names
+        @wraps(original)  # global tensors look functions up by their names
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
             return original(whole(self), *args, **kwargs)
 
@@ -95,7 +95,7 @@ def _hook_reading() -> None:
 
 
 def _hook_record(record: Record, models: SplitModels) -> None:
-    """Let a record be of all weights and states."""
+    """Record the weights and states of all ranks."""
     original = record.after_step
 
     def after_step(optimizer: torch.optim.Optimizer) -> None:
@@ -106,7 +106,7 @@ def _hook_record(record: Record, models: SplitModels) -> None:
 
 
 def _hook_compile(run: "Training") -> None:
-    """Leave models uncompiled: how they are computed changes while the script runs."""
+    """Leave models uncompiled: their forward pass changes while the script runs."""
     was_said: List[bool] = []
 
     def leave(model: Any = None, *_args: Any, **_kwargs: Any) -> Any:

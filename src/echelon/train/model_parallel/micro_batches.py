@@ -1,4 +1,4 @@
-"""One call of a model that lies on several ranks: micro-batches go through its stages, and gradients back."""
+"""Run a call of a model whose layers are on several ranks: micro-batches go through its stages, gradients go back."""
 
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -19,7 +19,7 @@ PARTS_PER_RANK = 4
 
 
 def parts_of(args: Any, kwargs: Any, number: int) -> List[Tuple[Any, Any]]:
-    """Cut the arguments of a call by the rows of the first tensor among them."""
+    """Split the arguments of a call into micro-batches, by the rows of the first tensor."""
     lead = next((one for one in tensors_of(args, kwargs) if one.dim()), None)
     if lead is None or number == 1 or lead.size(0) == 1:
         return [(args, kwargs)]
@@ -37,37 +37,38 @@ def parts_of(args: Any, kwargs: Any, number: int) -> List[Tuple[Any, Any]]:
 
 
 def form_of(args: Any, kwargs: Any) -> str:
-    """Return what tells one way of calling a model from another."""
+    """Return a text that identifies the form of a call: whether gradients are on, and the dims and dtypes of inputs."""
     return "%s %s" % (torch.is_grad_enabled(), map_tensors((args, kwargs), lambda one: (one.dim(), one.dtype)))
 
 
 def gives_rows(output: Any, rows: int) -> bool:
-    """Say whether all that a model gives has a row for each sample."""
+    """Say whether every output tensor of a model has a row for each sample."""
     return all(one.dim() > 0 and one.size(0) == rows for one in tensors_of(output))
 
 
 def _may_be_mask(tensor: torch.Tensor, size: int) -> bool:
-    """Say whether a tensor may be one over positions rather than samples, of which there happen to be as many."""
+    """Say whether a tensor may be a mask over positions, in a batch with as many samples as positions."""
     is_number = tensor.dtype in (torch.int64, torch.int32)
     return tensor.dim() == 2 and tensor.size(0) == tensor.size(1) == size and not is_number
 
 
 class MicroBatches:
-    """A model of which this rank has one stage."""
+    """Runs the calls of a model in micro-batches; this rank computes one stage."""
 
     def __init__(self, stage: Stage, world: World, shared: Sequence[nn.Parameter], known: Dict[str, int]) -> None:
         self._stage = stage
         self._num_parts = known
-        """In how many micro-batches a call is computed, by the form of its inputs."""
+        """The number of micro-batches of a call, by the form of its inputs."""
         self._world = world
         self._shared = shared
         self._is_first, self._is_last = world.rank == 0, world.rank == world.size - 1
 
     def call(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Compute a batch; every rank gets what the model gives.
+        """Compute a batch; every rank gets the output of the model.
 
-        What is called in another way than at first stays in one piece: in training always, for what it computes with
-        a few rows was not compared with one device; else until it is seen that it gives a row for each sample.
+        A call with another form of inputs than the first call stays whole. In training it always stays whole, because
+        its results with a few rows were not compared with one device. In evaluation it stays whole until its output
+        has shown a row for each sample.
         """
         trains = torch.is_grad_enabled()
         form_of_inputs = form_of(args, kwargs)
@@ -93,14 +94,14 @@ class MicroBatches:
         return map_tensors(form, lambda _: next(rest))
 
     def _receive(self, shape: Dict[str, Any], part: Any) -> torch.Tensor:
-        """Receive an activation; its shape is told once in a call, but for the rows."""
+        """Receive an activation; its shape arrives once in a call, and its rows follow from the micro-batch."""
         if not shape:
             shape["first"], shape["dtype"], shape["rows"] = messages.receive(self._world.rank - 1)
         rows = _rows(part)
         sizes = (rows, *shape["first"][1:]) if shape["first"][0] == shape["rows"] else shape["first"]
-        found = torch.empty(sizes, dtype=shape["dtype"], device=self._world.device)
-        dist.recv(found, self._world.rank - 1)
-        return found
+        activation = torch.empty(sizes, dtype=shape["dtype"], device=self._world.device)
+        dist.recv(activation, self._world.rank - 1)
+        return activation
 
     def _send(self, output: torch.Tensor, shape: Dict[str, Any]) -> None:
         if "sent" not in shape:
@@ -109,7 +110,7 @@ class MicroBatches:
         dist.send(output.detach().contiguous(), self._world.rank + 1)
 
     def _share(self, outputs: List[Any], rows: List[int]) -> Tuple[Any, List[torch.Tensor]]:
-        """Give what the last stage has to all: its form, and its tensors."""
+        """Broadcast the output of the last stage to all ranks: its structure, and its tensors."""
         form: Any = None
         wholes: List[torch.Tensor] = []
         if self._is_last:
@@ -131,15 +132,15 @@ class MicroBatches:
         if not self._is_last:
             wholes = [torch.empty_like(one, device=self._world.device) for one in tensors_of(form)]
         wholes = [one.contiguous() for one in wholes]
-        for one in wholes:
-            dist.broadcast(one, source)
+        for whole in wholes:
+            dist.broadcast(whole, source)
         return form, wholes
 
     def backward(self, passes: List[Tuple[Any, Any]], gradients: Sequence[Optional[torch.Tensor]]) -> None:
-        """Let gradients go back through all stages; those of weights that several have are added up."""
+        """Run backward through all stages; add up the gradients of weights that several stages share."""
         before = [one.grad for one in self._shared]
-        for one in self._shared:
-            one.grad = None
+        for parameter in self._shared:
+            parameter.grad = None
         first = 0
         for received, output in passes:
             if self._is_last:
@@ -152,26 +153,26 @@ class MicroBatches:
             if received is not None:
                 gradient = torch.zeros_like(received) if received.grad is None else received.grad
                 dist.send(gradient.contiguous(), self._world.rank - 1)
-        for one, old in zip(self._shared, before):  # noqa: B905
-            gradient = torch.zeros_like(one) if one.grad is None else one.grad
+        for parameter, old in zip(self._shared, before):  # noqa: B905
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             dist.all_reduce(gradient)
-            one.grad = gradient if old is None else old.add_(gradient)
+            parameter.grad = gradient if old is None else old.add_(gradient)
 
     def _begin(self, output: Any, gradients: Sequence[Optional[torch.Tensor]], first: int) -> int:
-        """Run backward from some rows of what the model gave; return where the next ones begin."""
-        roots, given, rows = [], [], 0
+        """Run backward from one micro-batch of the model's output; return the first row of the next micro-batch."""
+        roots, root_gradients, rows = [], [], 0
         for tensor, gradient in zip(tensors_of(output), gradients):  # noqa: B905
             rows = tensor.size(0) if tensor.dim() else 0
             if gradient is not None and tensor.requires_grad:
                 roots.append(tensor)
-                given.append(gradient.narrow(0, first, rows) if tensor.dim() else gradient)
+                root_gradients.append(gradient.narrow(0, first, rows) if tensor.dim() else gradient)
         if roots:
-            torch.autograd.backward(roots, given)
+            torch.autograd.backward(roots, root_gradients)
         return first + rows
 
 
 class _Passes:
-    """The micro-batches of one call, until backward() has come to them."""
+    """The micro-batches of one call, kept until backward() uses them."""
 
     def __init__(self, owner: MicroBatches, passes: List[Tuple[Any, Any]]) -> None:
         self._owner = owner
@@ -188,15 +189,15 @@ class _Passes:
 
 
 class _Join(torch.autograd.Function):
-    """What a pipeline gave, for a loss that knows nothing of stages."""
+    """Connects the whole output of a pipeline with backward() through its stages, for a loss that knows no stages."""
 
     @staticmethod
     def forward(context: Any, _anchor: torch.Tensor, passes: _Passes, *wholes: torch.Tensor) -> Any:
         context.passes = passes
         context.set_materialize_grads(False)
-        found = tuple(one.view_as(one) for one in wholes)
-        context.mark_non_differentiable(*[one for one in found if not one.is_floating_point()])
-        return found
+        outputs = tuple(one.view_as(one) for one in wholes)
+        context.mark_non_differentiable(*[one for one in outputs if not one.is_floating_point()])
+        return outputs
 
     @staticmethod
     def backward(context: Any, *gradients: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A stage computes the model's own forward(), of which other stages' blocks are left out for as long as it computes."""
+"""A stage runs the model's own forward(), and leaves out the blocks of other stages while it runs."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -11,29 +11,29 @@ from ..global_tensors.tensors import map_tensors, tensors_of
 from ..parallel import seen
 
 SHARED = -1
-"""In place of a stage's number: of a weight that several stages use."""
+"""The stage number of a weight that several stages use."""
 
 
 class Layout(seen.Seen):
-    """What was seen of one call of a model, and where it is cut."""
+    """The record of one call of a model, and the blocks at which the model is cut into stages."""
 
-    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
         self.leading: Dict[str, int] = {}
-        """Of each module outside of blocks, how many dims its output has in common with its input."""
-        super().__init__(model, found, args, kwargs)
-        self.order = list(found)
+        """For each module outside of blocks, the number of leading dims that its output shares with its input."""
+        super().__init__(model, blocks, args, kwargs)
+        self.order = list(blocks)
         outside = seen.sides(model, self, self.order)
         needed = seen.needed_later(model, self, outside.before, self.order[0], args, kwargs)
         self.before, self.after = [name for name in outside.before if name not in needed], outside.after
         self.everywhere = {*outside.loose, *needed}
-        """What has weights that every stage uses, or may use."""
+        """The modules whose weights every stage uses, or may use."""
         self.bounds: List[int] = []
         self.outputs = {name: map_tensors(one, _shape_of) for name, one in self.outputs.items()}
         self.output = map_tensors(self.output, _shape_of)
-        torch.clear_autocast_cache()  # weights that were cast here know of no gradients
+        torch.clear_autocast_cache()  # weights that autocast cast here have no gradients
 
     def cut(self, begins: List[str]) -> None:
-        """Take the names of the blocks that begin a stage, but for the first."""
+        """Set the stages by the names of their first blocks, without the first stage."""
         self.bounds = [0, *(self.order.index(name) for name in begins), len(self.order)]
 
     def _note(self, name: str) -> Any:
@@ -41,17 +41,17 @@ class Layout(seen.Seen):
 
         def both(module: nn.Module, args: Any, output: Any) -> None:
             note(module, args, output)
-            given, made = next(iter(tensors_of(args)), None), next(iter(tensors_of(output)), None)
-            if given is not None and made is not None:
-                pairs = zip(given.shape, made.shape)  # noqa: B905
-                self.leading[name] = next((at for at, (one, other) in enumerate(pairs) if one != other), given.dim())
+            source, made = next(iter(tensors_of(args)), None), next(iter(tensors_of(output)), None)
+            if source is not None and made is not None:
+                pairs = zip(source.shape, made.shape)  # noqa: B905
+                self.leading[name] = next((at for at, (one, other) in enumerate(pairs) if one != other), source.dim())
 
         return both
 
     def stages_of(self, model: nn.Module) -> Dict[str, int]:
-        """Return the stage of each weight by name; SHARED where two of its names are on several."""
+        """Return the stage of each weight by name; SHARED if its names are on several stages."""
         last = len(self.bounds) - 2
-        found: Dict[int, int] = {}
+        stages: Dict[int, int] = {}
         names = dict(model.named_parameters(remove_duplicate=False))
         for name, parameter in names.items():
             block = next((at for at, one in enumerate(self.order) if name.startswith(one + ".")), -1)
@@ -61,8 +61,8 @@ class Layout(seen.Seen):
                 stage = SHARED
             else:
                 stage = 0 if name.rpartition(".")[0] in self.before else last
-            found[id(parameter)] = stage if found.get(id(parameter), stage) == stage else SHARED
-        return {name: found[id(parameter)] for name, parameter in names.items()}
+            stages[id(parameter)] = stage if stages.get(id(parameter), stage) == stage else SHARED
+        return {name: stages[id(parameter)] for name, parameter in names.items()}
 
 
 class _Done(Exception):
@@ -70,7 +70,7 @@ class _Done(Exception):
 
 
 class Stage:
-    """What one rank computes of a model."""
+    """The stage of a model that one rank computes."""
 
     def __init__(self, model: nn.Module, layout: Layout, number: int) -> None:
         self._model = model
@@ -81,7 +81,7 @@ class Stage:
         self._others = self._replacements()
 
     def compute(self, original: Callable[..., Any], received: Any, args: Any, kwargs: Any) -> Any:
-        """Return what the last block of this stage gives, or of the last stage the model."""
+        """Return the output of this stage's last block; the last stage returns the output of the model."""
         self._received = received
         with self._left_out():
             try:
@@ -93,7 +93,7 @@ class Stage:
 
     @contextmanager
     def _left_out(self) -> Iterator[None]:
-        """Leave out what other stages compute."""
+        """Leave out the modules of other stages inside of a with block."""
         kept = [(module, module.__dict__.get("forward")) for module, _ in self._others]
         for module, forward in self._others:
             module.__dict__["forward"] = forward
@@ -108,27 +108,27 @@ class Stage:
 
     def _replacements(self) -> List[Tuple[nn.Module, Callable[..., Any]]]:
         layout, order = self._layout, self._layout.order
-        found: List[Tuple[nn.Module, Callable[..., Any]]] = []
+        replacements: List[Tuple[nn.Module, Callable[..., Any]]] = []
         for place, name in enumerate(order):
             module = self._model.get_submodule(name)
             is_tuple = isinstance(layout.outputs[name], tuple)
             if place < self._first:
-                found.append((module, partial(self._skip, is_tuple, place == self._first - 1)))
+                replacements.append((module, partial(self._skip, is_tuple, place == self._first - 1)))
             elif place >= self._end:
-                found.append((module, _stop))
+                replacements.append((module, _stop))
             elif place == self._end - 1 < len(order) - 1:
-                found.append((module, partial(self._keep, module.forward)))
+                replacements.append((module, partial(self._keep, module.forward)))
         elsewhere = [*(layout.before if self._first else ()), *(layout.after if self._end < len(order) else ())]
         for name in elsewhere:
             output = next(iter(tensors_of(layout.outputs[name])))
             module = self._model.get_submodule(name)
             like = seen.no_numbers(output.dtype, next(module.parameters()).device)
             stands = partial(_stand_in, like, tuple(output.shape), layout.leading.get(name, 0))
-            found.append((module, stands))
-        return found
+            replacements.append((module, stands))
+        return replacements
 
     def _skip(self, is_tuple: bool, is_last: bool, *args: Any, **kwargs: Any) -> Any:
-        """Pass on what comes; the last block before this stage gives what was received."""
+        """Return the input as output; the last block before this stage returns the received activation."""
         output = self._received if is_last else args[0] if args else next(iter(kwargs.values()))
         return (output,) if is_tuple else output
 
@@ -147,6 +147,6 @@ def _stop(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def _stand_in(like: torch.Tensor, shape: Tuple[int, ...], leading: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Return a tensor whose numbers are not used, and whose shape may be."""
-    given = next(iter(tensors_of(args, kwargs)), like)
-    return like.expand((*given.shape[:leading], *shape[leading:]))
+    """Return a tensor in place of another stage's output; only its shape may be used."""
+    source = next(iter(tensors_of(args, kwargs)), like)
+    return like.expand((*source.shape[:leading], *shape[leading:]))

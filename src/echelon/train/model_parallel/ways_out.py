@@ -1,4 +1,4 @@
-"""What a person may do where a model cannot be split."""
+"""Repairs for a model that cannot be split, as texts of errors."""
 
 WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
 WITH_SEEDS = (

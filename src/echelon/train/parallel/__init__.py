@@ -1,4 +1,4 @@
-"""Split a training in every way that PyTorch knows, from outside of an unchanged model.
+"""Split a training in every way that PyTorch offers, without a change of the model.
 
-`strategy` is the value that says how; `apply` does it in one order; the rest are the parts of that.
+`strategy` describes the split; `apply` applies it in one order; the other modules are its parts.
 """

@@ -1,7 +1,7 @@
-"""See that a loss is the mean that its parts are put together by: rows, tokens, or what `count` says.
+"""Check that a loss is a mean over its targets: rows, tokens, or the number that `count` returns.
 
-A loss that leaves other targets out, weighs classes, or compares samples of the batch with each other is another one
-when ranks compute parts of the batch. No message is sent for this: each rank halves its own rows.
+A loss that leaves out other targets, weighs classes, or compares samples of the batch with each other changes when
+ranks compute parts of the batch. The check needs no communication: each rank halves its own rows.
 """
 
 from typing import Any, Callable
@@ -13,7 +13,7 @@ from .batches import each, tensors_of
 from .strategy import Strategy, StrategyError
 
 NUM_STEPS = 10
-"""Steps that are looked at: a first batch may have nothing to leave out."""
+"""The number of steps that are checked: a first batch may have no target to leave out."""
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
 
 
@@ -26,7 +26,7 @@ def matters(strategy: Strategy) -> bool:
 def check(
     loss: Callable[..., Any], count: Callable[[Any], int], outputs: Any, targets: Any, whole: Any, strategy: Strategy
 ) -> None:
-    """Compare the loss of some rows with those of their halves."""
+    """Compare the loss of some rows with the losses of their two halves."""
     tensors = [one for given in (targets, outputs) for one in tensors_of(given)]
     rows = tensors[0].size(0) if tensors and tensors[0].dim() else 0
     is_known = isinstance(outputs, (torch.Tensor, tuple, list)) or type(outputs) is dict
@@ -34,10 +34,10 @@ def check(
         return
     total, counted = 0.0, 0
     for first, end in ((0, rows // 2), (rows // 2, rows)):
-        given, wanted = (each(_rows(first, end), two) for two in (outputs, targets))
+        part_outputs, wanted = (each(_rows(first, end), two) for two in (outputs, targets))
         number = count(wanted)
         if number:
-            total += number * float(_plain(loss(given, wanted)))
+            total += number * float(_plain(loss(part_outputs, wanted)))
             counted += number
     expected = float(_plain(whole)) * counted
     if counted and abs(total - expected) > TOLERANCE[strategy.precision] * max(abs(total), abs(expected), 1e-6):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ModelHints(NamedTuple):
-    """What a strategy may need to know of a model."""
+    """Facts about a model that a strategy may need."""
 
     blocks: Sequence[str] = ()
     plan: Mapping[str, Any] = {}
@@ -47,13 +47,13 @@ def parallelize(
     loss: Optional[Callable[..., torch.Tensor]],
     count: Optional[Callable[[Any], int]],
 ) -> "Parallel":
-    """Apply a strategy, and return what trains with it."""
+    """Apply a strategy, and return the object that trains the model."""
     from .exactly import ExactParallel
     from .training import Parallel
 
     ranks = run.world.processes
     if run.record is not None and ranks.size == 1:
-        strategy = strategy.alone  # what `echelon prove` compares the ranks with
+        strategy = strategy.alone  # the reference of `echelon prove`
     strategy.check_ranks(ranks.size)
     num_shards = run.world.size if run.world.is_exact else 0
     if num_shards:
@@ -74,20 +74,20 @@ def parallelize(
 
 
 def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Module]:
-    """Cut, checkpoint, compile and spread; return this rank's stages, of which there is one without a pipeline."""
+    """Cut, checkpoint, compile and shard; return this rank's stages by number: without a pipeline one stage."""
     strategy, device = axes.strategy, axes.world.device
     skeleton = meta.skeleton_of(model) if meta.is_meta(model) else None
     if skeleton is None:
         model.to(device)
         axes.broadcast_first([*model.parameters(), *model.buffers()])
-    found = _blocks(model, strategy, hints)
+    model_blocks = _blocks(model, strategy, hints)
     parts = {0: model}
     if strategy.pipeline > 1:
-        begin = stages.begins(model, found, strategy)
-        parts = stages.split(model, found, begin, _sample(hints, axes), axes)
+        begin = stages.begins(model, model_blocks, strategy)
+        parts = stages.split(model, model_blocks, begin, _sample(hints, axes), axes)
     done: Dict[int, nn.Module] = {}
     for number, part in parts.items():
-        own = stages.own_blocks(part, found)
+        own = stages.own_blocks(part, model_blocks)
         if strategy.tensor > 1:
             tensor_plans.apply(part, own, axes, hints.plan)
         if strategy.context > 1:
@@ -106,7 +106,7 @@ def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Modu
 
 
 def _blocks(model: nn.Module, strategy: Strategy, hints: ModelHints) -> Dict[str, nn.Module]:
-    """Return the blocks, which some strategies cannot do without."""
+    """Return the blocks of a model; refuse a model without blocks if the strategy needs blocks."""
     reasons = {
         "checkpointing": strategy.checkpointing != "none",
         'shard with reshard="always"': strategy.shard > 1 and strategy.reshard == "always",
@@ -133,19 +133,19 @@ def _sample(hints: ModelHints, axes: Axes) -> Any:
 
 
 def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, hints: ModelHints) -> None:
-    """Give weights that were made on the meta device their numbers, and put a given state into any."""
-    given = read(hints.state) if hints.state is not None else {}
+    """Initialize weights that were made on the meta device, and load the given state."""
+    state = read(hints.state) if hints.state is not None else {}
     if skeleton is not None:
         device = axes.world.device
         if axes.strategy.is_fully_sharded:
             meta.materialize(parts, torch.device("cpu") if axes.strategy.offload else device)
-        meta.draw(parts, skeleton, device, hints.initialize, given=given)
-    if given:
-        states.fill(states.named(parts), given, list(given))
+        meta.draw(parts, skeleton, device, hints.initialize, given=state)
+    if state:
+        states.fill(states.named(parts), state, list(state))
 
 
 def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:
-    """Refuse what depends on the batch as a whole, where no rank computes the whole."""
+    """Refuse BatchNorm if no rank computes the whole batch."""
     if strategy.num_data * strategy.accumulation == 1:
         return
     for name, module in model.named_modules():

@@ -1,6 +1,6 @@
-"""Attention over sequences that are cut by position: keys and values come together, or go round in a ring.
+"""Attention over sequences that are cut by position: ranks gather keys and values, or pass them around a ring.
 
-PyTorch's own (torch.distributed.tensor.experimental.context_parallel) needs CUDA's kernels, and positions as arguments.
+PyTorch's context_parallel (torch.distributed.tensor.experimental) needs CUDA kernels, and positions as arguments.
 """
 
 import math
@@ -17,7 +17,7 @@ Pair = Tuple[torch.Tensor, torch.Tensor]
 
 
 def make(original: Any, mesh: Any, kind: str) -> Any:
-    """Return attention that takes DTensors cut along positions, and everything else as PyTorch's does."""
+    """Return an attention function for DTensors that are cut along positions; other tensors go to PyTorch's."""
     from torch.distributed.tensor import DTensor, Shard
 
     def attend(
@@ -58,7 +58,7 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
 def _with_all(
     original: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, options: Any
 ) -> torch.Tensor:
-    """Bring all keys and values here, and let this rank's queries look at those that they may see."""
+    """Gather all keys and values, and compute the attention of this rank's queries."""
     own = _plain(query.to_local())
     end = key.size(-2)
     first = query.device_mesh.get_local_rank() * own.size(-2)
@@ -74,15 +74,15 @@ def _with_all(
 
 
 def _all_of(tensor: Any) -> torch.Tensor:
-    """Return keys or values of all positions; each rank has its part of their gradients."""
+    """Return keys or values of all positions; their gradients are summed over ranks."""
     from torch.distributed.tensor import Partial, Replicate
 
-    found: torch.Tensor = _plain(tensor.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]))
-    return found
+    gathered: torch.Tensor = _plain(tensor.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]))
+    return gathered
 
 
 def _own_rows(mask: Any, query: Any, first: int, number: int) -> Any:
-    """Return the rows of a mask that are about this rank's queries."""
+    """Return the rows of a mask for this rank's queries."""
     mask = whole(mask)
     return mask[..., first : first + number, :] if mask.size(-2) == query.size(-2) else mask
 
@@ -90,7 +90,7 @@ def _own_rows(mask: Any, query: Any, first: int, number: int) -> Any:
 def _with_dropout(
     query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, scale: Any, enable_gqa: bool
 ) -> torch.Tensor:
-    """Compute attention of which parts are dropped as on one device: all ranks draw for all queries."""
+    """Compute attention with the dropout of one device: all ranks draw numbers for all queries."""
     noise, first = dropout.rows_of_noise(query, key.size(-2), p)
     own = _plain(query.to_local())
     mask = None if mask is None else _own_rows(mask, query, first, own.size(-2))
@@ -101,7 +101,7 @@ def _with_dropout(
 
 
 class _Plain(torch.autograd.Function):
-    """A tensor whose gradient is contiguous: a DTensor's views go by the strides that the whole would have."""
+    """Makes the gradient of a tensor contiguous: views of a DTensor use the strides of the whole tensor."""
 
     @staticmethod
     def forward(_context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -147,8 +147,8 @@ class _Ring(torch.autograd.Function):
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         query, key, value, out, weight = context.saved_tensors
         place, number = dist.get_rank(context.group), dist.get_world_size(context.group)
-        given = gradients[0].float()
-        inner = (given * out).sum(-1, keepdim=True)
+        gradient = gradients[0].float()
+        inner = (gradient * out).sum(-1, keepdim=True)
         of_query = torch.zeros_like(out)
         travelling = [key.contiguous(), value.contiguous(), torch.zeros(key.shape), torch.zeros(value.shape)]
         travelling = [one.to(query.device) for one in travelling]
@@ -158,12 +158,12 @@ class _Ring(torch.autograd.Function):
                 keys, values, of_keys, of_values = travelling
                 scores = _scores(query, keys, context.scale, is_own=context.causal and source == place)
                 chances = (scores - weight).exp()
-                of_scores = chances * (given @ values.float().mT - inner) * context.scale
+                of_scores = chances * (gradient @ values.float().mT - inner) * context.scale
                 of_query += of_scores @ keys.float()
                 of_keys += of_scores.mT @ query.float()
-                of_values += chances.mT @ given
+                of_values += chances.mT @ gradient
             if step + 1 == number:
-                travelling = travelling[2:]  # gradients alone go on, to whom they belong
+                travelling = travelling[2:]  # only the gradients travel on, to the ranks of their keys and values
             travelling = _Passing(travelling, context.group).wait()
         of_keys, of_values = travelling
         return of_query.to(query.dtype), of_keys.to(key.dtype), of_values.to(value.dtype), None, None, None
@@ -178,7 +178,7 @@ def _scores(query: torch.Tensor, key: torch.Tensor, scale: float, *, is_own: boo
 
 
 class _Passing:
-    """Tensors on their way to the next rank of the ring, and those of the rank before on theirs to this one."""
+    """Sends tensors to the next rank of the ring, and receives tensors from the rank before."""
 
     def __init__(self, tensors: List[torch.Tensor], group: Any) -> None:
         place, number = dist.get_rank(group), dist.get_world_size(group)
@@ -191,7 +191,7 @@ class _Passing:
         self._works = dist.batch_isend_irecv(sends + receives)
 
     def wait(self) -> List[torch.Tensor]:
-        """Return what came."""
+        """Return the received tensors."""
         for work in self._works:
             work.wait()
         return self._received

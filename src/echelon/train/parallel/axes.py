@@ -1,4 +1,4 @@
-"""Where this rank stands on every axis of a strategy."""
+"""The mesh of all ranks, and this rank's place on every axis of a strategy."""
 
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -22,7 +22,7 @@ class Axes:
         self.strategy = strategy
         self.world = world
         self.num_shards = num_shards
-        """Virtual shards into which a batch is cut for the same bits everywhere; 0 where that is not asked for."""
+        """The number of virtual shards of a batch in an exact run; 0 in other runs."""
         self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
         self._places = self._find_places()
         self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
@@ -45,10 +45,10 @@ class Axes:
         return mesh
 
     def _find_places(self) -> Dict[str, int]:
-        rank, found = self.world.rank, {}
+        rank, places = self.world.rank, {}
         for name in reversed(ORDER):
-            rank, found[name] = divmod(rank, self.sizes[name])
-        return found
+            rank, places[name] = divmod(rank, self.sizes[name])
+        return places
 
     def place(self, name: str) -> int:
         """Return this rank's place on an axis."""
@@ -56,11 +56,11 @@ class Axes:
 
     @property
     def data_place(self) -> int:
-        """Which part of a batch's rows this rank has."""
+        """The number of the part of a batch's rows that this rank has."""
         return self.place("replicate") * self.sizes["shard"] + self.place("shard")
 
     def rows_of(self, size: int) -> Tuple[int, ...]:
-        """Return how many of a batch's rows each part of the data axes has; it is made of whole virtual shards."""
+        """Return the number of rows in each data part of a batch; a part consists of whole virtual shards."""
         number = self.strategy.num_data
         num_parts = self.num_shards or number
         if size < num_parts:
@@ -71,12 +71,12 @@ class Axes:
                 % ("virtual shards" if self.num_shards else "ranks on these axes"),
             )
         rows = rows_of(size, num_parts)
-        each = num_parts // number
-        return tuple(sum(rows[first : first + each]) for first in range(0, num_parts, each))
+        shards_per_part = num_parts // number
+        return tuple(sum(rows[first : first + shards_per_part]) for first in range(0, num_parts, shards_per_part))
 
     @property
     def counts(self) -> bool:
-        """Whether what this rank computes of a loss counts, rather than repeats what another says too."""
+        """Whether this rank's loss counts in a sum over ranks, and does not repeat another rank's loss."""
         return self.place("tensor") == 0 and self.place("pipeline") == self._last_stage_rank()
 
     def _last_stage_rank(self) -> int:
@@ -90,7 +90,7 @@ class Axes:
         return self._mesh[name]
 
     def mesh_of_weights(self) -> Any:
-        """Return the mesh over which fully_shard spreads weights, and replicates them where that was asked for."""
+        """Return the mesh over which fully_shard shards weights, and replicates them if the strategy says so."""
         return self._mesh[("replicate", "shard")] if self.sizes["replicate"] > 1 else self._mesh["shard"]
 
     def group(self, name: str) -> Any:
@@ -106,7 +106,7 @@ class Axes:
         return self.begin_sum(value)()
 
     def begin_sum(self, value: torch.Tensor, group: Any = None) -> Callable[[], torch.Tensor]:
-        """Begin a sum over all ranks, or those of a group; what is returned waits for it."""
+        """Begin a sum over all ranks, or the ranks of a group; return a function that waits for the sum."""
         own = value.detach().double()
         if self.world.size == 1 or not devices.is_accelerator(own.device):
             total = all_gather.total(own, group) if self.world.size > 1 else own

@@ -1,4 +1,4 @@
-"""Which part of a batch a rank computes, and by how much its loss counts.
+"""Cut a batch into the parts that ranks compute, and count the targets of a loss.
 
 A batch is a tensor, or tensors in tuples, lists and dicts. A model gets a tuple or list as its arguments, and a dict as
 its arguments by name; a dict that is one argument stands in a tuple.
@@ -18,39 +18,39 @@ from .strategy import StrategyError
 IGNORED = -100  # the default of PyTorch's losses
 
 
-def arguments_of(given: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
-    """Return inputs as the arguments of a model, and those by name."""
-    if isinstance(given, Mapping):
-        return (), dict(given)
-    return (tuple(given) if isinstance(given, (tuple, list)) else (given,)), {}
+def arguments_of(inputs: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """Return inputs as the positional and the named arguments of a model."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
-def each(change: Callable[[torch.Tensor], Any], given: Any) -> Any:
+def each(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
     """Return a batch with each of its tensors changed."""
-    if isinstance(given, torch.Tensor):
-        return change(given)
-    if isinstance(given, Mapping):
-        return {key: each(change, one) for key, one in given.items()}
-    if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return type(given)(*[each(change, one) for one in given])
-    return type(given)(each(change, one) for one in given) if type(given) in (tuple, list) else given
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {key: each(change, one) for key, one in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*[each(change, one) for one in batch])
+    return type(batch)(each(change, one) for one in batch) if type(batch) in (tuple, list) else batch
 
 
-def tensors_of(given: Any) -> List[torch.Tensor]:
+def tensors_of(batch: Any) -> List[torch.Tensor]:
     """Return a batch's tensors in their order."""
-    found: List[torch.Tensor] = []
-    each(found.append, given)
-    return found
+    tensors: List[torch.Tensor] = []
+    each(tensors.append, batch)
+    return tensors
 
 
-def with_tensors(given: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def with_tensors(batch: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """Return a batch with other tensors in the places of its own."""
-    others = iter(tensors)
-    return each(lambda _: next(others), given)
+    replacements = iter(tensors)
+    return each(lambda _: next(replacements), batch)
 
 
 def count_of(targets: Any) -> int:
-    """Return over how much a mean loss is: the targets that are not -100 where they are classes, else the rows."""
+    """Return the number of targets of a mean loss: the classes other than -100, or else the rows."""
     tensors = tensors_of(targets)
     if not tensors or not tensors[0].dim():
         return 1
@@ -61,21 +61,21 @@ def count_of(targets: Any) -> int:
 
 
 def own_loss(outputs: Any) -> Any:
-    """Return the loss that a model gives: its output, or what is called so in it."""
+    """Return the loss from the output of a model: the output itself, or its entry or attribute `loss`."""
     if isinstance(outputs, torch.Tensor):
         return outputs
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if isinstance(found, torch.Tensor):
-        return found
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
     raise StrategyError(
         "the model returns a %s without a loss, and run.parallelize() got no loss function" % type(outputs).__name__,
         hint="run.parallelize(model, strategy, loss=function_of_outputs_and_targets)",
     )
 
 
-def refuse_views(*given: Any) -> None:
-    """Refuse batches that are shared already, which would be shared twice."""
-    if any(isinstance(one, GlobalTensor) for one in tensors_of(given)):
+def refuse_views(*batches: Any) -> None:
+    """Refuse batches that run.loader() has already shared among ranks."""
+    if any(isinstance(one, GlobalTensor) for one in tensors_of(batches)):
         raise StrategyError(
             "the batch comes from run.loader(), which has already shared it among all ranks",
             hint="pass batches of the script's own loader, or use for inputs, targets in trained.loader(loader): "
@@ -83,16 +83,16 @@ def refuse_views(*given: Any) -> None:
         )
 
 
-def own_rows(given: Any, axes: Axes) -> Any:
+def own_rows(batch: Any, axes: Axes) -> Any:
     """Return this rank's rows of a whole batch."""
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         return own_part(tensor, axes.data_place, axes.rows_of(tensor.size(0))) if tensor.dim() else tensor
 
-    return each(cut, given)
+    return each(cut, batch)
 
 
-def in_parts(given: Any, number: int, *, is_even: bool) -> List[Any]:
+def in_parts(batch: Any, number: int, *, is_even: bool) -> List[Any]:
     """Cut rows into the parts that are computed one after another."""
 
     def piece(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -106,11 +106,11 @@ def in_parts(given: Any, number: int, *, is_even: bool) -> List[Any]:
         rows = rows_of(tensor.size(0), number)
         return tensor.narrow(0, sum(rows[:place]), rows[place])
 
-    return [each(lambda tensor: piece(tensor, place), given) for place in range(number)]  # noqa: B023
+    return [each(lambda tensor: piece(tensor, place), batch) for place in range(number)]  # noqa: B023
 
 
 class OwnRows:
-    """A loader that loads this rank's rows of every batch alone; all ranks draw the same order."""
+    """A loader that loads only this rank's rows of every batch; all ranks draw the same order."""
 
     def __init__(self, loader: "DataLoader[Any]", axes: Axes) -> None:
         if loader.batch_sampler is None:

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: what is checkpointed, compiled and spread one by one, and laid on stages."""
+"""Find the repeated blocks of a model; they are checkpointed, compiled, sharded and placed on stages one by one."""
 
 from typing import Dict, List, Sequence, Tuple
 
@@ -10,30 +10,30 @@ STAGE = "echelon_stage."
 WRAPPERS = (STAGE, "module.", "_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
-def find(model: nn.Module, given: Sequence[str] = ()) -> Dict[str, nn.Module]:
-    """Return the blocks by name, in the model's order: those named, or what stands in lists and repeats."""
-    if given:
-        return {name: _named(model, name) for name in given}
-    found: Dict[str, nn.Module] = {}
+def find(model: nn.Module, names: Sequence[str] = ()) -> Dict[str, nn.Module]:
+    """Return the blocks by name, in the model's order: the named modules, or the repeated modules of lists."""
+    if names:
+        return {name: _named(model, name) for name in names}
+    blocks: Dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if any(name.startswith(known + ".") for known in found):
+        if any(name.startswith(known + ".") for known in blocks):
             continue  # inside of a block
         for child_name, child in _repeated(module):
-            found["%s.%s" % (name, child_name) if name else child_name] = child
-    return found
+            blocks["%s.%s" % (name, child_name) if name else child_name] = child
+    return blocks
 
 
-def need(model: nn.Module, given: Sequence[str], wish: str) -> Dict[str, nn.Module]:
-    """Return the blocks; refuse a model that has none that repeat."""
-    found = find(model, given)
-    if not found:
+def need(model: nn.Module, names: Sequence[str], wish: str) -> Dict[str, nn.Module]:
+    """Return the blocks; refuse a model without repeated blocks."""
+    blocks = find(model, names)
+    if not blocks:
         children = [name for name, child in model.named_children() if any(True for _ in child.parameters())]
         raise StrategyError(
             "%s needs blocks that repeat, but %s has none: no ModuleList or Sequential holds two modules of "
             "the same kind" % (wish, type(model).__name__),
             hint="name the blocks: run.parallelize(model, strategy, blocks=%r)" % (children,),
         )
-    return found
+    return blocks
 
 
 def tied(model: nn.Module) -> "Dict[int, Tuple[str, ...]]":
@@ -60,7 +60,7 @@ def replace(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _repeated(module: nn.Module) -> List[Tuple[str, nn.Module]]:
-    """Return the children of a list, or of a sequence of composed modules, if one kind stands there twice."""
+    """Return the children of a list, or of a sequence of composed modules, if two of them have the same class."""
     if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
         return []
     children = [(name, one) for name, one in module.named_children() if any(True for _ in one.parameters())]

@@ -9,8 +9,8 @@ from torch import nn
 from . import blocks
 
 
-def apply(model: nn.Module, found: Dict[str, nn.Module], kind: str) -> None:
-    """Wrap each block: "full" keeps its input alone, "selective" also what matrix products and attention gave."""
+def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], kind: str) -> None:
+    """Wrap each block: "full" keeps only its input, "selective" also the results of matrix products and attention."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     settings: Dict[str, Any] = {}
@@ -18,12 +18,12 @@ def apply(model: nn.Module, found: Dict[str, nn.Module], kind: str) -> None:
         from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-    for name, block in found.items():
+    for name, block in model_blocks.items():
         blocks.replace(model, name, checkpoint_wrapper(block, **settings))
 
 
 def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Keep what is dear to compute again: products and attention."""
+    """Keep results that are expensive to compute again: matrix products and attention."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     return CheckpointPolicy.MUST_SAVE if operation in _dear() else CheckpointPolicy.PREFER_RECOMPUTE

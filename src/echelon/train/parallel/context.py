@@ -39,7 +39,7 @@ def apply(model: nn.Module, axes: Axes) -> None:
 
 
 def cut(tensor: Any, axes: Axes) -> Any:
-    """Return this rank's tokens of rows of tokens, as a part of the whole."""
+    """Return this rank's tokens of each sequence, as a DTensor of the whole sequences."""
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
@@ -48,7 +48,7 @@ def cut(tensor: Any, axes: Axes) -> Any:
 
 
 def cut_plain(tensor: Any, axes: Axes) -> Any:
-    """Return this rank's tokens."""
+    """Return this rank's tokens of each sequence, as a plain tensor."""
     number = axes.sizes["context"]
     if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
         return tensor
@@ -62,7 +62,7 @@ def cut_plain(tensor: Any, axes: Axes) -> Any:
 
 
 def leave(output: Any) -> Any:
-    """Return what a model gave for this rank's tokens, as a plain tensor."""
+    """Return the output of a model for this rank's tokens, as a plain tensor."""
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(output, DTensor):
@@ -73,7 +73,7 @@ def leave(output: Any) -> Any:
 
 
 def _hook_attention(model: nn.Module, mesh: Any, kind: str) -> None:
-    """Put ours in the place of PyTorch's attention, wherever the model's modules have its name."""
+    """Replace PyTorch's attention, also under the names that it has in the model's modules."""
     original = nn.functional.scaled_dot_product_attention
     if getattr(original, "is_for_context", False):
         return

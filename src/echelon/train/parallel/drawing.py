@@ -1,4 +1,4 @@
-"""Draw what lies where, from the weights as they were placed."""
+"""Draw a table of the weights, and of the part that each rank holds."""
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 

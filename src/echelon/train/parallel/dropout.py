@@ -1,7 +1,7 @@
-"""Dropout of tensors that are cut: every rank draws for the whole, and keeps what falls on its part.
+"""Dropout of tensors that are cut: every rank draws numbers for the whole tensor, and keeps those of its part.
 
-PyTorch has no random numbers for DTensors on a CPU. Where all ranks draw the same numbers, which is for who installs
-this to see to, what is dropped is what one device drops.
+PyTorch has no random numbers for DTensors on a CPU. If all ranks draw the same numbers, they drop the same elements as
+one device. The caller of `install` lets all ranks draw the same numbers.
 """
 
 import math
@@ -16,12 +16,12 @@ _installed: List[Any] = []
 
 
 def is_installed() -> bool:
-    """Say whether dropout of tensors that are cut is known."""
+    """Say whether dropout of tensors that are cut is installed."""
     return bool(_installed)
 
 
 def install() -> None:
-    """Teach it to PyTorch's functions."""
+    """Replace PyTorch's dropout and attention by functions that also drop elements of cut tensors."""
     if _installed:
         return
     from torch.distributed.tensor import DTensor
@@ -50,7 +50,7 @@ def install() -> None:
 
 
 def _noise(shape: Any, p: float, like: Any, stride: Any = ()) -> torch.Tensor:
-    """Return by what each element of a whole tensor is multiplied; numbers are drawn in the order of its memory."""
+    """Return the dropout factor of each element of a whole tensor; numbers are drawn in the order of its memory."""
     ones = torch.ones(tuple(shape), dtype=like.dtype, device=like.device)
     if stride:
         place = torch.empty_like(torch.empty_strided(tuple(shape), tuple(stride), device="meta"))
@@ -60,7 +60,7 @@ def _noise(shape: Any, p: float, like: Any, stride: Any = ()) -> torch.Tensor:
 
 
 def _spread(whole: torch.Tensor, like: Any) -> Any:
-    """Return a tensor that every rank has as one that is cut as another is."""
+    """Cut a tensor that every rank has, in the same way as another tensor."""
     from torch.distributed.tensor import distribute_tensor
 
     from .versions import unsent
@@ -69,7 +69,7 @@ def _spread(whole: torch.Tensor, like: Any) -> Any:
 
 
 def _without_sums(tensor: Any) -> Any:
-    """Return a tensor none of whose elements are sums that ranks have yet to make."""
+    """Return a tensor whose partial sums over ranks are completed."""
     from torch.distributed.tensor import Replicate
 
     if not any(one.is_partial() for one in tensor.placements):
@@ -97,7 +97,7 @@ def attend_with(
     noise: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor],
     *, first: Optional[int], scale: Optional[float] = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute attention by hand; a causal one by the position of the first query."""
+    """Compute attention without a fused kernel; it is causal if `first`, the position of the first query, is given."""
     if enable_gqa:
         key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
@@ -111,7 +111,7 @@ def attend_with(
 
 
 def rows_of_noise(query: Any, keys: int, p: float) -> Tuple[torch.Tensor, int]:
-    """Return what falls on this rank's queries, which are cut by position, and the position of the first."""
+    """Return the dropout factors of this rank's queries, which are cut by position, and the first query's position."""
     own = query.to_local().size(-2)
     first = query.device_mesh.get_local_rank() * own
     noise = _noise((*query.shape[:-1], keys), p, query)

@@ -1,4 +1,4 @@
-"""What PyTorch's DTensors are taught, to compute what models are written in."""
+"""Teach PyTorch's DTensors operations of models that they do not support."""
 
 from typing import Any, List
 
@@ -12,19 +12,19 @@ MEAN, SUM = 1, 2
 
 
 def allow_plain_tensors() -> None:
-    """Let PyTorch take plain tensors among DTensors for what they are here: the same on every rank."""
+    """Let PyTorch treat plain tensors among DTensors as replicated: here they are equal on every rank."""
     from torch.distributed.tensor import DTensor
 
     why = "A plain tensor among DTensors is the same on every rank."  # as implicit_replication(), for backward too
     patches.replace(DTensor._op_dispatcher, "_allow_implicit_replication", True, why=why)
-    torch.backends.mha.set_fastpath_enabled(False)  # a whole layer in one operation, of which DTensor knows nothing
+    torch.backends.mha.set_fastpath_enabled(False)  # DTensor does not know this operation for a whole layer
 
 
 _taught: List[bool] = []
 
 
 def teach_attention() -> None:
-    """Tell DTensor that attention on a CPU treats heads and samples by themselves, as it knows of CUDA's (2.13)."""
+    """Tell DTensor that attention on a CPU computes heads and samples independently, as it knows of CUDA's (2.13)."""
     if _taught:
         return
     from torch.distributed.tensor import Replicate, Shard
@@ -43,7 +43,7 @@ def teach_attention() -> None:
         return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6) + of_mask(attn_mask, kind)) for kind in kinds]
 
     def of_mask(mask: Any, kind: Any) -> List[Any]:
-        """Return how a mask is cut where there is one: as the rest, but for dims in which it is the same."""
+        """Return the placement of a mask, if there is one: cut like the other tensors, except along dims of size 1."""
         if mask is None or not hasattr(OpSchema, "kwargs_strategy"):  # PyTorch 2.6 to 2.9 leave it as it is
             return []
         is_cut = kind.is_shard() and len(mask.shape) == 4 and mask.shape[kind.dim] > 1
@@ -54,8 +54,10 @@ def teach_attention() -> None:
 
 
 def teach_losses() -> None:
-    """Tell DTensor that the mean over what is to be learned is no mean of the ranks' means (2.13): one may have more of
-    it, as of labels that are shifted. Its gradients know."""
+    """Tell DTensor that the mean over targets is not the mean of the ranks' means (2.13).
+
+    A rank may have more targets than another rank, as with labels that are shifted. DTensor's gradients are right.
+    """
     from torch.distributed.tensor import DTensor
 
     handlers: Any = DTensor._op_dispatcher._custom_op_handlers
@@ -79,8 +81,10 @@ def teach_losses() -> None:
 
 
 def _gather_projections() -> None:
-    """Let nn.MultiheadAttention gather what its one matrix for queries, keys and values gives before it takes it apart:
-    DTensor has no view in which each third of a cut dim is one."""
+    """Gather the joint projection of nn.MultiheadAttention before it is split into queries, keys and values.
+
+    DTensor has no view that splits a cut dim into thirds.
+    """
     from torch.distributed.tensor import DTensor, Replicate
 
     functional: Any = nn.functional

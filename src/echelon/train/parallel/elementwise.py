@@ -1,6 +1,6 @@
-"""Optimizers that compute each element by itself step on what a rank holds, and no DTensor is asked how it is spread.
+"""Elementwise optimizers step on the local parts of weights, without the dispatch of DTensor.
 
-PyTorch asks it for each operation, and for the first of each kind it takes milliseconds to answer.
+DTensor derives placements for each operation, and the first operation of each kind takes milliseconds.
 """
 
 from collections import defaultdict
@@ -15,9 +15,9 @@ from ..optimizer_kinds import ELEMENTWISE
 
 
 def on_own_elements(kind: Any, *, at_once: bool) -> Any:
-    """Return the same class of optimizers, whose steps compute with what this rank holds of each weight.
+    """Return a subclass of an optimizer class, whose steps compute with this rank's part of each weight.
 
-    With `at_once` one call changes all weights of a group, which needs room for as many elements more.
+    With `at_once` one call changes all weights of a group, which needs memory for as many additional elements.
     """
     if kind not in ELEMENTWISE:
         return kind
@@ -30,8 +30,8 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
 
 
 def install() -> None:
-    """Let PyTorch's own classes step so, before any optimizer is made."""
-    for kind in [one for one in ELEMENTWISE if "step" in vars(one)]:  # AdamW may have Adam's
+    """Let PyTorch's own classes step on local parts, before an optimizer is made."""
+    for kind in [one for one in ELEMENTWISE if "step" in vars(one)]:  # AdamW may inherit Adam's
         step = _step(kind, at_once=False)
         patches.replace(kind, "step", step, why="An optimizer steps on the elements that this rank holds.")
 
@@ -40,7 +40,7 @@ def _step(kind: Any, at_once: bool) -> Callable[..., Any]:
     step_of_kind = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
 
     def step(self: Any, closure: Any = None) -> Any:
-        """Step, after the loss was computed again if that is asked for."""
+        """Step; compute the loss first if there is a closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -54,13 +54,13 @@ def _step(kind: Any, at_once: bool) -> Callable[..., Any]:
 
 
 def _of_kind(kind: Any, at_once: bool) -> Any:
-    """Return what a pickled optimizer is made of."""
+    """Return an empty optimizer, for unpickling."""
     own = on_own_elements(kind, at_once=at_once)
     return own.__new__(own)
 
 
 def _place_gradients(groups: Iterable[Dict[str, Any]]) -> None:
-    """Spread each gradient as its weight is: a sum that is still to be made is no element of it."""
+    """Give each gradient the placements of its weight; this completes partial sums."""
     for weight in (one for group in groups for one in group["params"]):
         if isinstance(weight.grad, DTensor) and weight.grad.placements != weight.placements:
             weight.grad = weight.grad.redistribute(placements=weight.placements)
@@ -68,7 +68,7 @@ def _place_gradients(groups: Iterable[Dict[str, Any]]) -> None:
 
 @contextmanager
 def _at_once(groups: Iterable[Dict[str, Any]]) -> Iterator[None]:
-    """Let each call change a whole group where the user chose nothing else; what is saved of it stays as it is."""
+    """Let one call change a whole group if the user chose nothing else; the saved settings stay unchanged."""
     free = [one for one in groups if one.get("foreach", False) is None and not _forbids_it(one)]
     for group in free:
         group["foreach"] = True
@@ -85,7 +85,7 @@ def _forbids_it(group: Dict[str, Any]) -> bool:
 
 @contextmanager
 def _own_parts(optimizer: Any) -> Iterator[None]:
-    """Let an optimizer have plain tensors for one step: what this rank holds of weights, gradients and states."""
+    """Give an optimizer plain tensors for one step: this rank's parts of weights, gradients and states."""
     groups, states = optimizer.param_groups, optimizer.state
     weights = [group["params"] for group in groups]
     parts = {one: one._local_tensor for each in weights for one in each if isinstance(one, DTensor)}
@@ -97,20 +97,20 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
         own[parts.get(key, key)] = _parts_of(values) if key in parts else values
     for weight, part in parts.items():
         part.grad = _part(weight.grad)
-    for group, each in zip(groups, weights):  # noqa: B905
-        group["params"] = [parts.get(one, one) for one in each]
+    for group, group_weights in zip(groups, weights):  # noqa: B905
+        group["params"] = [parts.get(one, one) for one in group_weights]
     optimizer.state = own
     try:
         yield
     finally:
         optimizer.state = states
-        for group, each in zip(groups, weights):  # noqa: B905
-            group["params"] = each
+        for group, group_weights in zip(groups, weights):  # noqa: B905
+            group["params"] = group_weights
         for weight, part in parts.items():
             part.grad = None
             if part in own:
                 _keep(states[weight], own.pop(part), weight)
-        states.update(own)  # what is no state of a weight that is cut
+        states.update(own)  # states of weights that are not cut
 
 
 def _part(value: Any) -> Any:
@@ -122,7 +122,7 @@ def _parts_of(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _keep(states: Dict[str, Any], new: Dict[str, Any], weight: Any) -> None:
-    """Keep the states that a step has made of one weight, spread as that is where they have its shape."""
+    """Store the new states of one weight; a state with the shape of the weight gets its placements."""
     for name, value in new.items():
         if value is not _part(states.get(name)):
             is_cut = getattr(value, "shape", ()) == weight._local_tensor.shape

@@ -15,7 +15,7 @@ from .virtual_shards import VirtualShards
 
 
 class ExactParallel(Parallel):
-    """What `run.parallelize()` returns in a run that was begun with `exact`."""
+    """A model that is trained under a strategy in a run with `exact`; `run.parallelize()` returns it."""
 
     def __init__(
         self, run: Any, parts: Dict[int, nn.Module], axes: Axes, *, blocks: Sequence[str], **settings: Any
@@ -26,7 +26,7 @@ class ExactParallel(Parallel):
             part.register_forward_pre_hook(self._refuse_own_loop, prepend=True)
 
     def _refuse_own_loop(self, *_: Any) -> None:
-        """Refuse a model that is called in a loop of the script's own: nobody would add up its gradients."""
+        """Refuse a model that is called in a loop of the script's own: its gradients would not be added up."""
         if torch.is_grad_enabled() and not self._virtual.is_computing:
             raise StrategyError(
                 "exact is %d: echelon computes a batch shard by shard, but the script called the model with "
@@ -35,7 +35,7 @@ class ExactParallel(Parallel):
             )
 
     def loader(self, loader: Any) -> Any:  # noqa: ARG002
-        """Refuse: what a dataset draws, and how a batch is padded, would depend on the rows that are loaded."""
+        """Refuse to load rows alone: augmentation and padding would depend on the loaded rows."""
         raise StrategyError(
             "exact is %d: rows that a rank loads alone may get other augmentation and padding" % self.axes.num_shards,
             hint="pass batches of the script's own loader to trained.step(inputs, targets)",
@@ -51,7 +51,7 @@ class ExactParallel(Parallel):
 
     @property
     def _factor(self) -> float:
-        return self._scale.value  # gradients are added up, and parts of a mean come to the mean
+        return self._scale.value  # gradients are added up: the parts of a mean sum up to the mean
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
@@ -79,13 +79,13 @@ class ExactParallel(Parallel):
         compute = self._forward if self._schedule is None else self._evaluate_in_stages
         losses = []
         with self._plainly():
-            for place, (given, target) in enumerate(zip(parts, wanted)):  # noqa: B905
+            for place, (part, target) in enumerate(zip(parts, wanted)):  # noqa: B905
                 self._virtual.begin(place)
-                losses.append(compute(given, target))
+                losses.append(compute(part, target))
         return self._begin_mean(self._virtual.sum_of_losses(losses))()
 
     def _begin_mean(self, total: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Let the stages before have the last one's loss, which all its ranks have; sums with 0 have no order."""
+        """Give earlier stages the loss of the last stage, by a sum in which their own loss is 0."""
         if self.axes.sizes["pipeline"] == 1:
             loss = total.clone()  # as a view it would keep the buffer of all gradients
             return lambda: loss
@@ -97,7 +97,7 @@ class ExactParallel(Parallel):
 
 
 class _OneByOne:
-    """What makes a stage of PyTorch's give out the gradients of each micro-batch by themselves."""
+    """Makes a PyTorch stage give out the gradients of each micro-batch separately."""
 
     begin: Callable[[int], None]
     take: Callable[[int], None]

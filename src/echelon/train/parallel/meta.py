@@ -1,7 +1,7 @@
-"""Models that were made on the meta device: each rank makes the numbers of its own part alone.
+"""Initialize models that were made on the meta device: each rank keeps only its own part.
 
-Initial weights are drawn module by module, by all ranks alike, and each keeps its part: so they are the same under
-every strategy, and no rank ever has more than one module whole.
+All ranks draw the same initial weights module by module, and each rank keeps its part. So initial weights are equal
+under every strategy, and no rank ever holds more than one whole module.
 """
 
 import copy
@@ -28,13 +28,13 @@ def skeleton_of(model: nn.Module) -> nn.Module:
 
 
 def materialize(parts: List[nn.Module], device: torch.device) -> None:
-    """Give what this rank has memory on its device; what was tied stays tied."""
+    """Allocate the weights of this rank on its device; tied weights stay tied."""
     for part in parts:
         ties = [names for names in _names_of_weights(part).values() if len(names) > 1]
         part.to_empty(device=device)
-        for first, *others in ties:
+        for first, *aliases in ties:
             parameter = part.get_parameter(first)
-            for name in others:
+            for name in aliases:
                 blocks.replace(part, name, parameter)  # type: ignore[arg-type]
 
 
@@ -53,7 +53,7 @@ def draw(
     *,
     given: Mapping[str, torch.Tensor],
 ) -> None:
-    """Fill in the initial numbers of what is not in a given state."""
+    """Initialize the weights and buffers that are not in the given state."""
     local = _everything(parts)
     for path, module in skeleton.named_modules():
         own = _own(module)
@@ -80,12 +80,12 @@ def draw(
 
 
 def _everything(parts: List[nn.Module]) -> Dict[str, Any]:
-    """Return weights and all buffers, those too that are not saved."""
-    found: Dict[str, Any] = {}
+    """Return weights and all buffers by name, also buffers that are not saved."""
+    tensors: Dict[str, Any] = {}
     for part in parts:
-        found.update({blocks.plain_name(name): one for name, one in part.named_parameters(remove_duplicate=False)})
-        found.update({blocks.plain_name(name): one for name, one in part.named_buffers(remove_duplicate=False)})
-    return found
+        tensors.update({blocks.plain_name(name): one for name, one in part.named_parameters(remove_duplicate=False)})
+        tensors.update({blocks.plain_name(name): one for name, one in part.named_buffers(remove_duplicate=False)})
+    return tensors
 
 
 def _own(module: nn.Module) -> Dict[str, torch.Tensor]:
@@ -96,7 +96,7 @@ def _own(module: nn.Module) -> Dict[str, torch.Tensor]:
 
 
 def _initializer_of(root: nn.Module, module: nn.Module) -> Optional[Initialize]:
-    """Return what gives a module its first numbers: the model's own rule, or the module's."""
+    """Return the function that initializes a module: the model's own rule, or the module's method."""
     rule: Any = getattr(root, "_init_weights", None)  # Hugging Face's name, and nanoGPT's
     if callable(rule):
         if any(True for _ in module.buffers(recurse=False)) and not hasattr(module, "reset_parameters"):

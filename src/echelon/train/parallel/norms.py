@@ -1,7 +1,7 @@
 """The norm of the whole gradient, and clipping by it, whatever the weights are cut into.
 
-PyTorch's clip_grad_norm_ takes what lies on one mesh; here some weights are whole, some cut once, some twice, and some
-on other ranks' stages. Each rank adds the squares of what it holds, divided by the number of ranks that hold the same.
+PyTorch's clip_grad_norm_ takes gradients of one mesh; here some weights are whole, some cut once, some twice, and some
+on other ranks' stages. Each rank adds the squares of its parts, divided by the number of ranks that hold the same.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, Sequence
@@ -17,7 +17,7 @@ EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 def finish(parameters: Iterable[nn.Parameter]) -> None:
-    """Sum what is still one rank's part of a gradient, where no data axis has done so."""
+    """Complete the sums of gradients over ranks that no data axis has completed."""
     for parameter in parameters:
         gradient: Any = parameter.grad
         wanted: Any = getattr(parameter, "placements", None)
@@ -31,8 +31,8 @@ def total(
 ) -> torch.Tensor:  # fmt: skip
     """Return the norm of all gradients of all ranks' weights, in float64 and equal on all ranks.
 
-    `copies` says how many ranks have the same of each gradient, and `reduce` adds up the powers of the norms over
-    ranks, or takes their maximum where `kind` is infinite.
+    `copies` has for each gradient the number of ranks that hold the same part. `reduce` adds up the powers of the norms
+    over ranks, or takes their maximum if `kind` is infinite.
     """
     by_copies: Dict[int, List[torch.Tensor]] = {}
     for gradient, number in zip(gradients, copies):  # noqa: B905
@@ -58,7 +58,7 @@ def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
 
 
 def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
-    """Multiply all gradients."""
+    """Multiply all gradients by a factor."""
     by_device: Dict[Any, List[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
@@ -69,9 +69,9 @@ def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """Return what this rank holds of a tensor."""
-    found: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
-    return found
+    """Return this rank's part of a tensor."""
+    part: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
+    return part
 
 
 def _num_parts(gradient: Any) -> int:

@@ -16,7 +16,7 @@ Chooser = Callable[[str, nn.Parameter], Dict[str, Any]]
 
 
 class Optimizing:
-    """An optimizer, and the names of what it changes."""
+    """An optimizer, and the names of its weights."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Optimizing:
                     tensors["%s\n%s" % (name, key)] = value
                 else:
                     numbers["%s\n%s" % (name, key)] = value
-        found: Dict[str, Any] = dict(states.gather(tensors, self._axes, ()))
+        entries: Dict[str, Any] = dict(states.gather(tensors, self._axes, ()))
         members, kept = self._members(), {}
-        for other in self._of_all_stages((numbers, members, self._settings())):
-            found.update(other[0])
-            members.update(other[1])
-            kept.update(other[2])
-        return {} if self._axes.world.rank else _as_one_device(found, members, kept, order)
+        for stage in self._of_all_stages((numbers, members, self._settings())):
+            entries.update(stage[0])
+            members.update(stage[1])
+            kept.update(stage[2])
+        return {} if self._axes.world.rank else _as_one_device(entries, members, kept, order)
 
     def rates(self) -> List[float]:
         """Return the learning rate of each group of one device; every rank must ask."""
@@ -74,11 +74,11 @@ class Optimizing:
         return groups
 
     def _merged(self, mine: Dict[Any, Any]) -> Dict[Any, Any]:
-        """Return what all stages have, of which this rank has its part."""
-        found: Dict[Any, Any] = {}
-        for other in self._of_all_stages(mine):
-            found.update(other)
-        return found
+        """Return the merged mapping of all stages."""
+        merged: Dict[Any, Any] = {}
+        for stage in self._of_all_stages(mine):
+            merged.update(stage)
+        return merged
 
     def _of_all_stages(self, mine: Any) -> List[Any]:
         if self._axes.sizes["pipeline"] == 1:
@@ -86,7 +86,7 @@ class Optimizing:
         return messages.gather(mine)
 
     def _members(self) -> Dict[str, int]:
-        """Return in which group of one device each weight is."""
+        """Return for each weight the number of its group on one device."""
         return {self._names[id(one)]: group["echelon_group"] for group in self._groups() for one in group["params"]}
 
     def _settings(self) -> Dict[int, Dict[str, Any]]:
@@ -98,35 +98,35 @@ class Optimizing:
     def _state_of_zero(self) -> Dict[str, Any]:
         axes = self._axes
         if axes.place("replicate"):
-            return {}  # the first copy tells for all
+            return {}  # only the first replica returns the state
         self.optimizer.consolidate_state_dict(to=0)
         if axes.world.rank:
             return {}
-        found = self.optimizer.state_dict()
-        groups = [{key: value for key, value in one.items() if key != "echelon_group"} for one in found["param_groups"]]
-        return {"state": found["state"], "param_groups": groups}
+        state = self.optimizer.state_dict()
+        groups = [{key: value for key, value in one.items() if key != "echelon_group"} for one in state["param_groups"]]
+        return {"state": state["state"], "param_groups": groups}
 
-    def load(self, given: Mapping[str, Any], order: Sequence[str]) -> None:
-        """Take states that one device, or any strategy, has saved; every rank must have the whole."""
+    def load(self, state: Mapping[str, Any], order: Sequence[str]) -> None:
+        """Load a state that one device or any strategy has saved; every rank must pass the whole state."""
         if self._axes.strategy.spreads_states_only:
-            groups = [{**one, "echelon_group": number} for number, one in enumerate(given["param_groups"])]
-            self.optimizer.load_state_dict({"state": given["state"], "param_groups": groups})
+            groups = [{**one, "echelon_group": number} for number, one in enumerate(state["param_groups"])]
+            self.optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
             return
-        is_fused = any(group.get("fused") for group in given["param_groups"])
+        is_fused = any(group.get("fused") for group in state["param_groups"])
         unfused = 'set this first: for group in state["param_groups"]: group["fused"] = False'
         _check(self._kind, self._axes, is_fused=is_fused, unfused=unfused)
-        names = self._names_of(given, order)
+        names = self._names_of(state, order)
         for group in self._groups():
-            saved = given["param_groups"][group["echelon_group"]]
+            saved = state["param_groups"][group["echelon_group"]]
             group.update({key: value for key, value in saved.items() if key not in OURS})
             for parameter in group["params"]:
-                values = given["state"].get(names[self._names[id(parameter)]], {})
+                values = state["state"].get(names[self._names[id(parameter)]], {})
                 self.optimizer.state[parameter] = {key: _part(value, parameter) for key, value in values.items()}
 
-    def _names_of(self, given: Mapping[str, Any], order: Sequence[str]) -> Dict[str, int]:
-        """Return the number that each weight has in what was saved."""
+    def _names_of(self, state: Mapping[str, Any], order: Sequence[str]) -> Dict[str, int]:
+        """Return the number of each weight in the saved state, by name."""
         names = self.names(order)
-        numbers = [number for group in given["param_groups"] for number in group["params"]]
+        numbers = [number for group in state["param_groups"] for number in group["params"]]
         if len(numbers) != len(names):
             raise StrategyError(
                 "the optimizer's state has %d weights, but the model has %d" % (len(numbers), len(names)),
@@ -136,7 +136,10 @@ class Optimizing:
 
 
 def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
-    """Refuse what would take a part of a weight, or of all weights, for the whole; `unfused` says how not to fuse."""
+    """Refuse an optimizer that would treat a part of a weight, or of all weights, as the whole.
+
+    `unfused` is the hint that turns a fused optimizer into another.
+    """
     strategy = axes.strategy
     is_apart = strategy.is_fully_sharded or strategy.tensor > 1
     if optimizer_kinds.needs_all_weights(kind):
@@ -146,12 +149,12 @@ def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
         raise StrategyError(why, hint="torch.optim.AdamW")
     why = optimizer_kinds.why_bits_differ(kind, is_fused=is_fused)
     if why is not None and axes.num_shards and strategy.is_fully_sharded:
-        other = unfused if is_fused else "one of these"
-        raise StrategyError(why, hint="%s; or replicate= in place of shard=, which keeps weights whole" % other)
+        repair = unfused if is_fused else "one of these"
+        raise StrategyError(why, hint="%s; or replicate= in place of shard=, which keeps weights whole" % repair)
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that asks for the loss by itself."""
+    """Refuse an optimizer that computes the loss itself."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise StrategyError(
             "LBFGS computes the loss several times a step, but step() computes it once",
@@ -160,7 +163,7 @@ def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _part(value: Any, parameter: Any) -> Any:
-    """Return what this rank holds of one state, spread as its weight is."""
+    """Return this rank's part of one state, with the placements of its weight."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return value.clone() if isinstance(value, torch.Tensor) else value
     if not is_dtensor(parameter):
@@ -185,12 +188,12 @@ def _in_order(members: Mapping[str, int], order: Sequence[str]) -> List[str]:
 
 
 def _as_one_device(
-    found: Dict[str, Any], members: Dict[str, int], settings: Dict[int, Dict[str, Any]], order: Sequence[str]
+    entries: Dict[str, Any], members: Dict[str, int], settings: Dict[int, Dict[str, Any]], order: Sequence[str]
 ) -> Dict[str, Any]:
     names = _in_order(members, order)
     numbers = {name: number for number, name in enumerate(names)}
     state: Dict[int, Dict[str, Any]] = {}
-    for both, value in sorted(found.items()):
+    for both, value in sorted(entries.items()):
         name, _, key = both.partition("\n")
         state.setdefault(numbers[name], {})[key] = value
     groups = [
@@ -203,13 +206,13 @@ def _as_one_device(
 def _grouped(
     parameters: Mapping[str, nn.Parameter], wanted: Dict[str, Dict[str, Any]], every: List[Dict[str, Any]]
 ) -> List[Dict[str, Any]]:
-    """Return groups of equal settings, each of weights that are cut in one way: PyTorch steps over those together."""
-    found: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    """Return groups of weights with equal settings and the same mesh: PyTorch steps over a group at once."""
+    groups: Dict[Tuple[int, str], Dict[str, Any]] = {}
     for name, own in wanted.items():
         number = every.index(own)
         key = (number, _how_cut(parameters[name]))
-        found.setdefault(key, {**own, "params": [], "echelon_group": number})["params"].append(parameters[name])
-    return [found[key] for key in sorted(found)]
+        groups.setdefault(key, {**own, "params": [], "echelon_group": number})["params"].append(parameters[name])
+    return [groups[key] for key in sorted(groups)]
 
 
 def _all_settings(mine: List[Dict[str, Any]], axes: Axes) -> List[Dict[str, Any]]:
@@ -217,11 +220,11 @@ def _all_settings(mine: List[Dict[str, Any]], axes: Axes) -> List[Dict[str, Any]
     every = [mine]
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)
-    found: List[Dict[str, Any]] = []
-    for one in [one for part in every for one in part]:
-        if one not in found:
-            found.append(one)
-    return found
+    different: List[Dict[str, Any]] = []
+    for settings in [one for part in every for one in part]:
+        if settings not in different:
+            different.append(settings)
+    return different
 
 
 def _how_cut(parameter: Any) -> str:

@@ -1,4 +1,4 @@
-"""Sixteen bits: where autocast does it, what a device can, and the scale of an fp16 loss."""
+"""16-bit precision: where autocast applies, which devices support it, and the scale of an fp16 loss."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -15,7 +15,7 @@ FIRST_SCALE = 2.0**16
 
 
 def check(strategy: Strategy, device: torch.device) -> None:
-    """Refuse 16 bits on a device that has none."""
+    """Refuse bf16 on a device that does not support it."""
     if strategy.precision == "bf16" and devices.lacks_bf16(device):
         raise StrategyError(
             "precision is bf16, but %s computes only in fp16 and fp32" % devices.name(device),
@@ -24,7 +24,7 @@ def check(strategy: Strategy, device: torch.device) -> None:
 
 
 def autocast(axes: Axes) -> Any:
-    """Return what a forward stands in: autocast, where fully_shard does not cast."""
+    """Return the context of a forward pass: autocast, if fully_shard does not cast."""
     if axes.strategy.precision == "fp32" or spreading.casts(axes):
         return nullcontext()
     return torch.autocast(axes.world.device.type, dtype=spreading.DTYPES[axes.strategy.precision])
@@ -32,7 +32,7 @@ def autocast(axes: Axes) -> Any:
 
 class LossScale:
     """The factor that keeps fp16 gradients from vanishing. The norm of the whole gradient says whether a step is lost;
-    torch.amp.GradScaler asks each rank for its own part alone, and ranks would come to differ."""
+    torch.amp.GradScaler looks only at the part of each rank, so ranks could differ."""
 
     def __init__(self, *, is_on: bool) -> None:
         self.value = FIRST_SCALE if is_on else 1.0
@@ -40,7 +40,7 @@ class LossScale:
         self._num_good = 0
 
     def is_lost(self, norm: torch.Tensor) -> bool:
-        """Say whether a step has to be left out, and learn from it."""
+        """Say whether a step must be skipped, and adapt the scale."""
         if not self._is_on:
             return False
         if not bool(torch.isfinite(norm)):

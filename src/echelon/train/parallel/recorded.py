@@ -1,4 +1,4 @@
-"""What a proof sees of a training under a strategy: whole tensors, by the names of the model as it was written."""
+"""Record a training under a strategy for a proof: whole tensors, by the names of the model as it was written."""
 
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
@@ -14,7 +14,7 @@ from .optimizers import Optimizing
 def begin(
     record: Record, parameters: Mapping[str, nn.Parameter], optimizing: Optimizing, axes: Axes, trained: Sequence[str]
 ) -> None:
-    """Have the steps of an optimizer be recorded."""
+    """Begin to record the steps of an optimizer."""
     record.gather_from(Gathered(parameters, optimizing, axes, trained), optimizing.optimizer)
     if axes.strategy.precision != "fp32":
         eps = torch.finfo(torch.bfloat16 if axes.strategy.precision == "bf16" else torch.float16).eps
@@ -23,14 +23,14 @@ def begin(
 
 
 def noted(record: Record, wait: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """Wait for the loss of a step before its optimizer acts, and note it."""
+    """Wait for the loss of a step before its optimizer steps, and record the loss."""
     loss = wait()
     record.loss = float(loss)
     return lambda: loss
 
 
 class Gathered:
-    """All weights of a model, as a record knows those of one device; for each answer all ranks must ask."""
+    """All weights of a model, in the form that a record takes from one device; all ranks must call each method."""
 
     parameter = None
     is_sharded = True
@@ -46,7 +46,7 @@ class Gathered:
 
     @property
     def num_cut(self) -> int:
-        """How many weights not every rank has the whole of."""
+        """The number of weights that are not whole on every rank."""
         here = [getattr(one, "placements", ()) for one in self._parameters.values()]
         num_whole = sum(all(placement.is_replicate() for placement in placements) for placements in here)
         return len(self.names) - (num_whole if self._axes.sizes["pipeline"] == 1 else 0)
@@ -57,20 +57,20 @@ class Gathered:
 
     def norms(self) -> Iterator[Tuple[str, float]]:
         """Yield each name with the norm of its gradient, on the main rank."""
-        found = {name: one.grad for name, one in self._parameters.items() if one.grad is not None}
-        self._gradients = dict(self._whole(found))
+        gradients = {name: one.grad for name, one in self._parameters.items() if one.grad is not None}
+        self._gradients = dict(self._whole(gradients))
         for name, gradient in self._gradients.items():
             yield name, float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 
     def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its gradient, where there is one, as norms() has gathered them for the main rank."""
+        """Yield each name with its gradient, which norms() has gathered on the main rank."""
         yield from self._gradients.items()
 
     def states(self, _optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield what the optimizer keeps of each weight, on the main rank."""
+        """Yield the optimizer states of each weight, on the main rank."""
         names = self._optimizing.names(self.names)
-        found: Dict[int, Dict[str, Any]] = self._optimizing.state(self.names).get("state", {})
-        for number, values in found.items():
+        state_by_number: Dict[int, Dict[str, Any]] = self._optimizing.state(self.names).get("state", {})
+        for number, values in state_by_number.items():
             for key, value in values.items():
                 yield "%s of %s" % (key, names[number]), torch.as_tensor(value)
 

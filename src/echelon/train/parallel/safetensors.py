@@ -1,5 +1,5 @@
 """Read and write the safetensors format: eight bytes of length, a JSON header, and the numbers. Files are mapped, so
-that a rank reads only what it keeps."""
+that a rank reads only its parts."""
 
 import ctypes
 import json
@@ -32,10 +32,10 @@ def read(path: str) -> Dict[str, torch.Tensor]:
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
     if not names:
         raise StrategyError("%s has neither %s nor a *.safetensors file" % (path, INDEX), hint="name a file of weights")
-    found: Dict[str, torch.Tensor] = {}
+    tensors: Dict[str, torch.Tensor] = {}
     for name in names:
-        found.update(_read_file(os.path.join(path, name)))
-    return found
+        tensors.update(_read_file(os.path.join(path, name)))
+    return tensors
 
 
 def _read_file(path: str) -> Dict[str, torch.Tensor]:
@@ -58,7 +58,7 @@ def _tensor(entry: Dict[str, Any], mapped: memoryview) -> torch.Tensor:
 
 
 def write(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors, whole in place of what was there."""
+    """Write tensors into a file, and replace an existing file as a whole."""
     header: Dict[str, Any] = {}
     offset = 0
     for name, tensor in tensors.items():

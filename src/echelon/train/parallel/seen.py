@@ -1,4 +1,4 @@
-"""What is seen of a model that computes once: in which order it calls its blocks, and what has weights besides them."""
+"""Record one forward pass of a model: the order of its blocks, and the modules with weights outside of the blocks."""
 
 import math
 from contextlib import nullcontext
@@ -19,22 +19,22 @@ EVERYWHERE = (
 
 
 class Seen:
-    """What was seen of one forward(): which modules were called, in which order, and what they gave."""
+    """The record of one forward(): the called modules in their order, and their outputs."""
 
-    def __init__(self, model: nn.Module, found: Mapping[str, nn.Module], args: Any, named: Any) -> None:
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, named: Any) -> None:
         self.calls: List[str] = []
         self.outputs: Dict[str, Any] = {}
         self.changed = ""
-        """A block whose output was changed in place before the next one got it."""
+        """A block whose output was changed in place before the next block got it."""
         self._left: Any = None
-        torch.backends.mha.set_fastpath_enabled(False)  # a layer may look into the weights of others for it
-        inside = tuple(name + "." for name in found)
+        torch.backends.mha.set_fastpath_enabled(False)  # on the fast path a layer may read the weights of other layers
+        inside = tuple(name + "." for name in blocks)
         watched = {
             name: one
             for name, one in model.named_modules()
-            if name in found or (_has_own(one) and not name.startswith(inside))
+            if name in blocks or (_has_own(one) and not name.startswith(inside))
         }
-        self.outside = [name for name in watched if name not in found]
+        self.outside = [name for name in watched if name not in blocks]
         self._weights = {
             "%s.%s" % (name, leaf) if name else leaf: one
             for name in self.outside
@@ -43,10 +43,10 @@ class Seen:
         self.uses: Dict[str, Set[int]] = {name: set() for name in self._weights}
         """Where each weight outside of the blocks is used: before them (-1), among them (0) or after them (1)."""
         self._names = {_memory_of(one): name for name, one in self._weights.items()}
-        self._last, self._side = list(found)[-1], -1
+        self._last, self._side = list(blocks)[-1], -1
         hooks = [one.register_forward_hook(self._note(name)) for name, one in watched.items()]
-        hooks += [one.register_forward_pre_hook(self._compare) for one in found.values()]
-        hooks += [one.register_forward_hook(self._leave(name)) for name, one in found.items()]
+        hooks += [one.register_forward_pre_hook(self._compare) for one in blocks.values()]
+        hooks += [one.register_forward_hook(self._leave(name)) for name, one in blocks.items()]
         try:
             with _Operations(self._use):
                 self.output = _computed(model, args, named)
@@ -62,8 +62,8 @@ class Seen:
 
         return note
 
-    def _use(self, given: Any) -> None:
-        for tensor in tensors_of(given):
+    def _use(self, arguments: Any) -> None:
+        for tensor in tensors_of(arguments):
             name = self._names.get(_memory_of(tensor)) if tensor.layout is torch.strided else None
             if name is not None:
                 self.uses[name].add(self._side)
@@ -83,7 +83,7 @@ class Seen:
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Shows what each operation is given."""
+    """Passes the arguments of each operation to a function."""
 
     def __init__(self, see: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,14 +95,14 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    """Return what a tensor has in common with its views."""
+    """Return the identity of the storage that a tensor shares with its views."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _computed(
     model: nn.Module, args: Any, named: Any, weights: Mapping[str, torch.Tensor] = MappingProxyType({})
 ) -> Any:
-    """Return what a model gives, with some other weights, and leave random numbers as they were."""
+    """Return the output of a model, with some weights replaced, and restore the random number generators."""
     is_meta = any(one.is_meta for one in tensors_of((args, named)))
     with torch.no_grad(), nullcontext() if is_meta else generators.kept():
         return torch.func.functional_call(model, dict(weights), args, named) if weights else model(*args, **named)
@@ -116,14 +116,14 @@ class Sides(NamedTuple):
     """Modules with weights outside of the blocks, by name."""
 
     before: List[str]
-    """Those that are called before the blocks."""
+    """The modules that are called before the blocks."""
     after: List[str]
     loose: List[str]
-    """Those whose weights are used without a call that is theirs alone, as the model's own are."""
+    """The modules whose weights are used without a separate call of the module, such as the model itself."""
 
 
 def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
-    """Return which modules with weights are called before the blocks, and which after; refuse what is neither."""
+    """Return which modules with weights are called before the blocks, and which after; refuse modules between them."""
     kind = type(model).__name__
     if [name for name in seen.calls if name in order] != order:
         raise StrategyError(
@@ -137,28 +137,28 @@ def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
             hint="write x = x + y in place of x += y between the blocks",
         )
     first, last = seen.calls.index(order[0]), seen.calls.index(order[-1])
-    found = Sides([], [], [])
+    modules = Sides([], [], [])
     for name in seen.outside:
         places = [place for place, called in enumerate(seen.calls) if called == name]
         uses = {use for weight, where in seen.uses.items() if weight.rpartition(".")[0] == name for use in where}
         if not places or any(not name or one.startswith(name + ".") for one in order):
-            found.loose.append(name)
+            modules.loose.append(name)
         elif all(place < first for place in places):
-            (found.before if uses <= {-1} else found.loose).append(name)
+            (modules.before if uses <= {-1} else modules.loose).append(name)
         elif all(place > last for place in places):
-            (found.after if uses <= {1} else found.loose).append(name)
+            (modules.after if uses <= {1} else modules.loose).append(name)
         else:
             raise StrategyError(
                 "%s has weights in %s, which it calls between its blocks; no single stage can own these weights"
                 % (kind, name),
                 hint="move these weights into a module that the model calls before the first block or after the last",
             )
-    return found
+    return modules
 
 
 def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
-    """Return of each loose weight whether it is used before the blocks (-1) or after them (1); refuse other uses."""
-    found = {}
+    """Return for each loose weight whether it is used before the blocks (-1) or after them (1); refuse other uses."""
+    side_by_weight = {}
     for name, uses in seen.uses.items():
         if name.rpartition(".")[0] not in loose:
             continue
@@ -172,15 +172,18 @@ def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
                 ),
                 hint=EVERYWHERE,
             )
-        found[name] = min(uses, default=-1)
-    return found
+        side_by_weight[name] = min(uses, default=-1)
+    return side_by_weight
 
 
 def needed_later(
     model: nn.Module, seen: Seen, before: Sequence[str], first: str, args: Any, named: Any, weights: Sequence[str] = ()
 ) -> List[str]:
-    """Return which modules and weights before the blocks are used after the first block too, such as a time that all
-    blocks are told: where they give no numbers and that block gives what it gave, the model gives none either."""
+    """Return the modules and weights before the blocks that are also used after the first block.
+
+    An example is a time embedding that all blocks get. The modules and weights are replaced by NaN, and the first block
+    returns its recorded output. A NaN in the output of the model then shows a later use.
+    """
     if any(one.is_meta for one in tensors_of(args, named)):
         return []
     expected, block = tensors_of(seen.output), model.get_submodule(first)
@@ -213,5 +216,5 @@ def _none_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def no_numbers(dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """Return what stands for a number that is on another stage: whatever is computed from it is seen to be none."""
+    """Return a scalar in place of a number of another stage: NaN, so that every result that uses it is NaN."""
     return torch.full((), math.nan if dtype.is_floating_point else 0, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""The random numbers of virtual shards: they follow from the weights, the shard and the block, and nothing else."""
+"""Seed the random numbers of virtual shards: the seed depends only on the weights, the shard and the block."""
 
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -13,13 +13,13 @@ from ..rng.generators import seed_again
 from . import blocks, norms
 from .axes import Axes
 
-_MOST_TENSORS = 16  # of which a fingerprint is taken, the smallest
-_MOST_ELEMENTS = 1024  # of each
+_MOST_TENSORS = 16  # a fingerprint covers the smallest tensors
+_MOST_ELEMENTS = 1024  # of each tensor
 _MODULUS = 1 << 40
 
 
 class Seeds:
-    """Let random numbers begin anew wherever a stage could begin: so they are those of one device there."""
+    """Seeds random numbers anew before and after each block, so that a stage draws the numbers of one device."""
 
     def __init__(self, parts: Mapping[int, nn.Module], block_names: Sequence[str]) -> None:
         self.shard = 0
@@ -29,12 +29,12 @@ class Seeds:
             prefix = blocks.STAGE if hasattr(part, "echelon_stage") else ""
             part.register_forward_pre_hook(self._seeding(0), prepend=True)
             for place, name in enumerate(block_names):
-                block = part.get_submodule(prefix + name)  # where a block of another stage would be, too
+                block = part.get_submodule(prefix + name)  # also at the place of another stage's block
                 block.register_forward_pre_hook(self._seeding(2 * place + 1))
                 block.register_forward_hook(self._seeding(2 * place + 2))
 
     def draw_key(self, fingerprint: int) -> None:
-        """Draw the key of a step from weights; each time another, also where they stay as they are."""
+        """Set the key of a step from the fingerprint of its weights; unchanged weights get another key each time."""
         self._number = self._number + 1 if fingerprint == self._fingerprint else 0
         self._fingerprint = fingerprint
         self._key = zlib.crc32(b"%d %d" % (fingerprint, self._number))
@@ -47,13 +47,13 @@ class Seeds:
 
 
 class Fingerprints:
-    """Tell the weights of one step from those of another; all ranks of all stages come to the same number."""
+    """Computes a number that identifies the weights of a step; all ranks of all stages get the same number."""
 
     def __init__(self, axes: Axes, trained: Sequence[str]) -> None:
         self._axes = axes
         self._trained = list(trained)
         self._numbers: Dict[str, int] = {}
-        """How many elements of a weight this rank tells the bits of."""
+        """The number of elements that this rank reads of each weight."""
         self._factors: Optional[torch.Tensor] = None
 
     def take(self, parameters: Mapping[str, nn.Parameter]) -> int:
@@ -66,7 +66,7 @@ class Fingerprints:
         return int(all_gather.total(value) if self._axes.world.size > 1 else value) % _MODULUS
 
     def _choose(self, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
-        """Choose elements that no other rank tells of; return a factor for each, by its place among all."""
+        """Choose elements that no other rank reads; return a factor for each, by its place among all elements."""
         axes, places = self._axes, [torch.zeros(0, dtype=torch.int64)]
         for name in self._smallest(parameters):
             if name in parameters and not axes.place("replicate") and not _is_copy(parameters[name], axes):
@@ -88,12 +88,12 @@ class Fingerprints:
 
 
 def _is_copy(parameter: nn.Parameter, axes: Axes) -> bool:
-    """Say whether another rank of the shard axis has the same."""
+    """Say whether another rank of the shard axis holds the same weight."""
     return not is_dtensor(parameter) and axes.place("shard") > 0
 
 
 def _first_element(parameter: Any) -> int:
-    """Return which element of a weight is the first that this rank keeps."""
+    """Return the index of the first element of a weight that this rank holds."""
     if not is_dtensor(parameter):
         return 0
     return own_rows(parameter).start * (parameter.numel() // max(parameter.size(0), 1))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The outermost step: replicate a model's weights, or spread them, with PyTorch's own parts."""
+"""Replicate or shard a model's weights with PyTorch's DDP, fully_shard and ZeRO: the outermost step."""
 
 from typing import Any, Dict, Iterable, List, Sequence
 
@@ -13,13 +13,13 @@ from .axes import Axes
 from .strategy import Strategy
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-MOST_AT_ONCE = 1 << 24  # elements: 64 MB more in float32; with larger tensors the calls are nothing beside arithmetic
+MOST_AT_ONCE = 1 << 24  # elements: 64 MB more in float32; with larger tensors the calls take little of the time
 
 
-def apply(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> nn.Module:
-    """Spread or replicate; return what is called from now on."""
+def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> nn.Module:
+    """Shard or replicate a model; return the module to call from now on."""
     if axes.strategy.is_fully_sharded:
-        _shard(model, found, axes)
+        _shard(model, model_blocks, axes)
     elif axes.strategy.num_data > 1 and not axes.num_shards:
         from torch.nn.parallel import DistributedDataParallel
 
@@ -27,8 +27,8 @@ def apply(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> nn.Modul
     return model
 
 
-def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
-    """Spread a model block by block, so that one block at a time is whole."""
+def _shard(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> None:
+    """Shard a model block by block, so that one block at a time is whole."""
     from torch.distributed.fsdp import fully_shard
 
     strategy = axes.strategy
@@ -39,9 +39,9 @@ def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
         **_offload(strategy, axes.world.device),
     }
     tied = blocks.tied(model)
-    for name in found:
+    for name in model_blocks:
         block = model.get_submodule(name)
-        if not any(id(parameter) in tied for parameter in block.parameters()):  # what is tied stays with the root
+        if not any(id(parameter) in tied for parameter in block.parameters()):  # tied weights stay with the root
             fully_shard(block, **settings)
     settings["mp_policy"] = _precision(axes, is_root=True)
     settings["reshard_after_forward"] = False  # the root's own weights are needed first in backward
@@ -50,7 +50,7 @@ def _shard(model: nn.Module, found: Dict[str, nn.Module], axes: Axes) -> None:
 
 
 def casts(axes: Axes) -> bool:
-    """Say whether fully_shard makes 16 bits of weights; for the same bits everywhere all leave it to autocast."""
+    """Say whether fully_shard casts weights to 16 bits; in an exact run autocast does so under every strategy."""
     return axes.strategy.is_fully_sharded and not axes.num_shards
 
 
@@ -73,7 +73,7 @@ def _offload(strategy: Strategy, device: torch.device) -> Dict[str, Any]:
 
 
 def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
-    """Let fully_shard exchange gradients in the last backward of a step alone."""
+    """Let fully_shard exchange gradients only in the last backward of a step."""
     for module in modules:
         spread: Any = module
         if hasattr(spread, "set_requires_gradient_sync"):
@@ -82,12 +82,12 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
 
 
 def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
-    """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some."""
+    """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some weights."""
     weights = [weight for group in groups for weight in group["params"]]
     if axes.num_shards or any(is_dtensor(weight) for weight in weights):
         from . import elementwise
 
-        # all at once and one by one have not the same bits with each kind: exact, every rank does as all others do
+        # some optimizers give other bits one by one than at once: in an exact run every rank steps at once
         at_once = axes.num_shards > 0 or _are_small([norms.local(one) for one in weights])
         kind = elementwise.on_own_elements(kind, at_once=at_once)
     if not axes.strategy.spreads_states_only:
@@ -98,6 +98,6 @@ def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings
 
 
 def _are_small(tensors: Sequence[torch.Tensor]) -> bool:
-    """Tell whether to step on all at once, which on a GPU PyTorch does of itself: it saves calls, and costs room."""
+    """Say whether to step on all tensors at once: it saves calls, and costs memory. On a GPU PyTorch does so itself."""
     is_on_cpu = all(not devices.is_accelerator(one.device) for one in tensors)
     return is_on_cpu and sum(one.numel() for one in tensors) <= MOST_AT_ONCE

@@ -1,8 +1,8 @@
-"""A stage is the model's own forward() of which other stages' blocks are left out.
+"""A stage runs the model's own forward() without the blocks of other stages.
 
-Every stage gets the model's inputs, so that masks and tables are made where they are needed; what the blocks before
-would have computed is what the stage before sends, and what comes after is not reached. So the modules of a stage are
-those of the model, and every other axis can cut them.
+Every stage gets the model's inputs, so that masks and tables are made where they are needed. The stage before sends the
+output of earlier blocks, and forward() stops before later blocks. So the modules of a stage are those of the model, and
+every other axis can cut them.
 """
 
 import copy
@@ -30,18 +30,18 @@ class Stage(nn.Module):
         """A batch of inputs as the model gets them; a stage gets their tensors."""
 
     def watch(self) -> None:
-        """Note what the last block gives; to be called when the blocks are as they will stay."""
+        """Keep the output of the last block; call this when the blocks are final."""
         if self._ends.last:
             self.get_submodule(PREFIX + self._ends.last).register_forward_hook(self._note)
 
     def _note(self, _module: nn.Module, _args: Any, output: Any) -> None:
         self._ends.left[:] = [output[0] if isinstance(output, tuple) else output]
 
-    def forward(self, *received: Any, **given: Any) -> Any:
-        """Compute this stage's blocks from what was received, and from the model's inputs."""
+    def forward(self, *received: Any, **inputs: Any) -> Any:
+        """Compute this stage's blocks from the received activation and the model's inputs."""
         if not self._is_first:
             self._ends.received[:] = received
-            received = tuple(given[name] for name in sorted(given))
+            received = tuple(inputs[name] for name in sorted(inputs))
         args, named = batches.arguments_of(batches.with_tensors(self.form, received))
         try:
             return self.echelon_stage(*args, **named)
@@ -53,12 +53,14 @@ class Stage(nn.Module):
 
 
 class _Ends:
-    """Where a stage begins and ends: what its last block gave goes to the next stage as it is, and what the model does
-    between two blocks is done there."""
+    """The ends of a stage: the received activation, and the output of its last block.
+
+    The output goes to the next stage unchanged. The next stage computes what the model does between the two blocks.
+    """
 
     def __init__(self, last: str) -> None:
         self.last = last
-        """The name of the last block; of the last stage none."""
+        """The name of the last block; empty for the last stage."""
         self.received: List[Any] = []
         self.left: List[Any] = []
 
@@ -68,7 +70,7 @@ class _Done(Exception):
 
 
 class _StandIn(nn.Module):
-    """What stands for a module of another stage: it answers for it, and has no weights."""
+    """A placeholder for a module of another stage: it has the module's attributes, and no weights."""
 
     def __init__(self, original: nn.Module, device: torch.device) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class _StandIn(nn.Module):
 
 
 class _Before(_StandIn):
-    """A block of a stage before: the last of them gives what was received."""
+    """A block of an earlier stage: the last such block returns the received activation."""
 
     def __init__(
         self, original: nn.Module, device: torch.device, ends: _Ends, *, is_tuple: bool, is_last: bool
@@ -95,8 +97,8 @@ class _Before(_StandIn):
         super().__init__(original, device)
         self._ends, self._is_tuple, self._is_last = ends, is_tuple, is_last
 
-    def forward(self, given: Any, *_args: Any, **_kwargs: Any) -> Any:
-        output = self._ends.received[0] if self._is_last else given
+    def forward(self, block_input: Any, *_args: Any, **_kwargs: Any) -> Any:
+        output = self._ends.received[0] if self._is_last else block_input
         return (output,) if self._is_tuple else output
 
 
@@ -114,30 +116,30 @@ class _Elsewhere(_StandIn):
         super().__init__(original, device)
         self._shape, self._dtype = shape, dtype
 
-    def forward(self, given: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
-        shape = (given.size(0), *self._shape[1:]) if given.dim() > 1 else self._shape
-        return no_numbers(self._dtype, given.device).expand(shape)
+    def forward(self, block_input: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        shape = (block_input.size(0), *self._shape[1:]) if block_input.dim() > 1 else self._shape
+        return no_numbers(self._dtype, block_input.device).expand(shape)
 
 
 def _leave_out(module: nn.Module, leaf: str, device: torch.device) -> None:
-    """Let go of a weight that another stage uses; where it stands, its shape may be asked for."""
+    """Remove a weight that another stage uses; a placeholder keeps its shape."""
     weight: Any = module._parameters.pop(leaf)
     module.__dict__[leaf] = weight if weight is None else no_numbers(weight.dtype, device).expand(weight.shape)
 
 
 def split(
     model: nn.Module,
-    found: Mapping[str, nn.Module],
+    model_blocks: Mapping[str, nn.Module],
     begin: Sequence[str],
     sample: Any,
     mine: Sequence[int],
     run_device: torch.device,
 ) -> Dict[int, nn.Module]:
-    """Return stages by number; the model is used up."""
+    """Return stages by number; the model must not be used afterwards."""
     device = next(model.parameters()).device
     args, named = batches.arguments_of(batches.each(lambda one: one.to(device), sample))
-    seen = Seen(model, found, args, named)
-    order = list(found)
+    seen = Seen(model, model_blocks, args, named)
+    order = list(model_blocks)
     outside = sides(model, seen, order)
     sides_of_weights = users(model, seen, outside.loose)
     early = [name for name, side in sides_of_weights.items() if side < 0]
@@ -162,7 +164,7 @@ def split(
 
 
 def _like(model: nn.Module) -> nn.Module:
-    """Return a model with the same weights, whose modules can be exchanged."""
+    """Return a copy of a model that has the same weights, and whose modules can be replaced."""
     same: Dict[int, Any] = {id(one): one for one in [*model.parameters(), *model.buffers()]}
     return copy.deepcopy(model, same)
 

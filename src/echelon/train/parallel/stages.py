@@ -1,4 +1,4 @@
-"""Lay an unchanged model on the stages of a pipeline, and compute micro-batches in PyTorch's orders."""
+"""Place an unchanged model on the stages of a pipeline, and compute micro-batches in PyTorch's schedules."""
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
@@ -21,9 +21,9 @@ def places(strategy: Strategy, rank: int) -> List[int]:
     return list(range(rank, strategy.num_stages, strategy.pipeline))
 
 
-def begins(model: nn.Module, found: Mapping[str, nn.Module], strategy: Strategy) -> List[str]:
-    """Return the modules that begin a stage, but for the first: as given, or balanced by the number of weights."""
-    names = list(found)
+def begins(model: nn.Module, model_blocks: Mapping[str, nn.Module], strategy: Strategy) -> List[str]:
+    """Return the first module of each stage but the first stage: as given, or balanced by the number of weights."""
+    names = list(model_blocks)
     if len(names) < strategy.num_stages:
         raise StrategyError(
             "the pipeline has %d stages, but %s has only %d blocks"
@@ -53,7 +53,7 @@ def _balanced(model: nn.Module, names: Sequence[str], num_stages: int) -> List[s
 
 
 def _sizes(model: nn.Module, names: Sequence[str]) -> List[int]:
-    """Return the weights of each block; what stands before the first, or after the last, counts there."""
+    """Return the number of weights of each block; weights outside of blocks count to the block before, or the first."""
     owner: Dict[str, int] = {name: place for place, name in enumerate(names)}
     sizes, place = [0] * len(names), 0
     for name, parameter in model.named_parameters():
@@ -65,33 +65,33 @@ def _sizes(model: nn.Module, names: Sequence[str]) -> List[int]:
 
 def split(
     model: nn.Module,
-    found: Mapping[str, nn.Module],
+    model_blocks: Mapping[str, nn.Module],
     begin: Sequence[str],
     sample: Any,
     axes: Axes,
 ) -> Dict[int, nn.Module]:
     """Return this rank's stages by number."""
     _refuse_shared(model)
-    unknown = [name for name in begin if name not in found]
+    unknown = [name for name in begin if name not in model_blocks]
     if unknown:
         raise StrategyError(
             "split names %s, but the blocks of %s are %s"
-            % (", ".join(unknown), type(model).__name__, ", ".join(found)),
-            hint="split=%r" % (tuple(list(found)[1 : axes.strategy.num_stages]),),
+            % (", ".join(unknown), type(model).__name__, ", ".join(model_blocks)),
+            hint="split=%r" % (tuple(list(model_blocks)[1 : axes.strategy.num_stages]),),
         )
     mine = places(axes.strategy, axes.place("pipeline"))
-    return stage_modules.split(model, found, begin, sample, mine, axes.world.device)
+    return stage_modules.split(model, model_blocks, begin, sample, mine, axes.world.device)
 
 
-def own_blocks(part: nn.Module, found: Mapping[str, nn.Module]) -> Dict[str, nn.Module]:
+def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> Dict[str, nn.Module]:
     """Return the blocks that a stage has, by their names in it."""
     prefix = blocks.STAGE if isinstance(part, stage_modules.Stage) else ""
-    own = {prefix + name: part.get_submodule(prefix + name) for name in found}
+    own = {prefix + name: part.get_submodule(prefix + name) for name in model_blocks}
     return {name: one for name, one in own.items() if any(True for _ in one.parameters())}
 
 
 def watch(parts: Iterable[nn.Module]) -> None:
-    """Let stages note what their last block gives, now that blocks are as they will stay."""
+    """Let stages keep the output of their last block, now that the blocks are final."""
     for part in parts:
         if isinstance(part, stage_modules.Stage):
             part.watch()
@@ -127,24 +127,24 @@ def make_schedule(
         )
     group = axes.group("pipeline")
     kind_of_stage = type("Stage", (*changes, PipelineStage), {})
-    found = [
+    own_stages = [
         kind_of_stage(part, number, strategy.num_stages, axes.world.device, group=group)
         for number, part in sorted(parts.items())
     ]
-    for stage in found:
+    for stage in own_stages:
         prepare(stage)
-    stages = found[0] if strategy.schedule in SINGLE else found
+    stages = own_stages[0] if strategy.schedule in SINGLE else own_stages
     return kind(stages, n_microbatches=strategy.accumulation, loss_fn=loss, **unscaled(kind))
 
 
-def as_named(given: Sequence[Any]) -> Dict[str, Any]:
+def as_named(inputs: Sequence[Any]) -> Dict[str, Any]:
     """Return a model's inputs as every stage gets them, in the order of their names."""
-    return {"input_%03d" % place: one for place, one in enumerate(given)}
+    return {"input_%03d" % place: one for place, one in enumerate(inputs)}
 
 
-def forward_only(parts: Mapping[int, nn.Module], axes: Axes, given: Sequence[torch.Tensor]) -> Any:
-    """Compute stage after stage; return what the last gives, on its rank. PyTorch's eval() knows no schedules shaped
-    like a V (2.13: "can't steal_bwd_input if this stage doesn't have backward")."""
+def forward_only(parts: Mapping[int, nn.Module], axes: Axes, inputs: Sequence[torch.Tensor]) -> Any:
+    """Compute stage after stage; return the output of the last stage, on its rank. PyTorch's eval() knows no schedules
+    shaped like a V (2.13: "can't steal_bwd_input if this stage doesn't have backward")."""
     place, group = axes.place("pipeline"), axes.group("pipeline")
     owner = {number: rank for rank in range(axes.sizes["pipeline"]) for number in places(axes.strategy, rank)}
     carried: Any = None
@@ -153,13 +153,13 @@ def forward_only(parts: Mapping[int, nn.Module], axes: Axes, given: Sequence[tor
         if source != owner[number] and place in (source, owner[number]):
             carried = _hand_over(carried, place == source, source, owner[number], group, axes.world.device)
         if owner[number] == place:
-            received = given if number == 0 else (carried,)
-            carried = parts[number](*received, **as_named(given))
+            received = inputs if number == 0 else (carried,)
+            carried = parts[number](*received, **as_named(inputs))
     return carried if place == owner[axes.strategy.num_stages - 1] else None
 
 
 def _hand_over(carried: Any, gives: bool, source: int, target: int, group: Any, device: torch.device) -> Any:
-    """Send a tensor of a shape that only its giver knows."""
+    """Send a tensor whose shape only the sender knows."""
     source, target = dist.get_global_rank(group, source), dist.get_global_rank(group, target)
     if gives:
         messages.send((tuple(carried.shape), carried.dtype), target)

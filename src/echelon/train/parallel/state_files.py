@@ -1,4 +1,4 @@
-"""States that a script gives: by name, or in a file or folder of PyTorch or safetensors."""
+"""Read the state of a model: a mapping by name, or a file or folder of PyTorch or safetensors."""
 
 import os
 from typing import Mapping, Union
@@ -11,7 +11,7 @@ State = Union[str, Mapping[str, torch.Tensor]]
 
 
 def read(state: State) -> Mapping[str, torch.Tensor]:
-    """Return a state by name: given, or in a file of PyTorch or safetensors; mapped, so that parts are read alone."""
+    """Return a state by name, from a mapping or a file; a file is mapped, so that a rank reads only its parts."""
     if not isinstance(state, (str, os.PathLike)):
         return state
     path = os.fspath(state)

@@ -1,4 +1,4 @@
-"""What is saved is whole and plain, as one device would save it; what is loaded may come from any strategy, or none."""
+"""Save whole and plain states as one device would, and load states that one device or any strategy saved."""
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
@@ -25,38 +25,38 @@ class Entry(NamedTuple):
 
 def named(parts: Sequence[nn.Module]) -> Dict[str, Any]:
     """Return this rank's weights and kept buffers by the names that they have in the model as it was written."""
-    found: Dict[str, Any] = {}
+    tensors: Dict[str, Any] = {}
     for part in parts:
         for name, value in part.state_dict(keep_vars=True).items():
             if isinstance(value, torch.Tensor):
-                found[blocks.plain_name(name)] = value
-    return found
+                tensors[blocks.plain_name(name)] = value
+    return tensors
 
 
-def part_of(given: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return what this rank holds of a whole tensor, without a message to anybody."""
+def part_of(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return this rank's part of a whole tensor, without communication."""
     if not is_dtensor(like):
-        return given
+        return tensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    shape, offset = compute_local_shape_and_global_offset(given.shape, like.device_mesh, like.placements)
-    return given[tuple(slice(first, first + size) for first, size in zip(offset, shape))]  # noqa: B905
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, like.device_mesh, like.placements)
+    return tensor[tuple(slice(first, first + size) for first, size in zip(offset, shape))]  # noqa: B905
 
 
 def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, torch.Tensor]:
-    """Return all tensors whole, on the main rank and in the host's memory; on the others nothing."""
-    found = {}
+    """Return all tensors whole, on the main rank and in the host's memory; return nothing on other ranks."""
+    tensors = {}
     entries = _entries(local, axes, order)
     mine = each_whole([local[name] for name in entries if name in local])
     for name, entry in entries.items():
         value = _from_stage(next(mine) if name in local else None, entry, axes)
         if axes.world.rank == 0 and value is not None:
-            found[name] = value.cpu().clone()
-    return found
+            tensors[name] = value.cpu().clone()
+    return tensors
 
 
 def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, Entry]:
-    """Return what there is on any stage, in the order of the model."""
+    """Return the entries of all stages, in the order of the model."""
     mine = {name: Entry(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)
@@ -78,25 +78,25 @@ def _from_stage(value: Any, entry: Entry, axes: Axes) -> Any:
     return value
 
 
-def fill(local: Mapping[str, Any], given: Mapping[str, torch.Tensor], order: Sequence[str]) -> None:
-    """Put whole tensors into what this rank holds of them; refuse names and shapes that are not the model's."""
-    given = {blocks.plain_name(name): value for name, value in given.items()}
-    _refuse_names([name for name in local if name not in given], "the state lacks %s")
-    _refuse_names([name for name in given if name not in set(order)], "the state has %s, but the model does not")
+def fill(local: Mapping[str, Any], state: Mapping[str, torch.Tensor], order: Sequence[str]) -> None:
+    """Copy whole tensors into this rank's parts; refuse names and shapes that are not the model's."""
+    state = {blocks.plain_name(name): value for name, value in state.items()}
+    _refuse_names([name for name in local if name not in state], "the state lacks %s")
+    _refuse_names([name for name in state if name not in set(order)], "the state has %s, but the model does not")
     for name, target in local.items():
-        if tuple(given[name].shape) != tuple(target.shape):
+        if tuple(state[name].shape) != tuple(target.shape):
             raise StrategyError(
                 "%s has the shape %s in the state, but %s in the model"
-                % (name, tuple(given[name].shape), tuple(target.shape)),
+                % (name, tuple(state[name].shape), tuple(target.shape)),
                 hint="load the state of the same model",
             )
         with torch.no_grad():
-            _local(target).copy_(part_of(given[name], target))
+            _local(target).copy_(part_of(state[name], target))
 
 
 def _local(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
-    return found.detach()
+    part: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
+    return part.detach()
 
 
 def _refuse_names(names: List[str], reason: str) -> None:

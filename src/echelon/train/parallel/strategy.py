@@ -1,4 +1,4 @@
-"""How a training is to be split: a value that is checked at birth, and printed with every factor. It needs no torch."""
+"""Describe how a training is split, by a value that is checked when it is made. This module needs no torch."""
 
 import itertools
 import math
@@ -65,7 +65,7 @@ class Strategy:
     context: int = 1
     """Ranks among which each sequence is cut."""
     reshard: str = "always"
-    """When gathered weights are let go: after each block's forward and backward (ZeRO-3), after backward (ZeRO-2), or
+    """When gathered weights are freed: after each block's forward and backward (ZeRO-3), after backward (ZeRO-2), or
     never, so that only optimizer states are spread (ZeRO-1)."""
     offload: bool = False
     """Keep the spread weights and optimizer states in the host's memory."""
@@ -113,12 +113,12 @@ class Strategy:
 
     @property
     def num_ranks(self) -> int:
-        """The ranks that the axes multiply to."""
+        """The number of ranks: the product of the axes."""
         return self.replicate * self.shard * self.tensor * self.pipeline * self.context
 
     @property
     def num_data(self) -> int:
-        """The parts into which a batch's rows are cut."""
+        """The number of parts into which a batch's rows are cut."""
         return self.replicate * self.shard
 
     @property
@@ -128,7 +128,7 @@ class Strategy:
 
     @property
     def alone(self) -> "Strategy":
-        """The same training on one device, which a proof compares with."""
+        """The strategy of the same training on one device, the reference of a proof."""
         return Strategy(precision=self.precision)
 
     @property
@@ -138,21 +138,21 @@ class Strategy:
 
     @property
     def is_fully_sharded(self) -> bool:
-        """Whether fully_shard does the work: to spread weights, or to replicate what another axis has cut."""
+        """Whether fully_shard does the work: to shard weights, or to replicate weights that another axis has cut."""
         is_cut = self.tensor > 1 or self.pipeline > 1 or self.context > 1
         return self.offload or (self.shard > 1 and self.reshard != "never") or (self.replicate > 1 and is_cut)
 
     def __str__(self) -> str:
         axes = " × ".join("%s %d" % (name, getattr(self, name)) for name in AXES)
         words = ["%s = %s" % (axes, "1 rank" if self.num_ranks == 1 else "%d ranks" % self.num_ranks)]
-        others = [field.name for field in fields(self) if field.name not in AXES]
-        words += ["%s %s" % (name.replace("_", " "), _as_word(getattr(self, name))) for name in others]
+        options = [field.name for field in fields(self) if field.name not in AXES]
+        words += ["%s %s" % (name.replace("_", " "), _as_word(getattr(self, name))) for name in options]
         return " · ".join(words)
 
     def as_code(self) -> str:
-        """Return what makes this value: what is not as by default."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        changed = ["%s=%r" % (one.name, given[one.name]) for one in fields(self) if given[one.name] != one.default]
+        """Return the code that makes this value, with the arguments that differ from their defaults."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        changed = ["%s=%r" % (one.name, values[one.name]) for one in fields(self) if values[one.name] != one.default]
         return "Strategy(%s)" % ", ".join(changed)
 
     def check_ranks(self, num_ranks: int) -> None:
@@ -176,11 +176,11 @@ def _as_word(value: Any) -> str:
 
 def _nearest(strategy: Strategy, num_ranks: int) -> List[Strategy]:
     """Return the strategies with this number of ranks whose axes are nearest, by powers of two."""
-    given = [getattr(strategy, name) for name in AXES]
+    sizes = [getattr(strategy, name) for name in AXES]
     ranked = sorted(
         _factors(num_ranks, len(AXES)),
-        key=lambda ones: (  # where several are as near, what needs least to be told: copies first
-            sum(abs(math.log2(one / old)) for one, old in zip(ones, given)),  # noqa: B905
+        key=lambda ones: (  # among equally near strategies, those with more replicas come first
+            sum(abs(math.log2(one / old)) for one, old in zip(ones, sizes)),  # noqa: B905
             [-one for one in ones],
         ),
     )
@@ -189,11 +189,11 @@ def _nearest(strategy: Strategy, num_ranks: int) -> List[Strategy]:
 
 def _valid(strategy: Strategy, ranked: List[Tuple[int, ...]]) -> Iterator[Strategy]:
     values: Dict[str, Any] = {one.name: getattr(strategy, one.name) for one in fields(strategy)}
-    for ones in ranked:
+    for sizes in ranked:
         try:
-            yield Strategy(**{**values, **dict(zip(AXES, ones))})  # noqa: B905
+            yield Strategy(**{**values, **dict(zip(AXES, sizes))})  # noqa: B905
         except StrategyError:
-            pass  # what does not compose is not offered
+            pass  # an invalid strategy is not offered
 
 
 def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
@@ -206,90 +206,99 @@ def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
                 yield (first, *rest)
 
 
-def _check_composition(one: Strategy) -> None:
-    """Refuse what cannot be had together, and say why."""
-    is_cut = one.tensor > 1 or one.pipeline > 1 or one.context > 1
+def _check_composition(strategy: Strategy) -> None:
+    """Refuse options that exclude each other, and say why."""
+    is_cut = strategy.tensor > 1 or strategy.pipeline > 1 or strategy.context > 1
     _refuse(
-        one.spreads_states_only and is_cut,
+        strategy.spreads_states_only and is_cut,
         'shard=%d with reshard="never" (ZeRO-1) and %s do not work together: ZeroRedundancyOptimizer '
-        "distributes whole tensors, and this axis cuts them" % (one.shard, _others(one)),
+        "distributes whole tensors, and this axis cuts them" % (strategy.shard, _others(strategy)),
         'use reshard="after-backward", which shards the optimizer states too',
     )
     _refuse(
-        one.offload and one.reshard == "never",
+        strategy.offload and strategy.reshard == "never",
         'offload and reshard="never" exclude each other: reshard="never" keeps weights on every device, and '
         "offload keeps them in the host's memory",
         'reshard="always"',
     )
     _refuse(
-        one.context > 1 and one.tensor > 1,
+        strategy.context > 1 and strategy.tensor > 1,
         "tensor=%d and context=%d exclude each other: both give a block its activations as DTensors, each on "
-        "its own mesh" % (one.tensor, one.context),
+        "its own mesh" % (strategy.tensor, strategy.context),
         "use sequence_parallel=True, which cuts sequences along the tensor axis",
     )
     _refuse(
-        one.context > 1 and one.pipeline > 1,
+        strategy.context > 1 and strategy.pipeline > 1,
         "pipeline=%d and context=%d exclude each other: stages send plain tensors, but the context axis makes "
-        "DTensors" % (one.pipeline, one.context),
+        "DTensors" % (strategy.pipeline, strategy.context),
         "use context=1, or pipeline=1",
     )
     _refuse(
-        one.tensor > 1 and one.pipeline > 1 and one.sequence_parallel,
+        strategy.tensor > 1 and strategy.pipeline > 1 and strategy.sequence_parallel,
         "pipeline=%d and sequence_parallel exclude each other: a stage may begin where the sequence is cut"
-        % one.pipeline,
+        % strategy.pipeline,
         "sequence_parallel=False",
     )
     for word in ("sequence_parallel", "parallel_loss"):
-        _refuse(getattr(one, word) and one.tensor == 1, "%s needs a tensor axis, but tensor is 1" % word, "tensor=2")
+        _refuse(
+            getattr(strategy, word) and strategy.tensor == 1,
+            "%s needs a tensor axis, but tensor is 1" % word,
+            "tensor=2",
+        )
     _refuse(
-        one.parallel_loss and one.pipeline > 1,
-        "pipeline=%d and parallel_loss exclude each other: the last stage returns a plain tensor" % one.pipeline,
+        strategy.parallel_loss and strategy.pipeline > 1,
+        "pipeline=%d and parallel_loss exclude each other: the last stage returns a plain tensor" % strategy.pipeline,
         "parallel_loss=False",
     )
 
 
-def _check_pipeline(one: Strategy) -> None:
-    if one.pipeline == 1:
-        _refuse(bool(one.split), "split names modules, but pipeline is 1", "pipeline=%d" % (len(one.split) + 1))
+def _check_pipeline(strategy: Strategy) -> None:
+    if strategy.pipeline == 1:
+        _refuse(
+            bool(strategy.split), "split names modules, but pipeline is 1", "pipeline=%d" % (len(strategy.split) + 1)
+        )
         return
     _refuse(
-        one.accumulation < one.num_stages,
+        strategy.accumulation < strategy.num_stages,
         "accumulation is %d, but the pipeline has %d stages: with fewer micro-batches than stages some ranks "
-        "always wait" % (one.accumulation, one.num_stages),
-        "accumulation=%d" % one.num_stages,
+        "always wait" % (strategy.accumulation, strategy.num_stages),
+        "accumulation=%d" % strategy.num_stages,
     )
     _refuse(
-        one.schedule in SHAPED_LIKE_V and one.stages_per_rank != 2,
-        "the schedule %s needs 2 stages per rank, but stages_per_rank is %d" % (one.schedule, one.stages_per_rank),
+        strategy.schedule in SHAPED_LIKE_V and strategy.stages_per_rank != 2,
+        "the schedule %s needs 2 stages per rank, but stages_per_rank is %d"
+        % (strategy.schedule, strategy.stages_per_rank),
         "stages_per_rank=2",
     )
     _refuse(
-        one.schedule in ("interleaved", "zero-bubble") and one.accumulation % one.pipeline != 0,
-        "accumulation is %d, but %s needs a multiple of %d" % (one.accumulation, one.schedule, one.pipeline),
-        "accumulation=%d" % (-(-one.accumulation // one.pipeline) * one.pipeline),
+        strategy.schedule in ("interleaved", "zero-bubble") and strategy.accumulation % strategy.pipeline != 0,
+        "accumulation is %d, but %s needs a multiple of %d"
+        % (strategy.accumulation, strategy.schedule, strategy.pipeline),
+        "accumulation=%d" % (-(-strategy.accumulation // strategy.pipeline) * strategy.pipeline),
     )
     _refuse(
-        one.schedule in SPLIT_BACKWARD and (one.compile or one.checkpointing != "none"),
+        strategy.schedule in SPLIT_BACKWARD and (strategy.compile or strategy.checkpointing != "none"),
         "%s and %s exclude each other: the schedule splits backward into two passes, for inputs and for "
         "weights, over the graph of the forward pass"
-        % (one.schedule, "compile" if one.compile else "checkpointing=%r" % one.checkpointing),
+        % (strategy.schedule, "compile" if strategy.compile else "checkpointing=%r" % strategy.checkpointing),
         'schedule="interleaved"',
     )
     _refuse(
-        one.schedule in SPLIT_BACKWARD and one.shard > 1 and one.reshard == "always",
+        strategy.schedule in SPLIT_BACKWARD and strategy.shard > 1 and strategy.reshard == "always",
         '%s with shard=%d and reshard="always": fully_shard frees a block\'s weights between the two backward '
-        "passes, and gradients are silently wrong (PyTorch 2.13)" % (one.schedule, one.shard),
+        "passes, and gradients are silently wrong (PyTorch 2.13)" % (strategy.schedule, strategy.shard),
         'reshard="after-backward"',
     )
     _refuse(
-        len(one.split) not in (0, one.num_stages - 1),
-        "split names %d modules, but %d stages need %d of them" % (len(one.split), one.num_stages, one.num_stages - 1),
+        len(strategy.split) not in (0, strategy.num_stages - 1),
+        "split names %d modules, but %d stages need %d of them"
+        % (len(strategy.split), strategy.num_stages, strategy.num_stages - 1),
         "name the first module of every stage except the first stage",
     )
 
 
-def _others(one: Strategy) -> str:
-    return ", ".join("%s=%d" % (name, getattr(one, name)) for name in AXES[2:] if getattr(one, name) > 1)
+def _others(strategy: Strategy) -> str:
+    return ", ".join("%s=%d" % (name, getattr(strategy, name)) for name in AXES[2:] if getattr(strategy, name) > 1)
 
 
 def _refuse(is_wrong: bool, message: str, hint: str) -> None:

@@ -1,7 +1,7 @@
-"""Cut the matrices of unchanged blocks along the tensor axis: by a plan that is given, or one that is derived.
+"""Cut the matrices of unchanged blocks along the tensor axis, by a given plan or a derived plan.
 
-A derived plan places weights only. What enters an attention or MLP becomes a DTensor, so that the module's own code
-goes on to see the shapes of the whole model, however it names its heads; what leaves it is a plain tensor again.
+A derived plan places weights only. The inputs of an attention or MLP become DTensors, so that the module's own code
+still sees the shapes of the whole model, however it names its heads. Its outputs are plain tensors again.
 """
 
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ from .strategy import StrategyError
 from .versions import unsent
 
 THREE = {"qkv", "c_attn", "in_proj", "qkv_proj", "Wqkv"}
-"""Matrices whose first rows are all of the queries, then the keys, then the values: no cut by heads is one of rows."""
+"""Matrices whose first rows are all of the queries, then the keys, then the values: a cut by rows cuts no heads."""
 FIRST = {*THREE, "query_key_value", "q_proj", "k_proj", "v_proj", "wq", "wk", "wv", "query", "key", "value",
          "to_q", "to_k", "to_v", "q", "k", "v"}  # fmt: skip
 LAST = {"o_proj", "wo", "out_proj", "to_out", "proj", "c_proj", "o", "out", "dense"}
@@ -30,42 +30,42 @@ NORMS = (nn.LayerNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
 
 
 OF_ATTENTION = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-"""What nn.MultiheadAttention multiplies inputs by, without a module for it."""
+"""The weights of nn.MultiheadAttention that belong to no inner module."""
 
 
 class Cut(NamedTuple):
-    """A module of which some weights are cut: by rows of the output, or of the input."""
+    """A module with cut weights: its first layers are cut along their outputs, its last layers along their inputs."""
 
     first: Tuple[str, ...]
     last: Tuple[str, ...]
     by_layer: bool = False
-    """Whether activations are cut from its first layers to its last alone, for it holds more than they."""
+    """Whether activations are cut only between its first and last layers, because it holds other layers too."""
 
     def called(self, module: nn.Module) -> List[nn.Module]:
-        """Return what is called between whole activations."""
+        """Return the modules that get hooks between whole and cut activations."""
         return [module.get_submodule(name) for name in (*self.first, *self.last)] if self.by_layer else [module]
 
 
-def apply(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, Any]) -> None:
-    """Cut a model by a plan of its user's, by that which a Hugging Face model brings, or by a derived one."""
+def apply(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, Any]) -> None:
+    """Cut a model by the user's plan, by the plan of a Hugging Face model, or by a derived plan."""
     tied = list(blocks.tied(model).values())
-    given = plan or getattr(model, "_tp_plan", None) or {}
-    if given and axes.strategy.sequence_parallel:
+    given_plan = plan or getattr(model, "_tp_plan", None) or {}
+    if given_plan and axes.strategy.sequence_parallel:
         raise StrategyError(
             "sequence_parallel derives the plan from the model's blocks, but run.parallelize() got a plan",
             hint='write it into the plan: {"layers.*.norm": "sequence_parallel", …}, sequence_parallel=False',
         )
-    if given:
-        _apply_given(model, given, axes)
+    if given_plan:
+        _apply_given(model, given_plan, axes)
     else:
-        derive(model, found, axes)
+        derive(model, model_blocks, axes)
     if axes.strategy.parallel_loss:
         _cut_head(model, axes)
     _refuse_untied(model, tied)
 
 
 def _refuse_untied(model: nn.Module, tied: List[Tuple[str, ...]]) -> None:
-    """Refuse to cut one of two names of a tensor: they would be two from then on."""
+    """Refuse a cut that would separate the names of one shared tensor."""
     for names in tied:
         if len({id(model.get_parameter(name)) for name in names}) > 1:
             raise StrategyError(
@@ -93,7 +93,7 @@ def _styles() -> Dict[str, Any]:
 
 
 def _apply_given(model: nn.Module, plan: Mapping[str, Any], axes: Axes) -> None:
-    """Cut what a plan names; every rank has the same weights, so none are sent."""
+    """Cut the modules that a plan names; every rank has the same weights, so no weights are sent."""
     from torch.distributed.tensor.parallel import parallelize_module
 
     styles, names = _styles(), [name for name, _ in model.named_modules()]
@@ -130,13 +130,13 @@ def _refuse_uneven(module: nn.Module, name: str, style: str, axes: Axes) -> None
         )
 
 
-def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None:
-    """Cut the attention and the MLP of every block that is known by the names of its layers."""
-    cuts = {name: cut for block in found for name, cut in cuts_of(found[block], block).items()}
+def derive(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes) -> None:
+    """Cut the attention and the MLP of every block whose layers have known names."""
+    cuts = {name: cut for block in model_blocks for name, cut in cuts_of(model_blocks[block], block).items()}
     if not cuts:
         raise StrategyError(
             "echelon recognizes no attention and no MLP in the blocks of %s, whose layers are %s"
-            % (type(model).__name__, ", ".join(_linears(next(iter(found.values())))) or "no nn.Linear"),
+            % (type(model).__name__, ", ".join(_linears(next(iter(model_blocks.values())))) or "no nn.Linear"),
             hint='give a plan: run.parallelize(…, plan={"layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"})',
         )
     for name in cuts:
@@ -147,23 +147,23 @@ def derive(model: nn.Module, found: Mapping[str, nn.Module], axes: Axes) -> None
     for name, cut in cuts.items():
         _cut(model.get_submodule(name), cut, axes)
     if axes.strategy.sequence_parallel:
-        lists = {name.rpartition(".")[0] for name in found}
+        lists = {name.rpartition(".")[0] for name in model_blocks}
         if len(lists) > 1:
             raise StrategyError(
                 "sequence_parallel cuts from the first block to the last, but the blocks are in %s" % ", ".join(lists),
                 hint="sequence_parallel=False",
             )
-        _cut_sequences(list(found.values()), cuts, model, axes)
+        _cut_sequences(list(model_blocks.values()), cuts, model, axes)
 
 
 def is_known(model: nn.Module) -> bool:
-    """Say whether a model brings a plan, or has blocks for which one can be derived."""
-    found = blocks.find(model)
-    return bool(getattr(model, "_tp_plan", None)) or any(cuts_of(found[name], name) for name in found)
+    """Say whether a model has a plan, or blocks from which a plan can be derived."""
+    model_blocks = blocks.find(model)
+    return bool(getattr(model, "_tp_plan", None)) or any(cuts_of(model_blocks[name], name) for name in model_blocks)
 
 
 def cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
-    """Return the modules of a block whose layers are known; the innermost that holds both ends of a pair."""
+    """Return the modules of a block that have known layers: the innermost that hold both layers of a pair."""
     cuts = {}
     for name, module in block.named_modules():
         path = "%s.%s" % (prefix, name) if name else prefix
@@ -209,8 +209,8 @@ def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
     """Refuse random numbers for DTensors where PyTorch has none (2.13: "…is not supported on cpu mesh")."""
     if devices.is_accelerator(axes.world.device) or dropout.is_installed():
         return
-    for inner, one in module.named_modules():
-        p = getattr(one, "p", None) if isinstance(one, nn.Dropout) else getattr(one, "dropout", None)
+    for inner, layer in module.named_modules():
+        p = getattr(layer, "p", None) if isinstance(layer, nn.Dropout) else getattr(layer, "dropout", None)
         if isinstance(p, float) and p > 0:
             where = ".".join(part for part in (name, inner) if part)
             raise StrategyError(
@@ -241,7 +241,7 @@ def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
 
 
 def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
-    """Make a module's own weights DTensors: as named, or whole on every rank. Nothing is sent: all have the same."""
+    """Make a module's own weights DTensors: as named, or whole on every rank. Nothing is sent: all ranks have them."""
     from torch.distributed.tensor import Replicate, distribute_tensor
 
     for name, parameter in list(module.named_parameters(recurse=False)):
@@ -252,12 +252,12 @@ def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
 
 
 def _enters(mesh: Any, outside: Any) -> Any:
-    """Let activations become DTensors that are whole on every rank; masks and tables stay plain."""
+    """Return a hook that makes activations DTensors, whole on every rank; masks and tables stay plain."""
     from torch.distributed.tensor import DTensor, Replicate
 
     def enter(_module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        changed: Dict[int, Any] = {}  # what is given twice stays one: attention to oneself is told by that
+        changed: Dict[int, Any] = {}  # a tensor that is passed twice stays one tensor: so self-attention is recognized
 
         def change(value: Any) -> Any:
             if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
@@ -281,7 +281,7 @@ def _gathered(_module: nn.Module, _args: Any, output: Any) -> Any:
 
 
 def _leaves(outside: Any) -> Any:
-    """Let what leaves be plain: the sum over all ranks, or this rank's part of it."""
+    """Return a hook that makes outputs plain: the sum over all ranks, or this rank's part of it."""
 
     def leave(module: nn.Module, _args: Any, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -293,13 +293,13 @@ def _leaves(outside: Any) -> Any:
     return leave
 
 
-def _laid_like(found: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return a tensor that lies in memory in the order of another's dims: dropout draws numbers in that order."""
+def _laid_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return a tensor with the dims of another in the same order in memory: dropout draws numbers in that order."""
     order = sorted(range(like.dim()), key=like.stride, reverse=True)
-    return found.permute(order).contiguous().permute([order.index(dim) for dim in range(like.dim())])
+    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(like.dim())])
 
 
-def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Module, axes: Axes) -> None:
+def _cut_sequences(model_blocks: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Module, axes: Axes) -> None:
     """Cut sequences from the first block to the last: norms and sums between the cut layers compute their part."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
@@ -311,7 +311,7 @@ def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Mo
         for called in cut.called(model.get_submodule(name))
         for one in called.modules()
     }
-    for number, block in enumerate(found):
+    for number, block in enumerate(model_blocks):
         for name, module in block.named_modules():
             if id(module) in inside or not any(True for _ in module.parameters(recurse=False)):
                 continue
@@ -324,14 +324,14 @@ def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Mo
             parallelize_module(module, mesh, SequenceParallel(use_local_output=True), **unsent(parallelize_module))
 
     def enter(_module: nn.Module, args: Tuple[Any, ...]) -> Any:
-        given = args[0]
-        if given.size(1) % mesh.size():
+        activation = args[0]
+        if activation.size(1) % mesh.size():
             raise StrategyError(
                 "a sequence has %d tokens, which is not a multiple of the tensor axis, %d"
-                % (given.size(1), mesh.size()),
+                % (activation.size(1), mesh.size()),
                 hint="use sequences of a multiple of %d tokens, or sequence_parallel=False" % mesh.size(),
             )
-        whole = DTensor.from_local(given, mesh, [Replicate()], run_check=False)
+        whole = DTensor.from_local(activation, mesh, [Replicate()], run_check=False)
         return (whole.redistribute(placements=[Shard(1)]).to_local(), *args[1:])
 
     def leave(_module: nn.Module, _args: Any, output: Any) -> Any:
@@ -340,8 +340,8 @@ def _cut_sequences(found: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Mo
         whole = part.redistribute(placements=[Replicate()]).to_local()
         return (whole, *output[1:]) if isinstance(output, tuple) else whole
 
-    found[0].register_forward_pre_hook(enter)
-    found[-1].register_forward_hook(leave)
+    model_blocks[0].register_forward_pre_hook(enter)
+    model_blocks[-1].register_forward_hook(leave)
 
 
 def _cut_head(model: nn.Module, axes: Axes) -> None:

@@ -37,7 +37,7 @@ NO_LIMIT = 0.0
 
 
 class Step(NamedTuple):
-    """What one step has come to, equal on all ranks."""
+    """The result of one step, equal on all ranks."""
 
     loss: torch.Tensor
     """The mean over the whole batch."""
@@ -102,7 +102,7 @@ class Parallel:
         return stages.make_schedule(parts, self.axes, self._loss_of_part)
 
     def _refuse_shared_rows(self, *_: Any) -> None:
-        """Refuse rows that a run has shared among all ranks, where some ranks have to compute the same rows."""
+        """Refuse rows that a run has shared among all ranks, if the strategy needs equal rows on some ranks."""
         if self._calls.is_inside:
             raise StrategyError(
                 "run.loader() gives each of %d ranks its own rows, but under %s only %d ranks have different "
@@ -114,7 +114,7 @@ class Parallel:
 
     @property
     def model(self) -> nn.Module:
-        """The module to call; a pipeline has none, for no rank has the whole."""
+        """The module to call; a pipeline has none, because no rank has the whole model."""
         if self._schedule is not None:
             raise StrategyError(
                 "no rank can call a model that a pipeline has split", hint="trained.step(inputs, targets)"
@@ -126,11 +126,11 @@ class Parallel:
         return dict(self._parameters)
 
     def _named_parameters(self) -> Dict[str, nn.Parameter]:
-        found: Dict[str, nn.Parameter] = {}
+        parameters: Dict[str, nn.Parameter] = {}
         for part in self.parts:
-            found.update({blocks.plain_name(name): one for name, one in part.named_parameters()})
+            parameters.update({blocks.plain_name(name): one for name, one in part.named_parameters()})
         known = {name: place for place, name in enumerate(self._order)}
-        return dict(sorted(found.items(), key=lambda item: known.get(item[0], len(known))))
+        return dict(sorted(parameters.items(), key=lambda item: known.get(item[0], len(known))))
 
     def optimize(self, kind: Any, *, groups: Optional[Chooser] = None, **settings: Any) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings; groups(name, weight) gives a weight's own."""
@@ -141,7 +141,7 @@ class Parallel:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """What was made by optimize(); a scheduler of learning rates takes it."""
+        """The optimizer that optimize() made; a scheduler of learning rates takes it."""
         if self._optimizing is None:
             raise StrategyError("there is no optimizer yet", hint="trained.optimize(torch.optim.AdamW, lr=1e-3)")
         return self._optimizing.optimizer  # type: ignore[no-any-return]
@@ -168,7 +168,7 @@ class Parallel:
         return self._begin(inputs, targets, rows=rows)()
 
     def _begin(self, inputs: Any, targets: Any, *, rows: bool) -> Callable[[], torch.Tensor]:
-        """Compute gradients; return what waits for the loss over the whole batch."""
+        """Compute gradients; return a function that waits for the loss over the whole batch."""
         loss = self._begin_mean(self._compute(inputs, targets, rows=rows))
         return loss if self._record is None else recorded.noted(self._record, loss)
 
@@ -183,7 +183,7 @@ class Parallel:
         return total
 
     def _sum_up(self, losses: List[torch.Tensor]) -> torch.Tensor:
-        """Return what this rank's parts of a loss come to."""
+        """Return the sum of this rank's parts of a loss."""
         return sum(losses, torch.zeros((), device=self.axes.world.device))
 
     @torch.no_grad()
@@ -211,12 +211,12 @@ class Parallel:
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
-        """Compute without a run's look at each call of a module, and with random numbers for these rows alone."""
+        """Compute without a run's hooks on calls of modules, and with random numbers of this rank's rows."""
         with self._calls.idle(), self._generators.in_own():
             yield
 
     def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
-        """Return what this rank computes, and note what the whole batch's loss is a mean over."""
+        """Return this rank's part of a batch, and keep the number of targets of the whole batch."""
         batches.refuse_views(inputs, targets)
         if self._is_reordered:
             inputs, targets = (batches.each(in_other_order, one) for one in (inputs, targets))
@@ -235,11 +235,11 @@ class Parallel:
         return inputs, targets
 
     def _refuse_other_batch(self, inputs: Any, targets: Any) -> None:
-        """Refuse on all ranks a batch that is not the same on all."""
-        other = same_batch.other_rank((inputs, targets), self.axes.world)
-        if other:
+        """Refuse a batch that differs between ranks; all ranks raise the error."""
+        rank = same_batch.other_rank((inputs, targets), self.axes.world)
+        if rank:
             raise StrategyError(
-                "rank %d got another batch than rank 0, but the ranks must compute parts of the same batch" % other,
+                "rank %d got another batch than rank 0, but the ranks must compute parts of the same batch" % rank,
                 hint="draw the same batches on every rank, with one seed (torch.manual_seed(0) before the loader); or "
                 "let each rank load its rows: for inputs, targets in trained.loader(loader): trained.step(…, "
                 "rows=True)",
@@ -260,11 +260,11 @@ class Parallel:
 
     @property
     def _factor(self) -> float:
-        """By what a loss is multiplied before backward: the data axes will take a mean of gradients."""
+        """The factor of a loss before backward: the data axes will take a mean of gradients."""
         return self.strategy.num_data * self._scale.value
 
     def _exchanging(self, place: int) -> Any:
-        """Return what a part is computed in."""
+        """Return the context in which a part is computed; gradients are exchanged in the last part."""
         model, is_last = self.parts[0], place == self.strategy.accumulation - 1
         if isinstance(model, nn.parallel.DistributedDataParallel):
             return nullcontext() if is_last else model.no_sync()
@@ -273,7 +273,7 @@ class Parallel:
         return nullcontext()
 
     def _cut_losses(self) -> Any:
-        """Return what a loss, and backward from it, stand in where logits are cut by classes."""
+        """Return the context of a loss and its backward; it supports logits that are cut by classes."""
         if not self.strategy.parallel_loss:
             return nullcontext()
         from torch.distributed.tensor.parallel import loss_parallel
@@ -282,7 +282,7 @@ class Parallel:
 
     def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Return the loss of some rows, weighed so that the sum over all parts and ranks is the mean over the batch."""
-        weight = self._count(targets) / self._total  # counted where the batch lies: a device need not be waited for
+        weight = self._count(targets) / self._total  # counted before the batch moves to the device: no wait
         inputs, targets = self._here(inputs), self._here(targets)
         if self.strategy.context > 1:
             inputs = batches.each(lambda one: context.cut(one, self.axes), inputs)
@@ -291,14 +291,14 @@ class Parallel:
             outputs = self.parts[0](*args, **named)
             return self._loss_of(context.leave(outputs) if self.strategy.context > 1 else outputs, targets, weight)
 
-    def _here(self, given: Any) -> Any:
+    def _here(self, batch: Any) -> Any:
         """Return a batch on this rank's device."""
-        return batches.each(lambda one: one.to(self.axes.world.device), given)
+        return batches.each(lambda one: one.to(self.axes.world.device), batch)
 
     def _loss_of(self, outputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        if not weight:  # a mean over nothing is no number, and what counts for nothing is 0
-            found = [one for one in batches.tensors_of(outputs) if one.is_floating_point()]
-            return sum((one * 0).sum() for one in found)  # type: ignore[return-value]
+        if not weight:  # a mean over no targets would be NaN, but counts as 0
+            tensors = [one for one in batches.tensors_of(outputs) if one.is_floating_point()]
+            return sum((one * 0).sum() for one in tensors)  # type: ignore[return-value]
         loss = batches.own_loss(outputs) if self._loss is None else self._loss(outputs, targets)
         if self._loss is not None and self._num_begun <= additivity.NUM_STEPS and additivity.matters(self.strategy):
             additivity.check(self._loss, self._count, outputs, targets, loss.detach(), self.strategy)
@@ -311,20 +311,20 @@ class Parallel:
         return self._loss_of(outputs, targets, weight * self._factor)
 
     def _in_stages(self, inputs: Any, targets: Any) -> List[torch.Tensor]:
-        """Compute micro-batches in the schedule's order; return the losses of those whose last stage is here."""
+        """Compute micro-batches in the schedule's order; return their losses on the rank of the last stage."""
         number = self.strategy.accumulation
         batches.in_parts(inputs, number, is_even=True)  # refuses rows that do not come out even
         assert self._schedule is not None  # noqa: S101
         losses: List[torch.Tensor] = []
         has_first, has_last = 0 in self._stages, self.strategy.num_stages - 1 in self._stages
-        given = self._show_stages(inputs)
+        tensors = self._show_stages(inputs)
         wanted: Dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
         with precision.autocast(self.axes):
-            self._schedule.step(*(given if has_first else ()), **stages.as_named(given), **wanted)
+            self._schedule.step(*(tensors if has_first else ()), **stages.as_named(tensors), **wanted)
         return [one.detach() / self._factor for one in losses]
 
     def _show_stages(self, inputs: Any) -> List[torch.Tensor]:
-        """Let stages know in which form the model gets its inputs; return the tensors that are in it."""
+        """Tell stages the structure of the model's inputs; return the tensors of the inputs."""
         for part in self.parts:
             part.form = inputs
         return batches.tensors_of(self._here(inputs))
@@ -338,18 +338,18 @@ class Parallel:
             return self._loss_of(output, self._here(targets), self._count(targets) / self._total)
 
     def _begin_mean(self, total: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin to add up all ranks' parts of the loss; it travels while an optimizer steps."""
+        """Begin to add up all ranks' parts of the loss; the sum overlaps with the optimizer's step."""
         wait = self.axes.begin_sum(total if self.axes.counts else torch.zeros_like(total))
         return lambda: wait().to(total.dtype)
 
-    # What is kept
+    # Saving and loading
 
     def state(self) -> Dict[str, torch.Tensor]:
         """Return the whole model's state as one device has it, on the main rank; every rank must ask."""
         return states.gather(states.named(self.parts), self.axes, self._order)
 
     def load(self, state: State) -> None:
-        """Take the state of a whole model, or the name of a file; every rank reads what it keeps."""
+        """Load the state of a whole model, from a mapping or a file; every rank reads only its parts."""
         states.fill(states.named(self.parts), read(state), self._order)
 
     def optimizer_state(self) -> Dict[str, Any]:
@@ -359,7 +359,7 @@ class Parallel:
         return self._optimizing.state(self._trained)
 
     def load_optimizer(self, state: Mapping[str, Any]) -> None:
-        """Take the state of an optimizer of the whole model."""
+        """Load the state of an optimizer of the whole model."""
         self.optimizer  # noqa: B018  (refuses where there is none)
         assert self._optimizing is not None  # noqa: S101
         self._optimizing.load(state, self._trained)
@@ -380,5 +380,5 @@ class Parallel:
             torch.distributed.barrier()
 
     def picture(self) -> str:
-        """Return a table of what lies on which rank; every rank must ask."""
+        """Return a table of the parts of weights that each rank holds; every rank must ask."""
         return drawing.table(states.named(self.parts), self.axes, self._order)

@@ -1,4 +1,4 @@
-"""What differs between the versions of PyTorch that strategies work with, from 2.6 on."""
+"""Bridge differences between the versions of PyTorch that strategies work with, from 2.6 on."""
 
 import inspect
 from typing import Any, Callable, Dict, List, Tuple
@@ -10,27 +10,27 @@ from .strategy import Strategy, StrategyError
 
 
 def unsent(function: Callable[..., Any]) -> Dict[str, Any]:
-    """Return what lets PyTorch cut a tensor that all ranks have; before 2.7 the first rank sends it all the same."""
+    """Return the arguments to cut a tensor that all ranks have without sending it; before 2.7 the first rank sends."""
     return {"src_data_rank": None} if "src_data_rank" in inspect.signature(function).parameters else {}
 
 
 def unscaled(schedule: Callable[..., Any]) -> Dict[str, Any]:
-    """Return what lets a schedule leave gradients as they are; before 2.7 none does anything to them."""
+    """Return the arguments that let a schedule leave gradients unscaled; before 2.7 no schedule scales them."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(schedule).parameters else {}
 
 
 class Begins:
-    """What a stage of PyTorch's does before its first batch, mended."""
+    """Repairs two methods that a PyTorch stage calls before its first batch."""
 
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
-        """PyTorch 2.9 computes shapes without gradients, and autocast would keep weights that it has cast so."""
+        """Clear autocast's cache, which would keep casts without gradients: so PyTorch 2.9 computes shapes."""
         try:
             return super()._prepare_forward_infra(*args, **kwargs)  # type: ignore[misc]
         finally:
             torch.clear_autocast_cache()
 
     def _get_init_p2p_neighbors_ops(self) -> List[Any]:
-        """On a CPU nothing has to be sent first, and PyTorch 2.9 sends 8 bytes there to whom waits for 4."""
+        """Send nothing first on a CPU: PyTorch 2.9 sends 8 bytes there to a rank that waits for 4."""
         if not devices.is_accelerator(self.device):  # type: ignore[attr-defined]
             return []
         return super()._get_init_p2p_neighbors_ops()  # type: ignore[misc, no-any-return]
@@ -40,17 +40,17 @@ FULLY_SHARD_ON_CPU = (2, 9)
 
 
 def numbers(version: str = torch.__version__) -> Tuple[int, ...]:
-    """Return the numbers of a version that tell what it can do."""
+    """Return the major and the minor number of a version."""
     return tuple(int(number) for number in version.partition("+")[0].split(".")[:2])
 
 
 class VersionError(StrategyError):
-    """A strategy that works with other versions of PyTorch than this."""
+    """A strategy that needs another version of PyTorch."""
 
 
 def check(strategy: Strategy, device: torch.device, version: str = torch.__version__) -> None:
-    """Refuse what this version of PyTorch would fail at in the midst of a step, or wait for without an end."""
-    found = numbers(version)
+    """Refuse a strategy with which this version of PyTorch would fail or hang in a step."""
+    version_numbers = numbers(version)
     on_cpu = not devices.is_accelerator(device)
     for is_wanted, needed, why, hint in (
         (strategy.is_fully_sharded and on_cpu, FULLY_SHARD_ON_CPU, "shards with fully_shard on a CPU",
@@ -61,7 +61,7 @@ def check(strategy: Strategy, device: torch.device, version: str = torch.__versi
          "sends to its own rank on a CPU", 'schedule="dualpipev"'),
         (strategy.context > 1, (2, 10), "computes with tokens that are cut", "context=1"),
     ):  # fmt: skip
-        if is_wanted and found < needed:
+        if is_wanted and version_numbers < needed:
             raise VersionError(
                 "%s %s, and PyTorch %s cannot do that yet" % (strategy.as_code(), why, version),
                 hint="PyTorch 2.13; or %s" % hint,

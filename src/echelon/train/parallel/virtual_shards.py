@@ -1,8 +1,8 @@
-"""The same bits under every strategy that leaves a layer whole: a batch in virtual shards, each computed by itself.
+"""Compute each virtual shard of a batch by itself: the same bits under every strategy that leaves layers whole.
 
-A shard is what `--exact` cuts a batch into, and here a part of a rank's rows, or a micro-batch of a pipeline. Its
-random numbers begin anew at each block, so that a stage draws what one device draws there; its gradients are taken out
-as soon as they are whole, and added up by one tree, whoever computed them, and in whichever order.
+`--exact` cuts a batch into shards. Here a shard is a part of a rank's rows, or a micro-batch of a pipeline. Its random
+numbers are seeded anew at each block, so that a stage draws the numbers of one device. Its gradients are taken out when
+they are complete. One tree adds up the gradients of all shards, in the same order for all ranks.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from .strategy import Strategy, StrategyError
 
 
 def fit(strategy: Strategy, num_shards: int) -> Strategy:
-    """Return a strategy that computes so many shards; refuse one under which bits cannot be the same."""
+    """Return a strategy that computes this number of shards; refuse a strategy under which bits would differ."""
     for axis in ("tensor", "context"):
         if getattr(strategy, axis) > 1:
             raise StrategyError(
@@ -39,8 +39,8 @@ def fit(strategy: Strategy, num_shards: int) -> Strategy:
             "exact is %d, but compiled blocks draw random numbers in another order" % num_shards,
             hint="compile=False",
         )
-    each = num_shards // strategy.num_data  # all are powers of two
-    if strategy.accumulation not in ((each,) if strategy.pipeline > 1 else (1, each)):
+    shards_per_part = num_shards // strategy.num_data  # all are powers of two
+    if strategy.accumulation not in ((shards_per_part,) if strategy.pipeline > 1 else (1, shards_per_part)):
         raise StrategyError(
             "exact is %d, but replicate %d × shard %d × accumulation %d = %d"
             % (
@@ -50,13 +50,13 @@ def fit(strategy: Strategy, num_shards: int) -> Strategy:
                 strategy.accumulation,
                 strategy.num_data * strategy.accumulation,
             ),
-            hint="accumulation=%d" % each,
+            hint="accumulation=%d" % shards_per_part,
         )
-    return dataclasses.replace(strategy, accumulation=each)
+    return dataclasses.replace(strategy, accumulation=shards_per_part)
 
 
 class VirtualShards:
-    """The shards that this rank computes, or those of its stages: their random numbers, and their gradients."""
+    """The shards that this rank or its stages compute: their random numbers, and their gradients."""
 
     def __init__(
         self, parts: Mapping[int, nn.Module], axes: Axes, *, block_names: Sequence[str], trained: Sequence[str]
@@ -79,7 +79,7 @@ class VirtualShards:
 
     @contextmanager
     def computing(self, generators: Generators, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-        """Compute shards: random numbers are those of this step, and generators are left as they were."""
+        """Compute shards with the random numbers of this step, and restore the generators afterwards."""
         buffers = self._versions()
         with generators.kept():
             self._seeds.draw_key(self._fingerprints.take(parameters))
@@ -91,11 +91,11 @@ class VirtualShards:
         self._refuse_changed(buffers)
 
     def begin(self, place: int) -> None:
-        """Begin to compute the shard at a place among those of this rank."""
+        """Begin to compute a shard of this rank, by its place among the rank's shards."""
         self._seeds.shard = self._axes.data_place * self._axes.strategy.accumulation + place
 
     def set_aside(self) -> None:
-        """Keep the gradients of backward passes before; what is computed now comes to them."""
+        """Keep the gradients of earlier backward passes; new gradients are added to them."""
         for weights in self._weights.values():
             weights.set_aside()
         self._sums = {number: tree.SumByPlace() for number in self._parts}
@@ -105,7 +105,7 @@ class VirtualShards:
         self._sums[number].add(place, self._weights[number].take())
 
     def sum_up(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Add up the gradients of all shards, and put them in; return the sum of losses, on ranks that have any."""
+        """Add up the gradients of all shards, and store the sums; return the sum of losses, on ranks that have any."""
         self._let_go()
         device = self._axes.world.device
         tensors: List[Optional[torch.Tensor]] = []
@@ -116,11 +116,11 @@ class VirtualShards:
         self._sums = {}
         tensors.append(_sum_of(losses))
         likes.append(torch.zeros((), device=device))
-        found = self._across(tensors, likes)
-        loss = found.pop()
+        sums = self._across(tensors, likes)
+        loss = sums.pop()
         self._squares = {}
         for weights in self._weights.values():
-            own, found = found[: len(weights.likes)], found[len(weights.likes) :]
+            own, sums = sums[: len(weights.likes)], sums[len(weights.likes) :]
             squares = [None if one is None else _square(one) for one in own]
             for parameter, square, is_all in zip(weights.parameters, squares, weights.put(own)):  # noqa: B905
                 if square is not None and is_all:
@@ -128,7 +128,7 @@ class VirtualShards:
         return likes[-1] if loss is None else loss
 
     def _let_go(self) -> None:
-        """Let go weights that stages have gathered, which PyTorch does as it exchanges their gradients."""
+        """Free weights that stages have gathered; PyTorch frees them only when it exchanges their gradients."""
         if self._axes.strategy.is_fully_sharded and self._axes.sizes["pipeline"] > 1:
             for part in self._parts.values():
                 for module in part.modules():
@@ -139,29 +139,29 @@ class VirtualShards:
     def sum_of_losses(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the sum of all shards' losses, on ranks that have any."""
         likes = [torch.zeros((), device=self._axes.world.device)]
-        (found,) = self._across([_sum_of(losses)], likes)
-        return likes[0] if found is None else found
+        (total,) = self._across([_sum_of(losses)], likes)
+        return likes[0] if total is None else total
 
     def _across(self, tensors: tree.Tensors, likes: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
-        """Add up over the data axes; their ranks stand next to each other."""
+        """Add up tensors over the data axes, whose ranks are consecutive."""
         axes = self._axes
         place = World(axes.data_place, axes.strategy.num_data, axes.world.device)
         return tree.across(tensors, likes, place, first_rank=axes.world.rank - axes.data_place)
 
     def norm(self, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
-        """Return the 2-norm of all gradients: of one whole tensor after the other, in the model's order."""
+        """Return the 2-norm of all gradients, summed tensor by tensor in the model's order."""
         axes = self._axes
         squares = torch.zeros(len(self._trained), dtype=torch.float64, device=axes.world.device)
         for place, name in enumerate(self._trained):
             gradient = parameters[name].grad if name in parameters else None
             if gradient is not None:
                 squares[place] = self._square_of(parameters[name]).to(squares.device)
-        if axes.sizes["pipeline"] > 1:  # of each only one stage knows more than 0, so that sums have no order
+        if axes.sizes["pipeline"] > 1:  # for each weight one stage alone has more than 0: no order
             squares = all_gather.total(squares, axes.group("pipeline"))
         return squares.sum().sqrt()
 
     def _square_of(self, parameter: nn.Parameter) -> torch.Tensor:
-        """Return the square of a gradient's norm, as it was seen while the gradient was whole, if it is still that."""
+        """Return the square of a gradient's norm: the known square if the gradient is unchanged, or else a new one."""
         gradient, known = parameter.grad, self._squares.get(id(parameter))
         if known is not None and known.gradient is gradient and known.version == _version(gradient):
             return known.value
@@ -172,8 +172,8 @@ class VirtualShards:
 
     def _refuse_changed(self, before: Mapping[int, int]) -> None:
         for part in self._parts.values():
-            for name, one in part.named_buffers():
-                if before.get(id(one), one._version) != one._version:
+            for name, buffer in part.named_buffers():
+                if before.get(id(buffer), buffer._version) != buffer._version:
                     raise StrategyError(
                         "echelon computes each shard of a batch separately, but the model changes its buffer "
                         "%s with each shard" % blocks.plain_name(name),
@@ -187,7 +187,7 @@ class _Square(NamedTuple):
     value: torch.Tensor
     gradient: Any
     version: int
-    """Of its tensor, which tells whether that was changed since."""
+    """The version of the gradient's tensor, which shows a later change."""
 
 
 def _square(gradient: torch.Tensor) -> torch.Tensor:
@@ -200,7 +200,7 @@ def _version(gradient: Any) -> int:
 
 
 def _sum_of(losses: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
-    """Return the sum of losses along the tree; None of none."""
+    """Return the sum of losses along the tree; None without losses."""
     total = tree.Sum()
     for loss in losses:
         total.add([loss.float().clone()])

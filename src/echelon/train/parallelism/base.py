@@ -1,4 +1,4 @@
-"""What every parallelism does: it knows what is trained, and makes its gradients and weights those of one device."""
+"""The base class of parallelisms: it knows the trained parameters, and makes gradients those of one device."""
 
 import weakref
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ from ..world import World
 
 
 class Setup(NamedTuple):
-    """What a parallelism is made with."""
+    """The arguments of a parallelism."""
 
     world: World
     options: ScaleOptions
@@ -26,28 +26,28 @@ class Setup(NamedTuple):
     """Tell the person something, on rank 0."""
     generators: Generators
     megabytes: float = 0.0
-    """Gradients that travel together; 0: as many as measurements say."""
+    """The size of the gradients that are sent together; 0: measurements choose the size."""
 
 
 class Parallelism:
     """A way in which ranks share a training.
 
-    A subclass says what a rank computes (`kind_of_calls`), what a backward pass does (`backward`), and whatever else
-    differs from one device. It gets a name in `choice.KINDS`; one of a user's own is named MODULE:CLASS.
+    A subclass defines what a rank computes (`kind_of_calls`), what a backward pass does (`backward`), and every other
+    difference from one device. `choice.KINDS` has the names of echelon's classes; a user's class is FILE.py:CLASS.
     """
 
     kind_of_calls: Type[ModelCalls]
-    """How a script's models are called; it is made with the training."""
+    """The class that handles calls of a script's models; the training makes its instance."""
     shares_batches = True
-    """Whether each rank gets its samples of a batch, and not the whole batch."""
+    """Whether each rank computes its own samples of a batch, and not the whole batch."""
     cuts_draws = True
     """Whether random numbers for the whole batch are drawn in a model and cut to the samples of a rank."""
     draws_as_one = False
     """Whether ranks draw the same numbers in a model as one device, without any cut."""
     keeps_dropout = False
-    """Whether the first step is that of the whole run: dropout stays on while it is compared with one device."""
+    """Whether dropout stays on in the first step, which is compared with one device."""
     is_as_one_device = True
-    """Whether the training is that of one device, so that steps can be compared with it."""
+    """Whether the training equals that of one device, so that steps can be compared."""
     trains_alone = False
     """Whether ranks exchange nothing in most steps."""
     calls_need_all_ranks = False
@@ -62,28 +62,28 @@ class Parallelism:
         self.num_steps = 0
         self.observers = GradientObservers()
 
-    # What a subclass says
+    # Methods that a subclass defines
 
     def headline(self) -> str:
         """Return the line that says, at the beginning, how the script is scaled."""
         raise NotImplementedError
 
     def install(self, run: Any) -> None:
-        """Hook what scripts call besides models, losses and optimizers; `run` is the Training."""
+        """Hook the functions that scripts call besides models, losses and optimizers; `run` is the Training."""
 
     def apply(self) -> None:
-        """Change models and optimizers for this parallelism, where weights are trained that it has not seen."""
+        """Change models and optimizers for this parallelism, if there are trained weights that it has not seen."""
 
     def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
         """Run backward() so that gradients are those of the global batch."""
         raise NotImplementedError
 
     def clip_grad_norm(self) -> Callable[..., Any]:
-        """Return what takes the place of torch.nn.utils.clip_grad_norm_; gradients are those of the global batch."""
+        """Return the replacement for torch.nn.utils.clip_grad_norm_; gradients are those of the global batch."""
         return nn.utils.clip_grad_norm_
 
     def reduce(self) -> None:
-        """Make gradients those of the global batch before a script reads them, where they are not yet."""
+        """Make gradients those of the global batch before a script reads them, if that is still due."""
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """Make gradients those of the global batch before an optimizer uses them."""
@@ -96,24 +96,24 @@ class Parallelism:
         """Notice that gradients are cleared."""
 
     def settle(self, module: Optional[nn.Module] = None) -> None:
-        """Let all ranks have the same weights before somebody looks at those of a module, or at all."""
+        """Give all ranks the same weights before a script reads the weights of a module, or all weights."""
 
     def present(self, parameter: Any) -> Any:
-        """Return a weight as it is now, for who has kept it from before it was changed."""
+        """Return the current parameter for a parameter that a script kept from before a change."""
         return parameter
 
     def shown(self) -> ContextManager[None]:
-        """Let every rank have all weights, gradients and states for a while, or its part of each."""
+        """Give every rank all weights, gradients and states, or its part of each, inside of a with block."""
         return nullcontext()
 
     def become_alone(self) -> None:
-        """Go on as one device."""
+        """Continue as one device."""
         self.world = self.world._replace(size=1)
 
-    # What is trained
+    # The trained parameters
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take an optimizer's parameters in."""
+        """Register an optimizer."""
         if all(known() is not optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
@@ -123,18 +123,18 @@ class Parallelism:
         return any(known() is not None for known in self._optimizers)
 
     def known_optimizers(self) -> List[torch.optim.Optimizer]:
-        """Return the optimizers that there are, in the order of all ranks."""
+        """Return the optimizers that still exist, in the order that all ranks share."""
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
 
     def parameters(self) -> List[nn.Parameter]:
-        """Return what is trained, each once, in the order of the optimizers' groups."""
+        """Return the trained parameters, each once, in the order of the optimizers' groups."""
         parameters: Dict[int, nn.Parameter] = {}
         for optimizer in self.known_optimizers():
             parameters.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
         return list(parameters.values())
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
-        """Return what one optimizer trains."""
+        """Return the parameters that one optimizer trains."""
         return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
 
     def place_of(self, optimizer: torch.optim.Optimizer) -> int:
@@ -143,16 +143,16 @@ class Parallelism:
         return next(place for place, known in enumerate(self._optimizers) if known() is optimizer)
 
     def all_but(self, places: Collection[int]) -> List[List[nn.Parameter]]:
-        """Return what each of the other optimizers trains that there are now."""
-        others = [known() for place, known in enumerate(self._optimizers) if place not in places]
-        return [self.parameters_of(optimizer) for optimizer in others if optimizer is not None]
+        """Return the parameters of each existing optimizer, without the optimizers at these places."""
+        optimizers = [known() for place, known in enumerate(self._optimizers) if place not in places]
+        return [self.parameters_of(optimizer) for optimizer in optimizers if optimizer is not None]
 
     def known_parameters(self) -> List[nn.Parameter]:
-        """Return what all ranks have met over, in the order of all ranks."""
+        """Return the parameters that all ranks have agreed on, in the order that all ranks share."""
         return self._parameters
 
     def prepare(self) -> None:
-        """Meet the other ranks over the parameters; they get rank 0's values when they are first seen."""
+        """Agree with the other ranks on the parameters; new parameters get the values of rank 0."""
         parameters = self.parameters()
         if self.world.size == 1 or not parameters:
             return
@@ -162,16 +162,16 @@ class Parallelism:
         refuse_several_devices(parameters)
         for parameter in parameters:
             if id(parameter) not in known and not is_sharded(parameter):
-                dist.broadcast(parameter.data, 0)  # a graph that waits for its backward() shall not notice
+                dist.broadcast(parameter.data, 0)  # .data: a graph that waits for its backward() does not notice
         self._parameters = parameters
         self._forget_parameters()
 
     def _forget_parameters(self) -> None:
-        """Let go of what was made of the parameters that were known before."""
+        """Drop the objects that were made from the former parameters."""
 
 
 def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
-    """Refuse a model that a script has laid on several devices itself."""
+    """Refuse a model that a script has placed on several devices."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if len(devices) > 1:
         raise ScalingError(

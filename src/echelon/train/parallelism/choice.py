@@ -1,4 +1,4 @@
-"""Which parallelism a run has: one of echelon's own, or a class in a file of the user."""
+"""Choose the parallelism of a run: a class of echelon, or a class in a file of the user."""
 
 import importlib.util
 import os
@@ -19,16 +19,16 @@ KINDS: Dict[str, str] = {
 }
 """Module and class by the name for --scale; a module is imported when it is chosen."""
 EXACT: Dict[str, str] = {"data": "exact:ExactReplicated", "fsdp": "exact:ExactFullySharded"}
-"""With --exact."""
+"""Module and class by the name for --scale, with --exact."""
 PUBLIC: Dict[str, str] = {
     "Parallelism": "base:Parallelism",
     "SharedBatches": "shared_batches:SharedBatches",
     "Replicated": "replicated:Replicated",
     "FullySharded": "fully_sharded:FullySharded",
 }
-"""What a user may derive a class from, as names of the package."""
+"""The classes that a user may derive from, by their names in the package."""
 LOCAL_SGD = "local_sgd:LocalSGD"
-"""With --sync-every."""
+"""Module and class with --sync-every."""
 
 
 def choose(setup: Setup) -> Parallelism:

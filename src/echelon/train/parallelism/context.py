@@ -15,7 +15,7 @@ from .model_parallel import ModelParallel, refusing
 
 
 class Context(ModelParallel):
-    """Cuts tokens where they enter a model, and puts together what leaves it."""
+    """Cuts sequences where they enter a model, and gathers the outputs of the model."""
 
     name = "context"
     what = "computes its part of every sequence"
@@ -33,7 +33,7 @@ class Context(ModelParallel):
         dtensors.teach_attention()
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module with tokens that are cut, and give what comes out whole to every rank."""
+        """Call a module with sequences that are cut, and give every rank the whole output."""
         if not any(is_sharded(one) for one in module.parameters()):
             return original(module, *args, **kwargs)
         lead = self._lead(module, args, kwargs)
@@ -42,7 +42,7 @@ class Context(ModelParallel):
         return super().compute(original, module, args, kwargs)
 
     def _lead(self, module: nn.Module, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-        """Return the first input, if its second dim are tokens that ranks can share evenly."""
+        """Return the first input, if its second dim is a sequence that ranks can share evenly."""
         number, name = self.world.size, type(module).__name__
         trains = torch.is_grad_enabled()
         lead = next((one for one in tensors_of(args, kwargs) if one.dim() > 1), None)

@@ -29,7 +29,7 @@ class Exact(SharedBatches):
         )  # fmt: skip
 
     def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
-        """Compute the gradients of each virtual shard by itself; the value of the loss travels with them."""
+        """Compute the gradients of each virtual shard by itself; the value of the loss is summed with them."""
         self.refuse_unshared(loss, calls)
         self.prepare()
         if not isinstance(loss, GlobalTensor):

@@ -1,4 +1,4 @@
-"""Every rank has a part of each weight, which PyTorch's fully_shard puts together where a model is computed."""
+"""Every rank holds a part of each weight; PyTorch's fully_shard gathers the weights that a model computes with."""
 
 from typing import Any, Callable, Optional
 

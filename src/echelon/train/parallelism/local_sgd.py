@@ -31,24 +31,24 @@ class LocalSGD(SharedBatches):
     def headline(self) -> str:
         options = self._options
         steps = "step" if options.steps_alone == 1 else "%d steps" % options.steps_alone
-        name, what = "local SGD", "average their weights"
+        name, action = "local SGD", "average their weights"
         if options.outer_learning_rate != 1.0 or options.outer_momentum:
             name = "DiLoCo"
-            what = "move by their mean progress with Nesterov's momentum %g and learning rate %g" % (
+            action = "move by their mean progress with Nesterov's momentum %g and learning rate %g" % (
                 options.outer_momentum, options.outer_learning_rate,
             )  # fmt: skip
         late = ", taken in one meeting later" if options.is_late else ""
         return (
             "this training differs from one device: %d ranks train alone, each on its part of every batch, and %s "
             "after every %s (%s%s); echelon does not compare the first step"
-            % (self.world.size, what, steps, name, late)
+            % (self.world.size, action, steps, name, late)
         )
 
     def install(self, run: Any) -> None:
         hooks.install(run, self.meetings, self.one_step)
 
     def prepare(self) -> None:
-        """Meet the other ranks over parameters that are new; what was met once is each rank's own until a meeting."""
+        """Agree with the other ranks on new parameters; known parameters stay each rank's own until a meeting."""
         parameters = self.parameters()
         known = {id(parameter) for parameter in self._parameters}
         new = [parameter for parameter in parameters if id(parameter) not in known]
@@ -65,7 +65,7 @@ class LocalSGD(SharedBatches):
         run_backward(loss)
 
     def _send_value(self, loss: Partial) -> None:
-        """Leave the value where it is: a rank that trains alone waits for nobody."""
+        """Send no value: a rank that trains alone does not wait for other ranks."""
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.num_steps += 1
@@ -77,14 +77,14 @@ class LocalSGD(SharedBatches):
             self.meetings.after_step(optimizer)
 
     def one_step(self, optimizer: torch.optim.Optimizer) -> ContextManager[None]:
-        """Count what happens here as one step, whether or not the optimizer steps."""
+        """Count a with block as one step, whether or not the optimizer steps."""
         return self.meetings.one_step(optimizer) if self.world.size > 1 else nullcontext()
 
     def reduce(self) -> None:
         """Leave gradients as they are: each rank clips and unscales its own."""
 
     def settle(self, module: Optional[nn.Module] = None) -> None:
-        """Let all ranks have the same weights and buffers, before somebody looks at those of a module."""
+        """Give all ranks the same weights and buffers, before a script reads those of a module."""
         if self.world.size == 1 or (module is not None and not self.meetings.knows(module.parameters())):
             return
         weights = self.meetings.weights() if self.meetings.are_apart else []
@@ -92,7 +92,7 @@ class LocalSGD(SharedBatches):
             self._settle_buffers([buffer for root in roots_of(weights) for buffer in root.buffers()])
 
     def _settle_buffers(self, buffers: List[torch.Tensor]) -> None:
-        """Average what differs from rank to rank, such as BatchNorm's means; a constant stays as it is, to the bit."""
+        """Average the buffers that differ between ranks, such as BatchNorm's means; constants keep their bits."""
         floating = [buffer for buffer in buffers if buffer.is_floating_point() and buffer.numel()]
         if not floating:
             return
@@ -104,6 +104,6 @@ class LocalSGD(SharedBatches):
 
 
 def _digest(buffer: torch.Tensor) -> torch.Tensor:
-    """Return a number that tells a buffer from others; BatchNorm does not count what it writes as a version."""
+    """Return a number that identifies a buffer's content; BatchNorm changes buffers without a new version."""
     values = buffer.detach().double().reshape(-1)
     return torch.dot(values, torch.arange(1.0, values.numel() + 1, dtype=values.dtype, device=values.device).cos())

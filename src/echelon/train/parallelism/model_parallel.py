@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from ..training import Training
 
 TOLERANCE = 1e-3
-"""Of losses of the same batch: processors may differ in the last digits."""
+"""The relative difference that losses of the same batch may have: processors may differ in the last digits."""
 _IN_WORDS = (
     (r"\b(tensor|context|pipeline)=1\b", "echelon run -n 1 …"),
     (r"\b(tensor|context|pipeline)=(\d+)", r"echelon run -n \2 --scale \1 …"),
     (r": run\.parallelize\(", ", in a script of echelon's own: run.parallelize("),
 )
-"""Hints of strategies, and what they are on the command line."""
+"""Patterns in hints of strategies, and their words for the command line."""
 
 
 class WholeBatches(ModelCalls):
@@ -80,9 +80,9 @@ class ModelParallel(Parallelism):
     cuts_weights = False
     """Whether weights that are split are cut, so that an optimizer sees parts of them."""
     name: str
-    """As --scale has it."""
+    """The name for --scale."""
     what: str
-    """What each rank computes."""
+    """The work of each rank, in words for the headline."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup._replace(world=setup.world.processes))
@@ -105,13 +105,13 @@ class ModelParallel(Parallelism):
         )  # fmt: skip
 
     def install(self, run: Any) -> None:
-        """Hook what a script calls and would see a part of a model in."""
+        """Hook functions that would show a script a part of a model."""
         fsdp.install()
         hooks.install(run, self)
 
     @property
     def strategy(self) -> Strategy:
-        """Return what `run.parallelize` would be given."""
+        """Return the equivalent strategy of `run.parallelize`."""
         wanted: Any = {self.name: self.world.size}
         return Strategy(**wanted)
 
@@ -125,11 +125,11 @@ class ModelParallel(Parallelism):
         return axes
 
     def optimizers(self) -> List[Optional[torch.optim.Optimizer]]:
-        """Return all optimizers in the order in which they were made, None for those that are gone."""
+        """Return all optimizers in the order in which they were made, None for deleted optimizers."""
         return [known() for known in self._optimizers]
 
     def apply(self) -> None:
-        """Split what is trained and is not split yet."""
+        """Split the models whose trained weights are not split yet."""
         if self.is_alone:
             return
         self.prepare()
@@ -139,7 +139,7 @@ class ModelParallel(Parallelism):
             self._settled = {id(parameter) for parameter in self._parameters}
 
     def _split_roots(self) -> None:
-        """Split every model that has trained weights and was not split yet, and let its optimizers have the parts."""
+        """Split every model with trained weights that is not split yet, and give its optimizers the parts."""
         plain = [parameter for parameter in self._parameters if not is_sharded(parameter)]
         known = {id(inner) for root in self.roots for inner in root.modules()}
         roots = [root for root in roots_of(plain) if id(root) not in known]
@@ -152,15 +152,15 @@ class ModelParallel(Parallelism):
             self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
 
     def compare_inputs(self, inputs: Any) -> None:
-        """Refuse on all ranks what they call a model with in the first calls, where it is not the same on all."""
+        """Refuse inputs that differ between ranks, in the first calls of a model; all ranks raise the error."""
         if self.is_alone or not self._left_to_compare:
             return
         self._left_to_compare -= 1
-        other = same_batch.other_rank(inputs, self.world)
-        if other:
+        rank = same_batch.other_rank(inputs, self.world)
+        if rank:
             raise ScalingError(
                 "rank %d calls the model with another batch than rank 0, but the ranks must compute parts of the same "
-                "batch" % other,
+                "batch" % rank,
                 WITH_SEEDS,
             )
 
@@ -186,7 +186,7 @@ class ModelParallel(Parallelism):
         AbsentWeight.in_step = False
 
     def refuse_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that needs more than what a rank has of the weights that were split."""
+        """Refuse an optimizer that needs more of a split weight than the part that a rank holds."""
         why = optimizer_kinds.why_needs_whole(type(optimizer))
         if why is None or not (self.cuts_weights or optimizer_kinds.needs_all_weights(type(optimizer))):
             return
@@ -195,7 +195,7 @@ class ModelParallel(Parallelism):
             raise ScalingError(why, "echelon run --scale data …, which keeps all weights on every rank")
 
     def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
-        """Let optimizers have the weights that a model has now."""
+        """Give optimizers the current weights of a model."""
         changed = {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old}
         for optimizer in self.optimizers():
             if optimizer is not None:
@@ -204,32 +204,32 @@ class ModelParallel(Parallelism):
         self._replaced.note(changed.values())
 
     def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
-        """Return which of some models can be split; the others are computed whole by every rank."""
+        """Return the models that can be split; every rank computes the other models whole."""
         return roots
 
     def _with_blocks(self, roots: List[nn.Module], is_known: Callable[[nn.Module], bool]) -> List[nn.Module]:
-        """Leave small models beside a large one whole, such as a head; refuse where none can be split."""
-        found = [root for root in roots if is_known(root)]
-        if roots and not found and not self.roots:
+        """Leave small models beside a large one whole, such as a head; refuse if no model can be split."""
+        known_roots = [root for root in roots if is_known(root)]
+        if roots and not known_roots and not self.roots:
             with refusing():
                 self.refuse_without_blocks(roots[0])
         for root in roots:
-            if root not in found:
+            if root not in known_roots:
                 self._say(
                     "note: echelon recognizes no layers in %s, so every rank computes the whole model"
                     % type(root).__name__
                 )
-        return found
+        return known_roots
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
-        """Say why a model cannot be split."""
+        """Raise an error that says why a model cannot be split."""
 
     def split(self, root: nn.Module) -> None:
         """Split one model."""
         raise NotImplementedError
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module from outside of any other; what comes out is whole on every rank."""
+        """Call a module from outside of all other modules; every rank gets the whole output."""
         try:
             output = original(module, *args, **kwargs)
         except (NotImplementedError, RuntimeError, AssertionError, LookupError, ValueError) as error:
@@ -245,18 +245,18 @@ class ModelParallel(Parallelism):
         return map_tensors(output, whole)
 
     def finish(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Make gradients what an optimizer uses, after a backward(): sums over ranks where there are parts of one."""
+        """Finish gradients after a backward(): complete sums over ranks, and gather the gradients of whole weights."""
         norms.finish(parameters)
         for parameter in parameters:
             if not is_sharded(parameter) and is_sharded(parameter.grad):
                 parameter.grad = whole(parameter.grad)
 
     def present(self, parameter: Any) -> Any:
-        """Return a weight as it is now, for who has kept it from before it was split."""
+        """Return the current parameter for a parameter that a script kept from before the split."""
         return self._replaced.present(parameter)
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
-        """Say of each gradient whether other ranks have other parts of it, rather than the same."""
+        """Return for each gradient whether it is cut: other ranks then hold other parts of it."""
         return [is_sharded(one) and not all(each.is_replicate() for each in one.placements) for one in gradients]
 
     def has_part_of(self, module: nn.Module) -> bool:
@@ -264,7 +264,7 @@ class ModelParallel(Parallelism):
         return any(is_sharded(one) for one in module.parameters())
 
     def _begin_comparison(self, loss: torch.Tensor) -> Callable[[], None]:
-        """Begin to see whether all ranks have come to the same loss; it travels while gradients are computed."""
+        """Begin to compare the losses of all ranks; the communication overlaps with backward."""
         value = whole(loss.detach()).double().mean()
         both = torch.stack([value, -value])
         work = dist.all_reduce(both, op=dist.ReduceOp.MAX, async_op=True)
@@ -283,7 +283,7 @@ class ModelParallel(Parallelism):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Say what cannot be split in the words of the command line."""
+    """Turn a StrategyError into a ScalingError with a hint for the command line."""
     try:
         yield
     except StrategyError as error:

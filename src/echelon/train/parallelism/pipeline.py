@@ -1,4 +1,4 @@
-"""--scale pipeline: each rank computes some of the layers, and has their weights alone."""
+"""--scale pipeline: each rank computes some of the layers, and holds only their weights."""
 
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
@@ -21,7 +21,7 @@ from .model_parallel import ModelParallel, refusing
 
 
 class Pipeline(ModelParallel):
-    """Lays the blocks of models on ranks, and leaves the models as they are."""
+    """Places the blocks of models on ranks, and leaves the models unchanged."""
 
     name = "pipeline"
     what = "computes some of the layers"
@@ -32,7 +32,7 @@ class Pipeline(ModelParallel):
         super().__init__(setup)
         self._micro_batches: Dict[int, MicroBatches] = {}
         self._owners: List[Any] = []
-        """Each weight that one rank alone has, with that rank."""
+        """The weights that only one rank holds, each with that rank."""
         self._is_shown = False
 
     @property
@@ -43,11 +43,11 @@ class Pipeline(ModelParallel):
         return self._with_blocks(roots, lambda root: bool(blocks.find(root)))
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
-        """Refuse a model that cannot be laid on ranks."""
+        """Refuse a model that cannot be placed on ranks."""
         stages.begins(root, blocks.need(root, (), "--scale pipeline"), self.strategy)
 
     def split(self, root: nn.Module) -> None:
-        """Refuse what cannot be laid on ranks; that is done when it is seen what a model computes."""
+        """Refuse a model that cannot be placed on ranks; its first forward pass places it."""
         self.refuse_without_blocks(root)
         for name, module in root.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -58,13 +58,13 @@ class Pipeline(ModelParallel):
                 )
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module from outside of any other."""
+        """Call a module from outside of all other modules."""
         if id(module) not in self._micro_batches:
             if not any(module is root for root in self.roots):
                 self._refuse_part(module)
                 return original(module, *args, **kwargs)
             if not torch.is_grad_enabled():
-                return original(module, *args, **kwargs)  # as long as every rank has all of it
+                return original(module, *args, **kwargs)  # every rank still has the whole model
             with refusing():
                 self._lay(module, args, kwargs)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args, kwargs)):
@@ -87,15 +87,15 @@ class Pipeline(ModelParallel):
                 )
 
     def _lay(self, root: nn.Module, args: Any, kwargs: Any) -> None:
-        """Lay a model on ranks by what it does with a few rows of its first batch."""
+        """Place a model on ranks, by a forward pass over a few rows of its first batch."""
         number = PARTS_PER_RANK * self.world.size
         some = parts_of(args, kwargs, number)[0]
-        found = blocks.find(root)
+        model_blocks = blocks.find(root)
         buffers = _buffers(root)
         with self._generators.kept():
-            layout = Layout(root, found, *some)
+            layout = Layout(root, model_blocks, *some)
         _refuse_changed(root, buffers)
-        layout.cut(stages.begins(root, found, self.strategy))
+        layout.cut(stages.begins(root, model_blocks, self.strategy))
         rows = next((one.size(0) for one in tensors_of(*some) if one.dim()), 0)
         if not gives_rows(layout.output, rows):
             number = 1
@@ -108,7 +108,7 @@ class Pipeline(ModelParallel):
         self._micro_batches[id(root)] = MicroBatches(stage, self.world, shared, {form_of(args, kwargs): number})
 
     def _keep_own(self, root: nn.Module, stages_of: Dict[str, int]) -> List[nn.Parameter]:
-        """Let go of weights that other ranks have; return those that several stages use."""
+        """Free the weights that only other ranks use; return the weights that several stages use."""
         made: Dict[int, nn.Parameter] = {}
         before = dict(root.named_parameters(remove_duplicate=False))
         for name, parameter in before.items():
@@ -130,7 +130,7 @@ class Pipeline(ModelParallel):
                 del state[parameter]
 
     def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
-        """Say of each gradient whether it is of a weight that this rank alone has."""
+        """Return for each gradient whether it belongs to a weight that only this rank holds."""
         own = {id(parameter.grad) for parameter, rank in self._owners if rank == self.world.rank}
         return [id(one) in own for one in gradients]
 
@@ -139,11 +139,11 @@ class Pipeline(ModelParallel):
         known = {id(parameter) for parameter, _ in self._owners}
         return any(id(one) in known for one in module.parameters())
 
-    # What is looked at from outside
+    # Weights and states that a script reads
 
     @contextmanager
     def shown(self, *, values: bool = True, gradients: bool = True, states: bool = True) -> Iterator[None]:
-        """Let every rank have all weights for a while, their gradients, and what optimizers keep of them."""
+        """Give every rank all weights, gradients and optimizer states inside of a with block."""
         if self._is_shown or self.is_alone:
             yield
             return
@@ -169,9 +169,9 @@ class Pipeline(ModelParallel):
             if isinstance(own, AbsentWeight):
                 own.shown = value
             if told["has_gradient"]:
-                found = self._from(rank, parameter.grad, told["like"])
+                gradient = self._from(rank, parameter.grad, told["like"])
                 if isinstance(own, AbsentWeight):
-                    own.grad = found
+                    own.grad = gradient
             for number, state in told["states"].items():
                 self._show_state(number, own, rank, state)
         for optimizer in self.optimizers() if states else ():
@@ -179,7 +179,7 @@ class Pipeline(ModelParallel):
                 _put_in_order(optimizer)
 
     def _show_state(self, number: int, own: Any, rank: int, state: Dict[str, Any]) -> None:
-        """Let every rank have what one keeps of a weight for an optimizer."""
+        """Broadcast the optimizer state of a weight from its rank to every rank."""
         optimizer = self.optimizers()[number]
         mine = optimizer.state[own] if optimizer is not None and rank == self.world.rank else {}
         kept = {
@@ -190,22 +190,22 @@ class Pipeline(ModelParallel):
             optimizer.state[own] = kept
 
     def _told(self, *, gradients: bool, states: bool) -> List[Any]:
-        """Return what this rank has of each weight: shapes of tensors, and numbers."""
-        found: List[Any] = []
+        """Return for each weight of this rank the shapes of its tensors, and the numbers in its optimizer states."""
+        entries: List[Any] = []
         for parameter, rank in self._owners:
             if rank != self.world.rank:
-                found.append(None)
+                entries.append(None)
                 continue
             kept = {}
             for number, optimizer in enumerate(self.optimizers() if states else ()):
                 if optimizer is not None and parameter in optimizer.state:
                     kept[number] = {key: _like(value) for key, value in optimizer.state[parameter].items()}
             has_gradient = gradients and parameter.grad is not None
-            found.append({"like": _like(parameter), "has_gradient": has_gradient, "states": kept})
-        return found
+            entries.append({"like": _like(parameter), "has_gradient": has_gradient, "states": kept})
+        return entries
 
     def _from(self, rank: int, tensor: Any, like: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that one rank has, on all."""
+        """Broadcast a tensor from one rank to all ranks, and return it."""
         mine = rank == self.world.rank
         value: torch.Tensor = (
             tensor.detach().to(self.world.device).contiguous() if mine
@@ -215,14 +215,14 @@ class Pipeline(ModelParallel):
         return value
 
     def install(self, run: Any) -> None:
-        """Let what is saved be whole, and what is loaded be kept in part."""
+        """Make saved states whole, and keep only this stage's part of loaded states."""
         super().install(run)
         self._hook(nn.Module, "state_dict", lambda module: self._shown_for(module))
         self._hook(torch.optim.Optimizer, "state_dict", lambda _: self.shown(values=False, gradients=False))
         load = torch.optim.Optimizer.load_state_dict
 
-        def load_state_dict(optimizer: torch.optim.Optimizer, given: Any) -> None:
-            load(optimizer, given)
+        def load_state_dict(optimizer: torch.optim.Optimizer, state_dict: Any) -> None:
+            load(optimizer, state_dict)
             self._forget_states()
 
         why = "A stage keeps the part of a state that belongs to its weights."
@@ -234,15 +234,15 @@ class Pipeline(ModelParallel):
     def _hook(self, owner: Any, name: str, within: Callable[[Any], ContextManager[None]]) -> None:
         original = getattr(owner, name)
 
-        def get(given: Any, *args: Any, **kwargs: Any) -> Any:
-            with within(given):
-                return original(given, *args, **kwargs)
+        def get(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            with within(instance):
+                return original(instance, *args, **kwargs)
 
         patches.replace(owner, name, get, why="A state that is saved has the weights of all stages.")
 
 
 def _buffers(root: nn.Module) -> Dict[str, Tuple[int, int]]:
-    """Return what tells whether a buffer that is saved was changed."""
+    """Return the identity and version of each buffer that is saved."""
     return {
         "%s.%s" % (path, name) if path else name: (id(buffer), buffer._version)
         for path, module in root.named_modules()
@@ -252,7 +252,7 @@ def _buffers(root: nn.Module) -> Dict[str, Tuple[int, int]]:
 
 
 def _refuse_changed(root: nn.Module, before: Dict[str, Tuple[int, int]]) -> None:
-    """Refuse a model that keeps something of what it computes: it would be that of one rank alone."""
+    """Refuse a model whose forward pass changes a buffer: only one rank's copy would change."""
     for name, now in _buffers(root).items():
         if before.get(name) != now:
             raise StrategyError(
@@ -263,7 +263,7 @@ def _refuse_changed(root: nn.Module, before: Dict[str, Tuple[int, int]]) -> None
 
 
 def _put_in_order(optimizer: torch.optim.Optimizer) -> None:
-    """Let states stand in the order of the weights, as on one device."""
+    """Sort optimizer states into the order of the weights, as on one device."""
     kept = dict(optimizer.state)
     optimizer.state.clear()
     for parameter in [one for group in optimizer.param_groups for one in group["params"]]:

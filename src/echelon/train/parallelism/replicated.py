@@ -1,7 +1,7 @@
 """Every rank has all weights, and gradients are exchanged by PyTorch's own DistributedDataParallel.
 
-Not the model is called through DDP but the loss on its way to backward(): then it does not matter through which of its
-methods the model was called, how often, or how many models there are. DDP overlaps the communication as always.
+DDP wraps the loss on its way to backward(), not the model. So a script may call any method of a model, any number of
+times, and may have any number of models. DDP overlaps the communication as always.
 """
 
 import inspect
@@ -23,7 +23,7 @@ _NO_SYNC: Dict[str, Any] = {"init_sync": False} if _HAS_SWITCH else {}
 
 
 class _Trained(nn.Module):
-    """All parameters that some optimizer changes; its forward lets a loss pass."""
+    """A module with all parameters that optimizers train; its forward returns the loss unchanged."""
 
     def __init__(self, parameters: List[nn.Parameter]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Replicated(SharedBatches):
             run_backward(loss)
             self._after_first()
         elif self._may_wait():
-            with self._ddp.no_sync():  # more come before the step, which will carry these along
+            with self._ddp.no_sync():  # a later backward before the step reduces these gradients too
                 run_backward(self._ddp(loss))
             self.is_local = True
         else:
@@ -94,12 +94,12 @@ class Replicated(SharedBatches):
         return not self.observers.are_there and all(parameter.grad is None for parameter in self._parameters)
 
     def _may_wait(self) -> bool:
-        """Say whether this backward is one of several before a step, by what was seen in the step before."""
+        """Say whether more backwards will follow before the step, as in the step before."""
         is_early = self._backwards < self._backwards_per_step and not self._is_in_step
         return is_early and self._accumulates and not self._finds_unused
 
     def _after_first(self) -> None:
-        """Let DDP take over, now that it is seen whether every parameter has a part in the loss."""
+        """Wrap the parameters with DDP, now that it is known whether every parameter gets a gradient."""
         if self.world.size == 1:
             return
         self.is_local = True
@@ -107,7 +107,7 @@ class Replicated(SharedBatches):
         self._wrap(finds_unused=any(parameter.grad is None for parameter in self._parameters))
 
     def _after_sync(self) -> None:
-        """Notice a backward that left parameters out although none did before: DDP has then not finished."""
+        """Detect the first backward that left parameters out: DDP has then not finished."""
         self._mean(list(self._sparse.values()))
         if self._ddp is None or self._finds_unused:
             return
@@ -126,17 +126,17 @@ class Replicated(SharedBatches):
         self._backwards = 0
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
-        """End a step; until then a closure (LBFGS) may have called backward() again and used what came of it."""
+        """End a step; until then a closure (LBFGS) may have called backward() again and used its gradients."""
         self._is_in_step = False
 
     def note_zero(self) -> None:
-        """Notice gradients that are cleared between two backwards of one step: each is used, none is accumulated."""
+        """Notice that gradients are cleared between two backwards of one step: such gradients do not accumulate."""
         self._accumulates = self._accumulates and self._backwards == 0
 
 
 @contextmanager
 def _without_sync() -> Iterator[None]:
-    """Let DDP leave weights as they are, which ranks have agreed on: a graph may wait for its backward()."""
+    """Make DDP without a broadcast of weights: ranks have agreed on them, and a graph may wait for its backward()."""
     if _HAS_SWITCH:
         yield
         return

@@ -18,7 +18,7 @@ from .base import Parallelism, Setup
 
 
 class SharedBatches(Parallelism):
-    """What parallelisms that share batches have in common; a subclass says how gradients are exchanged."""
+    """The base class of parallelisms that share batches; a subclass defines how gradients are exchanged."""
 
     kind_of_calls = Calls
 
@@ -51,12 +51,12 @@ class SharedBatches(Parallelism):
             self.mean_gradients(loss.whole() if isinstance(loss, GlobalTensor) else loss, run_backward)
 
     def refuse_unshared(self, loss: torch.Tensor, calls: ModelCalls) -> None:
-        """Refuse a loss to which all ranks would contribute the same."""
+        """Refuse a loss that would be the same on all ranks."""
         if not (calls.num_shared or calls.num_counted or isinstance(loss, GlobalTensor)):
             raise refusal(loss, calls.unshared, self.world.size, self.has_optimizers)
 
     def _backward_of_total(self, loss: Partial, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Compute the gradients of this rank's part of a loss; its value, and what is in doubt, travel meanwhile."""
+        """Compute the gradients of this rank's part of a loss; its value and a doubtful factor travel meanwhile."""
         doubt = loss.doubt
         if doubt is not None and not self._may_be_multiplied(loss.unsettled):
             doubt = None
@@ -64,7 +64,7 @@ class SharedBatches(Parallelism):
         self._send_value(loss)
         self.mean_gradients(part, run_backward)
         if doubt is not None:
-            loss.start()()  # it was under way as long as the gradients
+            loss.start()()  # it was reduced during backward
             if doubt.factor is not None and doubt.factor != 1:
                 multiply_all(part, doubt.factor, self._parameters)
 
@@ -80,7 +80,7 @@ class SharedBatches(Parallelism):
         super().before_step(optimizer)
 
     def reduce(self) -> None:
-        """Take the mean over all ranks where that is still due; what was reduced before is equal and stays."""
+        """Take the mean of gradients over all ranks if it is still due; reduced gradients stay unchanged."""
         if not self.is_local or self.world.size == 1:
             return
         self.is_local = False
@@ -91,7 +91,7 @@ class SharedBatches(Parallelism):
         if not parameters:
             return
         kinds = torch.tensor([_kind(parameter.grad) for parameter in parameters], device=self.world.device)
-        dist.all_reduce(kinds, op=dist.ReduceOp.MAX)  # what one rank's samples leave out another's may need
+        dist.all_reduce(kinds, op=dist.ReduceOp.MAX)  # a gradient may be missing on some ranks alone
         for parameter, kind in zip(parameters, kinds.tolist()):  # noqa: B905
             if kind == _SPARSE:
                 parameter.grad = self._sparse_mean(parameter)

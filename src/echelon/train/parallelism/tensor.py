@@ -10,7 +10,7 @@ from .model_parallel import ModelParallel
 
 
 class Tensor(ModelParallel):
-    """Cuts the matrices of blocks; what stands between them is the same on all ranks."""
+    """Cuts the matrices of blocks; activations between blocks are equal on all ranks."""
 
     name = "tensor"
     what = "computes its part of every layer"
@@ -28,7 +28,7 @@ class Tensor(ModelParallel):
         return self._with_blocks(roots, tensor_plans.is_known)
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
-        """Say why a model cannot be cut."""
+        """Raise an error that says why a model cannot be cut."""
         tensor_plans.derive(root, _blocks(root), self.axes)
         raise StrategyError("echelon finds no layer to cut in %s" % type(root).__name__)
 

@@ -1,4 +1,4 @@
-"""A model that is trained with a parallelism by hand: the same object that `--scale` calls by hooks."""
+"""A model that a script trains with a parallelism by hand; `--scale` calls the same parallelism through hooks."""
 
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Trained:
-    """What `run.parallelize(model, CLASS)` returns for a class of parallelism."""
+    """A model under a class of parallelism; `run.parallelize(model, CLASS)` returns it."""
 
     def __init__(self, run: "Training", model: nn.Module, loss: Optional[Callable[..., torch.Tensor]]) -> None:
         self._run = run
@@ -34,7 +34,7 @@ class Trained:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """What was made by optimize()."""
+        """The optimizer that optimize() made."""
         if self._optimizer is None:
             raise StrategyError("there is no optimizer yet", hint="trained.optimize(torch.optim.AdamW, lr=1e-3)")
         return self._optimizer
@@ -75,7 +75,7 @@ class Trained:
         return dict(self.model.state_dict())
 
     def load(self, state: State) -> None:
-        """Take the state of a whole model, or the name of a file."""
+        """Load the state of a whole model, from a mapping or a file."""
         self.model.load_state_dict(read(state))
 
     def save(self, path: str) -> None:
