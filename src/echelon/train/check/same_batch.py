@@ -21,8 +21,9 @@ def other_rank(batch: Any, world: World) -> int:
     signed = signature.added(
         signature.of_tensors(tensors_of(batch)), signature.of_text(signature.text_of_shapes(batch))
     )
-    own = signature.numbers(signed, world.device)
-    every = [torch.empty_like(own) for _ in range(world.size)]
-    dist.all_gather(every, own)
-    differ = [not signature.are_equal(torch.maximum(every[0], other).tolist()) for other in every]
+    own = signature.numbers(signed, world.device)[::2].contiguous()  # without the negative numbers
+    gathered = [torch.empty_like(own) for _ in range(world.size)]
+    dist.all_gather(gathered, own)
+    numbers = [torch.stack([exact, -exact, total, -total, size]) for exact, total, size in gathered]
+    differ = [not signature.are_equal(torch.maximum(numbers[0], other).tolist()) for other in numbers]
     return differ.index(True) if True in differ else 0
