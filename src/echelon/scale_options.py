@@ -45,7 +45,7 @@ class ScaleOptions(NamedTuple):
     """Whether the script was only read, and may turn out to distribute itself."""
 
     @property
-    def splits_model(self) -> bool:
+    def is_model_parallel(self) -> bool:
         """Whether ranks have whole batches and parts of the model."""
         return self.how in MODEL_PARALLEL
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests import warm
 
-from echelon.train import gloo
+from echelon.train.cpu import gloo
 
 LOOK = """
 import os

@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 from torch import nn
 
-from . import all_gather, modules, optimizer_kinds, patches
 from . import device as devices
+from . import modules, optimizer_kinds, patches
+from .cpu import all_gather
 from .gather import each_whole, is_dtensor, is_sharded, whole
 from .global_tensors.tensors import map_tensors, tensors_of
 from .replaced_parameters import ReplacedParameters

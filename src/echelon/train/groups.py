@@ -20,7 +20,8 @@ from torch.distributed.rendezvous import rendezvous
 from ..node import credentials
 from ..node.secret import NONCE_BYTES, digest, is_digest
 from . import device as devices
-from . import gloo, waiting
+from . import waiting
+from .cpu import gloo
 from .scaling_error import ScalingError
 
 _SHARED = (

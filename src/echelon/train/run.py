@@ -66,14 +66,13 @@ class Run(Training):
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.parallelism = self.new_parallelism()
-        self.is_split = not self.parallelism.shares_batches
         self.is_reordered = bool(os.environ.get(records.REORDERED))
         self._is_nudged = self.record is not None and bool(os.environ.get(records.NUDGED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
         self.first_step.keeps_dropout = self.parallelism.keeps_dropout
-        self.first_step.syncs_batch_norm = options.syncs_batch_norm or self.is_split
-        self.first_step.compares_buffers = not self.is_split
+        self.first_step.syncs_batch_norm = options.syncs_batch_norm or not self.parallelism.shares_batches
+        self.first_step.compares_buffers = self.parallelism.shares_batches
         pace = Pace(world, self.say)
         is_compared = self.first_step.is_due and self.record is None
         self.later = LaterSteps(self, pace) if is_compared else StepObserver(pace)
@@ -177,7 +176,6 @@ class Run(Training):
         """Share the training in another way from now on, before anything is trained."""
         before, self.parallelism = self.parallelism, kind(self._setup())
         self.parallelism.observers = before.observers  # which hooks know
-        self.is_split = not self.parallelism.shares_batches
         if not kind.is_as_one_device:
             self._compare_nothing("the parallelism of the script is not that of one device")
         self.keys = Keys(self.parallelism)
@@ -213,7 +211,7 @@ class Run(Training):
 
     def begin(self, loader: "DataLoader[Any]") -> Any:
         """Return the iterator of a loader: sharded for training, whole for evaluation."""
-        if not self.is_at_home:  # a worker may use loaders of its own
+        if not self.is_at_home or self.is_aside:  # a worker may use loaders of its own
             return iterate(loader)
         if not torch.is_grad_enabled():
             self.parallelism.settle()
@@ -223,7 +221,7 @@ class Run(Training):
             self.prepare()
         else:
             return WholeLoop(loader, self)
-        return WholeLoop(loader, self) if self.is_split else Loop(loader, self)
+        return Loop(loader, self) if self.parallelism.shares_batches else WholeLoop(loader, self)
 
     def begin_training(self) -> None:
         """Meet the other ranks; the first time, say so, once an oracle is on its way."""
@@ -283,7 +281,6 @@ class Run(Training):
         self.say("not scaled: the script calls torch.distributed.init_process_group()")
         self.is_aside = True
         self.world = self.world._replace(size=1, together=None)
-        self.is_split = False
         self.parallelism.become_alone()
         self.draws.become_alone()
         self.files.is_closed = False

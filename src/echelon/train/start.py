@@ -66,7 +66,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     world = worlds.read(os.environ, options.num_shards, GraphCuts())
     if world.is_exact:
         _make_repeatable(world)
-    if options.splits_model:
+    if options.is_model_parallel:
         world = worlds.of_split(world)
     _run = Run(world, is_hooked=True, options=options)
     _run.first_step.may_fork_for_device = was_forked

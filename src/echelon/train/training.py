@@ -54,8 +54,6 @@ class Training:
     """Whether the script is unchanged, and PyTorch calls this training by hooks."""
     is_main: bool
     """Whether this rank speaks and writes for all."""
-    is_split: bool
-    """Whether every rank has whole batches, as the oracle of the first step has too."""
     is_reordered: bool
     """Whether batches have their samples in another order, as `echelon prove` asks for once."""
     batches_per_step: int

@@ -8,7 +8,7 @@ import torch
 from tests.train.parallel import models, training
 from torch.profiler import ProfilerActivity, profile
 
-from echelon.train import all_gather
+from echelon.train.cpu import all_gather
 from echelon.train.parallel import norms
 from echelon.train.parallel.strategy import Strategy
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from echelon.train import all_gather
+from echelon.train.cpu import all_gather
 from echelon.train.parallel import versions
 from echelon.train.parallel.strategy import Strategy
 

@@ -146,7 +146,7 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
 
     import torch.distributed as dist
 
-    from echelon.train import gloo
+    from echelon.train.cpu import gloo
 
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.train.parallel import gathering, ranks
 
-from echelon.train import all_gather
+from echelon.train.cpu import all_gather
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 6, 8])

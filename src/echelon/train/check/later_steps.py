@@ -75,7 +75,7 @@ class LaterSteps(StepObserver):
     @property
     def is_on(self) -> bool:
         """Whether there are other ranks that share batches."""
-        return self._run.world.size > 1 and not self._run.is_split
+        return self._run.world.size > 1
 
     @property
     def step(self) -> int:

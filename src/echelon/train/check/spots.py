@@ -188,7 +188,7 @@ class _Call:
     def _compute(self, inputs: Any, lead: Optional[Sharded] = None) -> Any:
         """Return the outputs of a call, and the copies of weights that it was computed with."""
         args, kwargs = inputs
-        is_whole = self._run.options.syncs_batch_norm or self._run.is_split
+        is_whole = self._run.options.syncs_batch_norm
         with ExitStack() as stack:
             was_drawn = stack.enter_context(self._run.generators.kept())
             stack.enter_context(without_chance(are_statistics_whole=is_whole))

@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from ..all_gather import TAG
+from ..cpu.all_gather import TAG
 from ..world import World
 
 Tensors = Sequence[Optional[torch.Tensor]]

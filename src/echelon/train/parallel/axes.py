@@ -5,9 +5,10 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 import torch.distributed as dist
 
-from .. import all_gather, gloo, groups
 from .. import device as devices
+from .. import groups
 from ..batches import rows_of
+from ..cpu import all_gather, gloo
 from ..world import World
 from .strategy import Strategy, StrategyError
 

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import torch
 from torch import nn
 
-from .. import all_gather, messages
+from .. import messages
+from ..cpu import all_gather
 from ..exact.weights import own_rows
 from ..gather import is_dtensor
 from ..rng.generators import seed_again

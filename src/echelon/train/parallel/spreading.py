@@ -5,8 +5,8 @@ from typing import Any, Dict, Iterable, List, Sequence
 import torch
 from torch import nn
 
-from .. import all_gather
 from .. import device as devices
+from ..cpu import all_gather
 from ..gather import is_dtensor
 from . import blocks, norms
 from .axes import Axes

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import torch
 from torch import nn
 
-from .. import all_gather
+from ..cpu import all_gather
 from ..exact import tree
 from ..exact.weights import Weights
 from ..gather import whole

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import irecv, isend  # the originals, before a proof hooks them
 from torch.nn import Module
 
-from . import device as devices
+from .. import device as devices
 
 _around_a_ring = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the newer name, and the older
 SMALL_BYTES = 1 << 17
