@@ -96,8 +96,8 @@ class GraphCuts:
                 raise _second() from None
 
         self._of_shards(run, weights, world, None)
-        for one, _ in wanted:
-            _take_no_more(one.whole)
+        for join, _ in wanted:
+            _take_no_more(join.whole)
         return True
 
     def _of_shards(self, run: Callable[[int], None], weights: Any, world: Any, values: Any) -> Any:
@@ -110,10 +110,10 @@ class GraphCuts:
             run(place)
             of_cuts = [one.leaves[place].grad for one in cuts.values()]
             total.add([*weights.take(), *of_cuts, *([values[place].clone()] if values else ())])
-        found = tree.across(total.local, likes, world)
-        weights.put(found)
-        self._into_cuts(cuts, found[len(weights.likes) :], weights)
-        return found[-1] if values else None
+        sums = tree.across(total.local, likes, world)
+        weights.put(sums)
+        self._into_cuts(cuts, sums[len(weights.likes) :], weights)
+        return sums[-1] if values else None
 
     def _into_cuts(self, cuts: Dict[int, _Cut], gradients: Sequence[Any], weights: Any) -> None:
         reached = {number: gradient for number, gradient in zip(cuts, gradients) if gradient is not None}  # noqa: B905

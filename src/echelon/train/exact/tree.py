@@ -61,19 +61,19 @@ class SumByPlace:
         return self._sum.local
 
 
-def _added(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    if one is None or other is None:
-        there = other if one is None else one
-        return None if there is None else there + 0.0  # as a process adds zeros for what it has not
-    return one.add_(other)
+def _added(first: Optional[torch.Tensor], second: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    if first is None or second is None:
+        present = second if first is None else first
+        return None if present is None else present + 0.0  # as a process adds zeros for what it has not
+    return first.add_(second)
 
 
 def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[torch.Tensor]:
     """Return the sums over all shards of all processes."""
-    found = Sum()
+    tree_sum = Sum()
     for tensors in tensors_of_shards:
-        found.add([one.clone() for one in tensors])
-    local = [one for one in found.local if one is not None]
+        tree_sum.add([one.clone() for one in tensors])
+    local = [one for one in tree_sum.local if one is not None]
     return [one for one in across(local, local, world) if one is not None]
 
 
@@ -137,17 +137,17 @@ def _add_halves(flat: torch.Tensor, place: World, first_rank: int) -> None:
     spans, low, high, distance = [], 0, flat.numel(), 1
     while distance < place.size:
         middle = (low + high) // 2
-        kept, given = ((middle, high), (low, middle)) if place.rank & distance else ((low, middle), (middle, high))
+        kept, sent = ((middle, high), (low, middle)) if place.rank & distance else ((low, middle), (middle, high))
         theirs = flat.new_empty(kept[1] - kept[0])
-        _swap(flat[given[0] : given[1]], theirs, first_rank + (place.rank ^ distance))
+        _swap(flat[sent[0] : sent[1]], theirs, first_rank + (place.rank ^ distance))
         _add_to(flat[kept[0] : kept[1]], theirs, is_upper=bool(place.rank & distance))
-        spans.append((given, distance))
+        spans.append((sent, distance))
         (low, high), distance = kept, distance * 2
-    for given, distance in reversed(spans):
-        back = flat.new_empty(given[1] - given[0])
+    for sent, distance in reversed(spans):
+        back = flat.new_empty(sent[1] - sent[0])
         _swap(flat[low:high], back, first_rank + (place.rank ^ distance))
-        flat[given[0] : given[1]] = back
-        low, high = min(low, given[0]), max(high, given[1])
+        flat[sent[0] : sent[1]] = back
+        low, high = min(low, sent[0]), max(high, sent[1])
 
 
 def _add_to(mine: torch.Tensor, theirs: torch.Tensor, *, is_upper: bool) -> None:

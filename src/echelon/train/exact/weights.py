@@ -27,16 +27,16 @@ class Weights:
 
     def take(self) -> List[Optional[torch.Tensor]]:
         """Return the gradients of a pass, and leave none."""
-        found = []
+        gradients = []
         for parameter in self.parameters:
             group = self._spread.get(id(parameter))
             gradient = parameter.grad if group is None else _take_unsharded(group)
             if gradient is not None and gradient.is_sparse:
                 self._sparse.add(id(parameter))
                 gradient = gradient.to_dense()  # rows that several shards touch are added in the tree's order
-            found.append(gradient)
+            gradients.append(gradient)
             parameter.grad = None
-        return found
+        return gradients
 
     def pass_whole(self, run: Callable[[], None]) -> None:
         """Run a pass that is the same on all ranks, and add what it leaves to what was there."""
@@ -69,23 +69,23 @@ def _unsharded(roots: Sequence[nn.Module]) -> Dict[int, Any]:
 
     It is told not to reduce: then a pass leaves whole gradients there (FSDPParam.unsharded_accumulated_grad).
     """
-    found = {}
+    records = {}
     for root in roots:
         root.set_requires_gradient_sync(False)  # type: ignore[operator]
         for module in root.modules():
             get_state = getattr(module, "_get_fsdp_state", None)
             group = get_state()._fsdp_param_group if get_state is not None else None
-            for one in group.fsdp_params if group is not None else ():
-                found[id(one.sharded_param)] = one
-    return found
+            for record in group.fsdp_params if group is not None else ():
+                records[id(record.sharded_param)] = record
+    return records
 
 
-def _take_unsharded(one: Any) -> Optional[torch.Tensor]:
-    gradient = one.unsharded_accumulated_grad
-    if gradient is None and hasattr(one, "_unsharded_param"):
-        gradient = one._unsharded_param.grad
-        one._unsharded_param.grad = None
-    one.unsharded_accumulated_grad = None
+def _take_unsharded(record: Any) -> Optional[torch.Tensor]:
+    gradient = record.unsharded_accumulated_grad
+    if gradient is None and hasattr(record, "_unsharded_param"):
+        gradient = record._unsharded_param.grad
+        record._unsharded_param.grad = None
+    record.unsharded_accumulated_grad = None
     return gradient  # type: ignore[no-any-return]
 
 
@@ -95,9 +95,9 @@ def own_rows(parameter: Any) -> slice:
     rows = slice(0, size)
     for axis, placement in enumerate(parameter.placements):
         if placement.is_shard():  # else each rank of this axis keeps the same
-            each = -(-size // parameter.device_mesh.size(axis))  # as Shard(0) cuts; the last ranks may have nothing
-            first = min(each * parameter.device_mesh.get_local_rank(axis), size)
-            rows = slice(first, min(first + each, size))
+            num_rows = -(-size // parameter.device_mesh.size(axis))  # as Shard(0) cuts; the last ranks may have nothing
+            first = min(num_rows * parameter.device_mesh.get_local_rank(axis), size)
+            rows = slice(first, min(first + num_rows, size))
     return rows
 
 
@@ -114,8 +114,8 @@ def clip_by_whole_norm(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, **_foreach: Any
 ) -> torch.Tensor:
     """Clip as torch.nn.utils.clip_grad_norm_ does, by a norm that does not depend on how gradients are spread."""
-    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    gradients: List[Any] = [one.grad for one in given if one.grad is not None]
+    parameter_list = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    gradients: List[Any] = [one.grad for one in parameter_list if one.grad is not None]
     norms = [torch.linalg.vector_norm(whole(one), norm_type) for one in gradients]  # one whole at a time
     total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.tensor(0.0)
     if error_if_nonfinite and not bool(torch.isfinite(total)):

@@ -25,20 +25,20 @@ class _Alias(NamedTuple):
 _known: List[_Alias] = []
 
 
-def note(view: GlobalTensor, whole: torch.Tensor, result: Any) -> None:
+def note(tensor: GlobalTensor, whole: torch.Tensor, result: Any) -> None:
     """Remember a whole if a result shows its elements."""
     is_known = any(known.whole is whole for known in _known)
     if not is_known and any(_storage_of(one) == _storage_of(whole) for one in tensors_of(result)):
-        _known.append(_Alias(view, whole, version_of(whole), view.versions()))
+        _known.append(_Alias(tensor, whole, version_of(whole), tensor.versions()))
 
 
-def whole_of(view: GlobalTensor) -> torch.Tensor:
+def whole_of(tensor: GlobalTensor) -> torch.Tensor:
     """Return a view whole: the whole whose parts are kept already, so that all parts show the same elements."""
-    needs_gradient = torch.is_grad_enabled() and view.requires_grad
+    needs_gradient = torch.is_grad_enabled() and tensor.requires_grad
     for known in _known:
-        if known.view is view and known.whole.requires_grad == needs_gradient:
+        if known.view is tensor and known.whole.requires_grad == needs_gradient:
             return known.whole
-    return view.whole()
+    return tensor.whole()
 
 
 def settle() -> None:
@@ -46,18 +46,18 @@ def settle() -> None:
     if not _known:
         return
     pending, _known[:] = list(_known), []
-    for view, whole, version, own_versions in pending:
-        if view.versions() != own_versions and _is_kept(whole):
+    for tensor, whole, version, own_versions in pending:
+        if tensor.versions() != own_versions and _is_kept(whole):
             raise ScalingError(
                 "the script changes a batch of shape %s in place, and keeps a view of its elements, such as a "
-                "row; the ranks share the batch, so the view would not change" % (tuple(view.shape),),
+                "row; the ranks share the batch, so the view would not change" % (tuple(tensor.shape),),
                 "keep a copy (row = batch[0].clone()), or start one rank: echelon run -n 1 …",
             )
         if version_of(whole) != version:
             with _mode_of(whole):
-                view.put_whole(whole)
+                tensor.put_whole(whole)
         if _is_kept(whole):
-            _known.append(_Alias(view, whole, version_of(whole), view.versions()))
+            _known.append(_Alias(tensor, whole, version_of(whole), tensor.versions()))
 
 
 @contextmanager

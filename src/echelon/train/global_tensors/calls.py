@@ -46,11 +46,11 @@ class Calls(ModelCalls):
             return original(module, *args, **kwargs)
         aliases.settle()
         was_alone = self._run.world.size == 1
-        views = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
-        if any(_has_rows(one) for one in views) and not tracing.is_counting():
+        global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
+        if any(_has_rows(one) for one in global_tensors) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
             return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
-        if views:
+        if global_tensors:
             args, kwargs = map_tensors(
                 (args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one
             )
@@ -96,7 +96,7 @@ class Calls(ModelCalls):
         return result
 
     def _compute(
-        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]],
+        self, original: Any, module: nn.Module, arguments: Any, every: List[Any], leads: List[List[Sharded]],
         first: Optional[torch.Tensor] = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or those of each shard by itself."""
@@ -105,7 +105,7 @@ class Calls(ModelCalls):
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
         self._run.parallelism.apply()  # weights that are trained from now on
-        self._run.later.at_call(original, module, given, every, leads)
+        self._run.later.at_call(original, module, arguments, every, leads)
         results = []
         with (
             self._run.later.pace.part("model"),
@@ -191,8 +191,8 @@ def _exchanged(first: Optional[torch.Tensor], rows: Sharded, tensor: torch.Tenso
     return rows if tensor is first else tensor
 
 
-def _has_rows(view: GlobalTensor) -> bool:
-    return isinstance(view, Sharded) or (isinstance(view, pieces.Pieces) and not view.is_total)
+def _has_rows(tensor: GlobalTensor) -> bool:
+    return isinstance(tensor, Sharded) or (isinstance(tensor, pieces.Pieces) and not tensor.is_total)
 
 
 def _rows_among(value: Any) -> List[Sharded]:

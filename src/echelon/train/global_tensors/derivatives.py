@@ -59,7 +59,7 @@ def _grad_of_shards(
     run: "Training",
     outputs: List[Any],
     inputs: List[Any],
-    given: Any,
+    output_gradients: Any,
     args: Any,
     kwargs: Any,
 ) -> Any:
@@ -71,7 +71,7 @@ def _grad_of_shards(
         )
     return pieces.of(
         [_grad(original, run, part[0], part[1], part[2], args, kwargs)
-         for part in pieces.apart((outputs, inputs, given), run.world.hosted)]
+         for part in pieces.apart((outputs, inputs, output_gradients), run.world.hosted)]
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def _grad(
     run: "Training",
     outputs: List[Any],
     inputs: List[Any],
-    given: Any,
+    output_gradients: Any,
     args: Any,
     kwargs: Any,
 ) -> Any:
@@ -93,29 +93,29 @@ def _grad(
     if any(are_parts) and not all(are_parts):
         outputs = [one.whole() if isinstance(one, GlobalTensor) else one for one in outputs]
         are_parts = [False]
-    wanted = _listed(given) if given is not None else [None] * len(outputs)
+    wanted = _listed(output_gradients) if output_gradients is not None else [None] * len(outputs)
     weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
     num_ranks = 1 if run.world.is_exact else run.world.size
     # as in backward(): a part counts as often as there are ranks, and hooks on the way know that
     gradients = original(
         [one.local * num_ranks if isinstance(one, GlobalTensor) else one for one in outputs],
         [getattr(one, "local", one) for one in inputs],
-        weights if given is not None else None, *args, **kwargs,
+        weights if output_gradients is not None else None, *args, **kwargs,
     )  # fmt: skip
     if _allows_unused(*args, **kwargs) and not run.world.is_exact:
         gradients = _with_zeros(gradients, inputs, run.world)
     factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
-    found: List[Optional[torch.Tensor]] = []
+    input_gradients: List[Optional[torch.Tensor]] = []
     for gradient, variable in zip(gradients, inputs):  # noqa: B905
         if gradient is None:
-            found.append(None)
+            input_gradients.append(None)
         elif isinstance(variable, Sharded):
-            found.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
+            input_gradients.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
         elif isinstance(variable, Partial):
-            found.append(exchange.total(gradient * (factor / run.world.size), run.world))
+            input_gradients.append(exchange.total(gradient * (factor / run.world.size), run.world))
         else:
-            found.append(exchange.total(gradient * factor, run.world))
-    return tuple(found)
+            input_gradients.append(exchange.total(gradient * factor, run.world))
+    return tuple(input_gradients)
 
 
 def _allows_unused(

@@ -13,10 +13,10 @@ def is_in_place(name: str) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS
 
 
-def like(view: Any, local: torch.Tensor) -> GlobalTensor:
-    if isinstance(view, Partial):
-        return Partial(local, view.world, view.fraction)
-    return Sharded(local, view.world, view.rows, view.dim_of_rows)
+def like(tensor: Any, local: torch.Tensor) -> GlobalTensor:
+    if isinstance(tensor, Partial):
+        return Partial(local, tensor.world, tensor.fraction)
+    return Sharded(local, tensor.world, tensor.rows, tensor.dim_of_rows)
 
 
 def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -40,15 +40,17 @@ def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def leader(tensors: List[torch.Tensor]) -> Optional[Sharded]:
     """Return the view whose rows all others share; None where they do not line up."""
-    views = [one for one in tensors if isinstance(one, Sharded)]
+    sharded_tensors = [one for one in tensors if isinstance(one, Sharded)]
     most = max(one.dim() for one in tensors)
-    lead = views[0]
-    if len(views) == 1 and len(tensors) == 1:
+    lead = sharded_tensors[0]
+    if len(sharded_tensors) == 1 and len(tensors) == 1:
         return lead
-    if lead.size(0) == 1 or any(view.rows != lead.rows or view.dim_of_rows or view.dim() != most for view in views):
+    if lead.size(0) == 1 or any(
+        tensor.rows != lead.rows or tensor.dim_of_rows or tensor.dim() != most for tensor in sharded_tensors
+    ):
         return None
-    others = [one for one in tensors if not isinstance(one, Sharded) and one.dim() == most]
-    return None if any(one.size(0) not in (1, lead.size(0)) for one in others) else lead
+    plain_tensors = [one for one in tensors if not isinstance(one, Sharded) and one.dim() == most]
+    return None if any(one.size(0) not in (1, lead.size(0)) for one in plain_tensors) else lead
 
 
 def to_local(value: Any, lead: Sharded) -> Any:
@@ -84,8 +86,8 @@ def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if kind == "quotient" and args[0] is not totals[0]:
         return None
     if kind in ("product", "quotient") and len(totals) == 1:
-        others = [one for one in tensors if one is not totals[0]]
-        if all(one.dim() == 0 or one.shape == totals[0].shape for one in others):
+        factors = [one for one in tensors if one is not totals[0]]
+        if all(one.dim() == 0 or one.shape == totals[0].shape for one in factors):
             world = totals[0].world
             parts = map_tensors(args, lambda one: one.unsettled if one is totals[0] else exchange.enter(one, world))
             return _multiple(totals[0], func(*parts, **kwargs))

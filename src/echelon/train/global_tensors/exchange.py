@@ -131,9 +131,9 @@ def _refuse_alone(world: World) -> None:
 def counts(number: int, world: World) -> Tuple[int, ...]:
     """Return every rank's number."""
     _refuse_alone(world)
-    found = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
-    dist.all_gather(found, torch.tensor(number, device=world.device))
-    return tuple(int(one) for one in found)
+    numbers = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
+    dist.all_gather(numbers, torch.tensor(number, device=world.device))
+    return tuple(int(one) for one in numbers)
 
 
 def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[List[Tuple[int, ...]]]:
@@ -142,9 +142,9 @@ def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) ->
         [[[one.dim(), *one.shape, *[0] * _MOST_DIMS][: 1 + _MOST_DIMS] for one in tensors]
          for tensors in tensors_of_shards], device=world.device,
     )  # fmt: skip
-    found = [torch.empty_like(mine) for _ in range(world.processes.size)]
-    dist.all_gather(found, mine)
-    by_rank = [words for one in found for words in one.tolist()]
+    rank_shapes = [torch.empty_like(mine) for _ in range(world.processes.size)]
+    dist.all_gather(rank_shapes, mine)
+    by_rank = [words for one in rank_shapes for words in one.tolist()]
     return [
         [tuple(words[at][1 : 1 + words[at][0]]) for words in by_rank]
         for at in range(len(tensors_of_shards[0]))
@@ -157,9 +157,9 @@ def _gathered(part: torch.Tensor, world: World, rows: Tuple[int, ...], dim: int)
     most, row_shape = max(rows), first.shape[1:]
     padded = first.new_zeros(most, *row_shape)
     padded[: first.size(0)] = first
-    found = [torch.empty_like(padded) for _ in rows]
-    dist.all_gather([_as_bytes(one) for one in found], _as_bytes(padded))
-    whole = torch.cat([one[:num] for one, num in zip(found, rows)])  # noqa: B905
+    parts = [torch.empty_like(padded) for _ in rows]
+    dist.all_gather([_as_bytes(one) for one in parts], _as_bytes(padded))
+    whole = torch.cat([one[:num] for one, num in zip(parts, rows)])  # noqa: B905
     return (whole.transpose(0, dim).contiguous() if dim else whole).to(part.device)
 
 

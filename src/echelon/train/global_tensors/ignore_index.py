@@ -40,14 +40,14 @@ class IgnoreIndex:
 
     def ask(self, tensors: List[torch.Tensor]) -> None:
         """Begin to exchange what the integers of the present batch are; every rank has as many such tensors."""
-        views = [
+        integers = [
             one
             for one in tensors
             if isinstance(one, Sharded) and _is_integer(one) and not devices.is_accelerator(one.device)
         ]
-        wait = _start(views) if self._is_wanted and views else _unknown
-        for view in views:
-            view.known_sign = Sign(self, wait, version_of(view.local))
+        wait = _start(integers) if self._is_wanted and integers else _unknown
+        for tensor in integers:
+            tensor.known_sign = Sign(self, wait, version_of(tensor.local))
 
     def want(self) -> None:
         """Ask from the next batch on."""
@@ -93,8 +93,8 @@ class Assumption:
 
 def carry(name: str, source: Any, result: Any) -> None:
     """Let what a function makes of a tensor's elements have its sign."""
-    are_views = isinstance(source, Sharded) and isinstance(result, Sharded) and result is not source
-    if are_views and name in _KEEPS and _is_integer(result) and (sign := _valid(source)) is not None:
+    are_sharded = isinstance(source, Sharded) and isinstance(result, Sharded) and result is not source
+    if are_sharded and name in _KEEPS and _is_integer(result) and (sign := _valid(source)) is not None:
         result.known_sign = sign._replace(version=version_of(result.local))
 
 
@@ -115,9 +115,9 @@ def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Opti
     return None
 
 
-def _valid(view: Sharded) -> Optional[Sign]:
-    sign: Optional[Sign] = view.known_sign
-    return sign if sign is not None and sign.version == version_of(view.local) >= 0 else None
+def _valid(tensor: Sharded) -> Optional[Sign]:
+    sign: Optional[Sign] = tensor.known_sign
+    return sign if sign is not None and sign.version == version_of(tensor.local) >= 0 else None
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:
@@ -128,8 +128,8 @@ def _unknown() -> bool:
     return False
 
 
-def _start(views: List[Sharded]) -> Callable[[], bool]:
-    least = torch.stack([one.local.min().long() if one.local.numel() else torch.tensor(0) for one in views]).min()
+def _start(tensors: List[Sharded]) -> Callable[[], bool]:
+    least = torch.stack([one.local.min().long() if one.local.numel() else torch.tensor(0) for one in tensors]).min()
     work = dist.all_reduce(least, op=dist.ReduceOp.MIN, async_op=True)
 
     def wait() -> bool:

@@ -51,7 +51,7 @@ def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def rule_of_pieces(func: Any, every: Sequence[Tuple[Args, Kwargs]]) -> Optional[List[Any]]:
     """Return the loss of each shard, all divided by the count of all shards of all processes."""
-    prepared = [found for args, kwargs in every if (found := _prepare(func, args, kwargs)) is not None]
+    prepared = [loss for args, kwargs in every if (loss := _prepare(func, args, kwargs)) is not None]
     if len(prepared) < len(every):
         return None
     counts = [count for one in prepared if (count := _count_of(one)) is not None]
@@ -81,15 +81,15 @@ def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
     name = func.__name__
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()
-    given = values.arguments
-    lead = _leader(given, are_equal=name in _ELEMENTS)
-    if lead is None or given.get("size_average") is not None or given.get("reduce") is not None:
+    arguments = values.arguments
+    lead = _leader(arguments, are_equal=name in _ELEMENTS)
+    if lead is None or arguments.get("size_average") is not None or arguments.get("reduce") is not None:
         return None
-    reduction = given["reduction"]
-    given["reduction"] = "none"
+    reduction = arguments["reduction"]
+    arguments["reduction"] = "none"
     weighs = name in _ELEMENTS
-    local = {key: _local(key, value, lead, may_weigh_samples=weighs) for key, value in given.items()}
-    return _Prepared(lead, reduction, local, given.get("target"), has_classes=name in _CLASSES)
+    local = {key: _local(key, value, lead, may_weigh_samples=weighs) for key, value in arguments.items()}
+    return _Prepared(lead, reduction, local, arguments.get("target"), has_classes=name in _CLASSES)
 
 
 def _compute(
@@ -128,24 +128,27 @@ def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     values = _signature(original).bind(*args, **kwargs)
     values.apply_defaults()
-    given = values.arguments
-    if given["reduction"] != "mean" or given["size_average"] is not None or given["reduce"] is not None:
+    arguments = values.arguments
+    if arguments["reduction"] != "mean" or arguments["size_average"] is not None or arguments["reduce"] is not None:
         return original(*args, **kwargs)
-    count = count_of_targets(given["target"], given["weight"], given["ignore_index"], given["input"]) * calls.has_rows
+    count = (
+        count_of_targets(arguments["target"], arguments["weight"], arguments["ignore_index"], arguments["input"])
+        * calls.has_rows
+    )
     if run.world.is_exact:
-        _refuse_uneven_counts(given, count, calls.has_rows)
+        _refuse_uneven_counts(arguments, count, calls.has_rows)
         return original(*args, **kwargs)
     total = exchange.start_total(count, run.world)
-    given["reduction"] = "sum"
-    loss = original(**given)
+    arguments["reduction"] = "sum"
+    loss = original(**arguments)
     return loss / (total().to(loss.dtype) * calls.fraction) if calls.has_rows else loss * 0
 
 
-def _refuse_uneven_counts(given: Kwargs, count: torch.Tensor, has_rows: bool) -> None:
+def _refuse_uneven_counts(arguments: Kwargs, count: torch.Tensor, has_rows: bool) -> None:
     """Refuse a mean inside of a model that is over more or less than its samples, as other shards are not known yet."""
-    target = given["target"]
-    num_targets = target.numel() // (given["input"].size(1) if target.is_floating_point() else 1)
-    if given["weight"] is not None or (has_rows and float(count) != num_targets):
+    target = arguments["target"]
+    num_targets = target.numel() // (arguments["input"].size(1) if target.is_floating_point() else 1)
+    if arguments["weight"] is not None or (has_rows and float(count) != num_targets):
         raise ScalingError(
             "with --exact the model computes a loss for each shard, and the mean in this loss leaves targets out",
             "let the model return logits, and compute the loss outside the model",
@@ -157,9 +160,9 @@ def _signature(func: Any) -> inspect.Signature:
     return inspect.signature(func)
 
 
-def _leader(given: Dict[str, Any], *, are_equal: bool) -> Optional[Sharded]:
+def _leader(arguments: Dict[str, Any], *, are_equal: bool) -> Optional[Sharded]:
     """Return the rows that all arguments share, which is None where they do not line up."""
-    tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
+    tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
     lead = next((value for value in tensors.values() if isinstance(value, Sharded)), None)
     if lead is None or lead.size(0) == 1:
         return None
@@ -212,11 +215,11 @@ def _num_targets(prepared: _Prepared) -> int:
 
 
 def count_of_targets(
-    target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, given: torch.Tensor
+    target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, scores: torch.Tensor
 ) -> torch.Tensor:
     """Return by what a mean is divided: the targets that count, or the weights of their classes."""
     if target.is_floating_point():  # a probability for each class
-        num_classes = given.size(-1 if given.dim() == 1 else 1)
+        num_classes = scores.size(-1 if scores.dim() == 1 else 1)
         return torch.tensor(target.numel() / num_classes, device=target.device)
     counts = target != ignored
     if weight is None:

@@ -50,14 +50,14 @@ def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, 
         every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
     else:
         every = _shapes_of_all(module, earlier, tensors, leads)
-    views = []
+    global_outputs = []
     for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
-        view_of = {}
+        global_tensor_of = {}
         for place, (tensor, shapes) in enumerate(zip(own, every)):  # noqa: B905
-            as_view = _ragged if place in earlier.ragged else _view
-            view_of[id(tensor)] = as_view(module, tensor, shapes, lead)
-        views.append(map_tensors(output, lambda tensor: view_of.get(id(tensor), tensor)))  # noqa: B023
-    return pieces.of(views) if world.is_exact else views[0]
+            as_global = _ragged if place in earlier.ragged else _view
+            global_tensor_of[id(tensor)] = as_global(module, tensor, shapes, lead)
+        global_outputs.append(map_tensors(output, lambda tensor: global_tensor_of.get(id(tensor), tensor)))  # noqa: B023
+    return pieces.of(global_outputs) if world.is_exact else global_outputs[0]
 
 
 def distinct(output: Any) -> List[torch.Tensor]:

@@ -82,8 +82,8 @@ class Pieces(GlobalTensor):
             self._value, self._joined, self._versions = None, None, versions
 
     def put_whole(self, whole: torch.Tensor) -> None:
-        for one in self.parts:
-            one.put_whole(whole)
+        for part in self.parts:
+            part.put_whole(whole)
 
 
 def of(parts: Sequence[Any]) -> Any:
@@ -129,9 +129,9 @@ def _part(value: Any, place: int) -> Any:
     if shards is None:
         return map_tensors(value, lambda one: _part(one, place))
     own = copy.copy(shards[place])  # with what else it knows, such as how many graphs it has
-    for name, one in value.__dict__.items():
-        if name != _SHARDS and one is not getattr(shards[0], name, None):  # a tensor, or what the script has set
-            setattr(own, name, _part(one, place))
+    for name, attribute in value.__dict__.items():
+        if name != _SHARDS and attribute is not getattr(shards[0], name, None):  # a tensor, or what the script has set
+            setattr(own, name, _part(attribute, place))
     return own
 
 
@@ -162,7 +162,7 @@ def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lea
 
 def shards_of(value: Any) -> List[torch.Tensor]:
     """Return the parts of all pieces in a value, and what is not in pieces as it is."""
-    found: List[torch.Tensor] = []
-    for one in tensors_of(value):
-        found += one.parts if isinstance(one, Pieces) else [one]
-    return found
+    tensors: List[torch.Tensor] = []
+    for tensor in tensors_of(value):
+        tensors += tensor.parts if isinstance(tensor, Pieces) else [tensor]
+    return tensors

@@ -137,8 +137,8 @@ def _computed(call: Call, num_first: int, num_rows: int) -> Optional[List[List[A
     """Return the numbers of two parts; None where the model cannot be copied, or takes no other batch."""
     try:
         twin = copy.deepcopy(call.module)
-        for one in twin.modules():
-            for hooks in (one._forward_hooks, one._forward_pre_hooks):
+        for submodule in twin.modules():
+            for hooks in (submodule._forward_hooks, submodule._forward_pre_hooks):
                 hooks.clear()
         with torch.no_grad():
             return [

@@ -177,11 +177,11 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _refuse_other_shape(view: GlobalTensor, whole: torch.Tensor) -> None:
-    if view.shape != whole.shape:
+def _refuse_other_shape(tensor: GlobalTensor, whole: torch.Tensor) -> None:
+    if tensor.shape != whole.shape:
         raise ScalingError(
             "the script changes the shape of a shared batch in place, from %s to %s"
-            % (tuple(view.shape), tuple(whole.shape)),
+            % (tuple(tensor.shape), tuple(whole.shape)),
             "use the function that returns a new tensor: x = x.unsqueeze(1) in place of x.unsqueeze_(1)",
         )
 
@@ -216,8 +216,8 @@ def map_entries(value: Any, entries: List[Any]) -> Any:
     if type(value) is dict:
         return dict(zip(value, entries))  # noqa: B905
     changed = value.copy()  # an OrderedDict, or a model's output with attributes of the same names
-    for key, one in zip(value, entries):  # noqa: B905
-        changed[key] = one
+    for key, entry in zip(value, entries):  # noqa: B905
+        changed[key] = entry
     return changed
 
 
@@ -226,8 +226,8 @@ def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     held = _attributes(value)
     if held:
         changed = copy.copy(value)
-        for name, one in held.items():
-            changed.__dict__[name] = map_tensors(one, change)  # also where the object is frozen
+        for name, attribute in held.items():
+            changed.__dict__[name] = map_tensors(attribute, change)  # also where the object is frozen
         return distributions.with_sizes(changed, tensors_of(value), tensors_of(changed))
     return value
 
@@ -247,15 +247,15 @@ def _as_sequence(like: Any, values: Any) -> Any:
 
 def tensors_of(*values: Any) -> "list[torch.Tensor]":
     """Return every tensor in tuples, lists, dicts and objects, in order."""
-    found: "list[torch.Tensor]" = []
+    tensors: "list[torch.Tensor]" = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (tuple, list, dict)):
-            found += tensors_of(*(value.values() if isinstance(value, dict) else value))
+            tensors += tensors_of(*(value.values() if isinstance(value, dict) else value))
         else:
-            found += tensors_of(*_attributes(value).values())
-    return found
+            tensors += tensors_of(*_attributes(value).values())
+    return tensors
 
 
 def plain(value: Any) -> Any:

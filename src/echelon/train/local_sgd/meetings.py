@@ -152,24 +152,24 @@ class Meetings:
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
         """Begin anew with weights that all ranks have been given."""
-        for one in parameters:
-            self._places.pop(id(one), None)
+        for parameter in parameters:
+            self._places.pop(id(parameter), None)
 
     def mean(self, tensors: List[torch.Tensor]) -> None:
         """Give all ranks the mean of what they have."""
-        for one, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())()):  # noqa: B905
-            one.detach().copy_(mean)
+        for tensor, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())()):  # noqa: B905
+            tensor.detach().copy_(mean)
 
     def _of(self, optimizer: torch.optim.Optimizer) -> List[_Place]:
-        found = []
+        places = []
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                place = self._places.get(id(one))
-                if place is None and one.requires_grad:
-                    place = self._places[id(one)] = _Place(one, self._rule)
+            for parameter in group["params"]:
+                place = self._places.get(id(parameter))
+                if place is None and parameter.requires_grad:
+                    place = self._places[id(parameter)] = _Place(parameter, self._rule)
                 if place is not None:
-                    found.append(place)
-        return found
+                    places.append(place)
+        return places
 
     def _meet(self, places: List[_Place]) -> None:
         if not self._rule.is_late:

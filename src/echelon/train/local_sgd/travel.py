@@ -38,12 +38,17 @@ def _bundles(tensors: Sequence[torch.Tensor]) -> List[List[torch.Tensor]]:
     """Put neighbours of one kind together, up to some size."""
     bundles: List[List[torch.Tensor]] = []
     num_bytes = 0
-    for one in tensors:
-        size = one.numel() * one.element_size()
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
         last = bundles[-1][0] if bundles else None
-        if last is None or last.dtype != one.dtype or last.device != one.device or num_bytes + size > _BUNDLE_BYTES:
+        if (
+            last is None
+            or last.dtype != tensor.dtype
+            or last.device != tensor.device
+            or num_bytes + size > _BUNDLE_BYTES
+        ):
             bundles.append([])
             num_bytes = 0
-        bundles[-1].append(one)
+        bundles[-1].append(tensor)
         num_bytes += size
     return bundles

@@ -115,19 +115,19 @@ class Draws:
         """Go on as one device."""
         self._world = World(0, 1, self._world.device)
 
-    def say_other(self, what: str) -> None:
+    def say_other(self, purpose: str) -> None:
         """Say, once, what is drawn otherwise than on one device."""
-        if what not in self._said:
-            self._said.add(what)
-            self._say("random numbers: each rank draws its own for %s" % what)
+        if purpose not in self._said:
+            self._said.add(purpose)
+            self._say("random numbers: each rank draws its own for %s" % purpose)
 
     @contextmanager
-    def otherwise(self, what: str) -> Iterator[None]:
+    def otherwise(self, purpose: str) -> Iterator[None]:
         """Draw what cannot be that of one device: from this rank's own stream."""
         if not self.is_on or not self.is_inside:
             yield
             return
-        self.say_other(what)
+        self.say_other(purpose)
         with self._generators.in_own():
             yield
 
@@ -189,10 +189,10 @@ def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> List[Place]:
     places = []
     if shape[0] and shape[0] % own == 0:  # rows of tokens, or of heads
         places.append(Place(lead.world, tuple(size * (shape[0] // own) for size in lead.rows)))
-    others = [dim for dim in range(1, len(shape)) if shape[dim] == own > 1]
-    if others:
-        is_time_first = others[0] == 1 and shape[0] in lead.local.shape[1:]
-        places.insert(0 if is_time_first else len(places), Place(lead.world, tuple(lead.rows), others[0]))
+    dims = [dim for dim in range(1, len(shape)) if shape[dim] == own > 1]
+    if dims:
+        is_time_first = dims[0] == 1 and shape[0] in lead.local.shape[1:]
+        places.insert(0 if is_time_first else len(places), Place(lead.world, tuple(lead.rows), dims[0]))
     return places
 
 

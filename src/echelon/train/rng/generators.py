@@ -113,8 +113,8 @@ class Generators:
         buffers = {name: one._version for name, one in module.named_buffers()}
         with self.kept():
             yield lambda shard: seed_again(key_of(key, shard))
-        for name, one in module.named_buffers():
-            if one._version != buffers.get(name, one._version):
+        for name, buffer in module.named_buffers():
+            if buffer._version != buffers.get(name, buffer._version):
                 raise ScalingError(
                     "with --exact echelon computes each shard of a batch separately, but %s changes its buffer "
                     "%s with each shard" % (type(module).__name__, name),
@@ -146,9 +146,9 @@ class Generators:
             self._seen = None
 
     def _swap(self) -> None:
-        other, self._other = self._other, _state()
-        if other is not None:
-            _set_state(other)
+        state, self._other = self._other, _state()
+        if state is not None:
+            _set_state(state)
 
 
 def key_of(key: int, place: int) -> int:
@@ -194,13 +194,13 @@ def _torch_state() -> List[Any]:
 
 
 def _set_state(state: List[Any]) -> None:
-    (cpu, of_device), others = state
+    (cpu, of_device), library_states = state
     torch.set_rng_state(cpu)
     devices.set_random_state(of_device)
-    random_states.put(others)
+    random_states.put(library_states)
 
 
-def _is_same(one: List[Any], other: List[Any]) -> bool:
-    (cpu, cuda), (other_cpu, other_cuda) = one[0], other[0]
+def _is_same(state: List[Any], other_state: List[Any]) -> bool:
+    (cpu, cuda), (other_cpu, other_cuda) = state[0], other_state[0]
     is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
-    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(one[1], other[1])
+    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(state[1], other_state[1])

@@ -59,11 +59,11 @@ def put(kept: Kept) -> None:
         sys.modules["numpy"].random.set_state(kept.numpy)
 
 
-def is_same(one: Kept, other: Kept) -> bool:
+def is_same(first: Kept, second: Kept) -> bool:
     """Say whether two states that were kept are equal."""
-    are_bytes = isinstance(one.numpy, bytes) and isinstance(other.numpy, bytes)
-    is_numpy_same = one.numpy == other.numpy if are_bytes else str(one.numpy) == str(other.numpy)
-    return is_numpy_same and bool(one.python == other.python)
+    are_bytes = isinstance(first.numpy, bytes) and isinstance(second.numpy, bytes)
+    is_numpy_same = first.numpy == second.numpy if are_bytes else str(first.numpy) == str(second.numpy)
+    return is_numpy_same and bool(first.python == second.python)
 
 
 def digest() -> int:
@@ -100,15 +100,15 @@ def _keep_numpy() -> Any:
 @lru_cache(maxsize=None)
 def _place_of_python() -> _Place:
     """Return where the words of `random` are, and the position that stands before them; nowhere if that is not so."""
-    tried, other = random.Random(1), random.Random(2)
+    tried, twin = random.Random(1), random.Random(2)
     tried.random()
     words = struct.pack("=%dI" % _NUM_WORDS, *tried.getstate()[1][:-1])
     offset = ctypes.string_at(id(tried), tried.__sizeof__()).find(words) - 4
     span = (offset, 4 + len(words))
     if sys.implementation.name != "cpython" or offset < 0:
         return _Place(())
-    _Place(_moved(span, other)).write(_Place(_moved(span, tried)).read())
-    if tried.getstate()[1] != other.getstate()[1]:
+    _Place(_moved(span, twin)).write(_Place(_moved(span, tried)).read())
+    if tried.getstate()[1] != twin.getstate()[1]:
         return _Place(())
     return _Place(_moved(span, random._inst))
 
@@ -139,13 +139,13 @@ def _place_of_numpy(generator: Any, bits: Any) -> _Place:
 @lru_cache(maxsize=None)
 def _offset_of_normal(cls: Any) -> Optional[int]:
     """Return where a generator keeps its second normal number: eight bytes that say whether, then the number."""
-    tried, other = cls(1), cls(2)
+    tried, twin = cls(1), cls(2)
     name, words, position = tried.get_state()[:3]
     tried.set_state((name, words, position, 1, _TRIED))
     memory = ctypes.string_at(id(tried), tried.__sizeof__())
     offset = memory.find(struct.pack("=d", _TRIED)) - 8
     if sys.implementation.name != "cpython" or offset < 0 or memory.count(struct.pack("=d", _TRIED)) > 1:
         return None
-    other.set_state((name, words, position, 0, 0.0))
-    ctypes.memmove(id(other) + offset, memory[offset : offset + 16], 16)
-    return offset if tried.get_state()[3:] == other.get_state()[3:] == (1, _TRIED) else None
+    twin.set_state((name, words, position, 0, 0.0))
+    ctypes.memmove(id(twin) + offset, memory[offset : offset + 16], 16)
+    return offset if tried.get_state()[3:] == twin.get_state()[3:] == (1, _TRIED) else None

@@ -138,10 +138,10 @@ def _stand_in(original: Any, names: Dict[str, Any]) -> Any:
 
 
 def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any], Any]) -> None:
-    def act(found: Any) -> None:
-        original = getattr(found, name, None)
+    def act(imported_module: Any) -> None:
+        original = getattr(imported_module, name, None)
         if original is not None:
-            hooks.put(found, name, original, stand_in(original), why=_WHY)
+            hooks.put(imported_module, name, original, stand_in(original), why=_WHY)
 
     hooks.when_imported(module, act, why=_WHY, attribute=name)
 
