@@ -1,4 +1,4 @@
-"""Functions along a dim, and of each row."""
+"""Rules for functions that reduce along a dim, and for functions that treat each row by itself."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, 
 
 
 def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute along a dim that is not that of the rows; sums along the rows are parts of a total."""
+    """Compute along a dim other than the dim of the rows; a sum or mean over the rows becomes a part of a total."""
     name = func.__name__
     tensor = args[0] if args else kwargs.get("input")
     if not isinstance(tensor, Sharded) or tensor.dim_of_rows:
@@ -32,7 +32,7 @@ def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def rowwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute each row by itself, together with the same rows of what else has as many."""
+    """Compute each row by itself, together with the same row of the other arguments that have as many rows."""
     tensors = tensors_of(args, kwargs)
     lead = next(one for one in tensors if isinstance(one, Sharded))
     if lead.size(0) == 1 or any(isinstance(one, GlobalTensor) and not _has_rows_of(one, lead) for one in tensors):
@@ -72,7 +72,7 @@ def _dims(dims: Any) -> Kwargs:
 
 
 def squeeze(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Leave the dim of the rows, of which a rank may happen to have one."""
+    """Squeeze all dims but that of the rows: a rank may have a single row where the batch has several."""
     if len(args) > 1 or kwargs or not isinstance(args[0], Sharded):
         return along(func, args, kwargs)
     tensor = args[0]
@@ -81,7 +81,7 @@ def squeeze(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def multiply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Multiply rows with a matrix that is the same for all."""
+    """Multiply the rows by a matrix that all ranks have."""
     rows, matrix = args[0], args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("other", kwargs.get("mat2")))
     if not isinstance(rows, Sharded) or not isinstance(matrix, torch.Tensor) or rows.dim() < 2:
         return None
@@ -99,7 +99,7 @@ def multiply(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def of_rows(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Functions of each row: layer_norm, embedding."""
+    """Compute a function that treats each row by itself, such as layer_norm or embedding."""
     tensor = args[0] if args else None
     if (
         not isinstance(tensor, Sharded)
@@ -116,7 +116,7 @@ def of_rows(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def draw(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Draw for all rows, as one device does, and keep this rank's."""
+    """Draw random numbers for all rows, as one device does, and keep this rank's rows."""
     tensor = args[0]
     if not isinstance(tensor, Sharded) or any(isinstance(one, GlobalTensor) for one in tensors_of(args[1:], kwargs)):
         return None

@@ -1,7 +1,7 @@
-"""Where a batch enters a model: each rank computes its own rows, and what comes out is a view of all.
+"""Calls of models: each rank computes its own rows of a batch, and the outputs become global tensors.
 
-Only the outermost call counts, and only of modules that have parameters: a loss, a pooling or an augmentation without
-any is computed by `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
+Only the outermost call counts, and only a call of a module that has parameters. A loss, a pooling or an augmentation
+without parameters follows `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
 """
 
 import os
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 NUM_LOOKED_AT = 32
-"""Calls of models in which hooks of the script are looked for."""
+"""The number of calls of models in which echelon looks for hooks of the script."""
 
 
 class Calls(ModelCalls):
-    """Calls models with this rank's rows of a batch."""
+    """Call models with this rank's rows of a batch."""
 
     def __init__(self, run: "Training") -> None:
         super().__init__(run)
@@ -39,7 +39,7 @@ class Calls(ModelCalls):
         """Call a module."""
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
             if self._is_for_training(_first_of(args, kwargs)):
-                self._run.begin_training()  # an oracle that was sent ahead before that
+                self._run.begin_training()  # the oracle was forked before training began
             with self._inside(None):
                 return original(module, *args, **kwargs)
         if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
@@ -67,7 +67,7 @@ class Calls(ModelCalls):
     def _compute_plain(
         self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
     ) -> Any:
-        """Compute this rank's rows of a batch that is whole on every rank."""
+        """Compute this rank's rows of a batch that every rank has whole."""
         self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
@@ -78,7 +78,7 @@ class Calls(ModelCalls):
                 raise
             if not self._run.parallelism.calls_need_all_ranks:
                 with self._inside(None):
-                    original(module, *args, **kwargs)  # what fails with the whole too is the script's own error
+                    original(module, *args, **kwargs)  # a failure with the whole batch too is the script's own error
             if self.doubt is not None:
                 raise ScalingError(*self.doubt) from error
             raise ScalingError(
@@ -88,7 +88,7 @@ class Calls(ModelCalls):
             ) from error
 
     def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module with what ranks cannot share, and remember it: a loss of it would be that of all."""
+        """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = _first_of(args, kwargs)
         shape = None if first is None else tuple(first.shape)
         result = original(module, *args, **kwargs)
@@ -99,7 +99,7 @@ class Calls(ModelCalls):
         self, original: Any, module: nn.Module, arguments: Any, every: List[Any], leads: List[List[Sharded]],
         first: Optional[torch.Tensor] = None,
     ) -> Any:  # fmt: skip
-        """Compute this rank's rows, or those of each shard by itself."""
+        """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
@@ -150,9 +150,9 @@ class Calls(ModelCalls):
             )
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
-        """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
+        """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
 
-        Return what this rank has of it, or what each of its shards has.
+        Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
         """
         run = self._run
         first = _first_of(args, kwargs)
@@ -169,7 +169,7 @@ class Calls(ModelCalls):
         ]
 
     def _is_for_training(self, first: Optional[torch.Tensor]) -> bool:
-        """Say whether a call with this first tensor trains with a batch."""
+        """Say whether a call whose first tensor is this one trains with a batch."""
         if first is None or isinstance(first, nn.Parameter):
             return False
         return self._run.begins_training() and self._is_batch(first)

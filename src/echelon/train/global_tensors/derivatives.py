@@ -1,4 +1,4 @@
-"""torch.autograd.grad and a script's own autograd functions over what the ranks have in parts."""
+"""torch.autograd.grad and a script's own autograd functions, for global tensors."""
 
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 
@@ -42,7 +42,7 @@ def install(run: "Training") -> None:
 
 
 def install_functions() -> None:
-    """Let a script's own autograd functions, which know nothing of views, compute with the whole."""
+    """Let a script's own autograd functions, which know no global tensors, compute with whole tensors."""
     original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ def _grad_of_shards(
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Differentiate each shard by itself, with respect to its own rows."""
+    """Differentiate each virtual shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
         raise ScalingError(
             "with --exact the script calls torch.autograd.grad for a tensor that has no entry for each sample",
@@ -88,7 +88,7 @@ def _grad(
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Differentiate this rank's part of the outputs, and sum up over ranks where an input is the same on all."""
+    """Differentiate this rank's part of the outputs; sum the gradient of an input that all ranks have over ranks."""
     are_parts = [isinstance(one, GlobalTensor) for one in outputs]
     if any(are_parts) and not all(are_parts):
         outputs = [one.whole() if isinstance(one, GlobalTensor) else one for one in outputs]
@@ -96,7 +96,7 @@ def _grad(
     wanted = _listed(output_gradients) if output_gradients is not None else [None] * len(outputs)
     weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
     num_ranks = 1 if run.world.is_exact else run.world.size
-    # as in backward(): a part counts as often as there are ranks, and hooks on the way know that
+    # as in backward(): each part is multiplied by the number of ranks, and hooks on the way divide by it
     gradients = original(
         [one.local * num_ranks if isinstance(one, GlobalTensor) else one for one in outputs],
         [getattr(one, "local", one) for one in inputs],
@@ -123,7 +123,7 @@ def _allows_unused(
     allow_unused: Optional[bool] = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
     **_others: Any,
 ) -> bool:  # fmt: skip
-    """Say whether torch.autograd.grad gives None for an input that outputs do not depend on."""
+    """Say whether torch.autograd.grad returns None for an input that no output depends on."""
     return bool(allow_unused) and not materialize_grads
 
 
@@ -138,7 +138,7 @@ def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -
 
 
 def _local_like(weight: Any, output: torch.Tensor) -> Any:
-    """Return the weights of this rank's part of an output."""
+    """Return the weights (grad_outputs) for this rank's part of an output."""
     if isinstance(weight, GlobalTensor) and isinstance(output, Sharded):
         return weight.local
     if isinstance(weight, GlobalTensor):

@@ -1,7 +1,7 @@
-"""What PyTorch computes with a view below its functions: where a script calls what asks no tensor for a rule.
+"""Global tensors in PyTorch's inner functions, below `__torch_function__`, where no rule was asked.
 
-Old constructors do so (`Variable(x)`, `torch.FloatTensor(x)`), and functions that libraries wrote in C++. Without a
-gradient to pass on, the same is computed with the part, or with the whole.
+Old constructors (`Variable(x)`, `torch.FloatTensor(x)`) and functions that libraries wrote in C++ end here. Where no
+gradient has to pass, the function computes with the local part, or with the whole tensor.
 """
 
 from typing import Any, Callable
@@ -18,7 +18,7 @@ _KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 
 
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute an inner function of PyTorch that has a view among its arguments."""
+    """Compute an inner function of PyTorch that has a global tensor among its arguments."""
     name = func._schema.name
     global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
     if name == _KEEPING[0]:
@@ -47,7 +47,7 @@ def _has_gradient(tensor: GlobalTensor) -> bool:
 
 
 def install() -> None:
-    """Let `Variable(x)`, as scripts of PyTorch 0.3 have it, do to a batch what it has done since: detach it."""
+    """Let `Variable(x)`, which scripts of PyTorch 0.3 call, detach a global tensor as it detaches any tensor."""
     variable: Any = torch.autograd.Variable
     if isinstance(vars(variable).get("__new__"), staticmethod):
         return

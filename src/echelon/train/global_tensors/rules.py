@@ -1,7 +1,7 @@
-"""What becomes of a view when PyTorch is called with it.
+"""The rules by which PyTorch's functions compute with global tensors.
 
-Rows stay with their ranks where a function treats each row by itself, sums over rows become parts of a total, and
-everything else is computed from the whole, on every rank alike: slower, and right.
+Rows stay with their ranks where a function treats each row by itself. Sums over rows become parts of a total. Every
+other function computes with the whole tensor, on every rank alike: slower, and right.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ Rule = Callable[[Any, Args, Kwargs], Any]
 
 
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute a function of which some argument is a view."""
+    """Compute a function that has a global tensor among its arguments."""
     name = getattr(func, "__name__", "")
     aliases.settle()
     if GlobalTensor.inside_of is not None:
@@ -37,7 +37,7 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a model gets of a view that does not come as an argument, such as a state that it keeps."""
+    """Return this rank's part of a global tensor that a model uses without an argument, such as a state it keeps."""
     lead = GlobalTensor.inside_of
     if not isinstance(tensor, GlobalTensor) or lead is None:
         return tensor
@@ -56,7 +56,7 @@ def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute by a rule, of each shard by itself where a process has several; None where only the whole will do."""
+    """Compute by a rule, with each virtual shard by itself; return None where the function needs the whole tensor."""
     lead = pieces.first_of(args, kwargs)
     if lead is None or rule in (_own_metadata, _register_hook, _retain_grad):
         result = rule(func, args, kwargs)
@@ -70,7 +70,7 @@ def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
-    """Put the parts together and compute with the whole; what is written to it is written to the view."""
+    """Gather the parts and compute with whole tensors; copy in-place changes of a whole to its global tensor."""
     wholes: Dict[int, _Whole] = {}
 
     def put_together(tensor: torch.Tensor) -> torch.Tensor:
@@ -98,11 +98,11 @@ class _Whole(NamedTuple):
     view: GlobalTensor
     whole: torch.Tensor
     version: int
-    """Before a function was called with it."""
+    """The version of the whole before a function was called with it."""
 
 
 def _without_changed(result: Any, changed: List[_Whole]) -> Any:
-    """Return what a function gives, with the views that it has written to in place of their wholes."""
+    """Return a function's result with each changed whole replaced by its global tensor."""
     global_tensor_of = {id(one.whole): one.view for one in changed}
     return map_tensors(
         result, lambda tensor: global_tensor_of.get(id(tensor)) if id(tensor) in global_tensor_of else _marked(tensor)
@@ -110,13 +110,13 @@ def _without_changed(result: Any, changed: List[_Whole]) -> Any:
 
 
 def compute_whole(func: Any, args: Args) -> Any:
-    """Compute a function with whole tensors in place of views."""
+    """Compute a function with whole tensors in place of global tensors."""
     aliases.settle()
     return _with_whole(func, "", args, {})
 
 
 def _marked(tensor: torch.Tensor) -> torch.Tensor:
-    """Remember of a plain tensor that it was made of whole batches: a model may share its rows again."""
+    """Mark a plain tensor that was computed from whole batches: a model may share its rows again."""
     if isinstance(tensor, GlobalTensor):
         return tensor
     tensor.comes_from_batches = True  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def _marked(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _attribute(func: Any, name: str, args: Args) -> Any:
-    """Read or set an attribute: shape, dtype and device are the view's own, what concerns gradients is its part's."""
+    """Read or set an attribute: shape, dtype and device of the global tensor, gradients of this rank's part."""
     tensor: Any = args[0]
     attribute = getattr(func.__self__, "__name__", "")
     if isinstance(tensor, pieces.Pieces) and attribute in ("grad", "data", "requires_grad"):
@@ -167,19 +167,22 @@ def _set_attribute(func: Any, tensor: Any, attribute: str, args: Args) -> None:
 
 
 def has_rule(func: Any, kwargs: Kwargs) -> bool:
-    """Say whether a function may be computed with parts, and computes something."""
+    """Say whether a function has a rule and computes something, rather than reading sizes."""
     rule = _RULES.get(getattr(func, "__name__", ""))
     return rule is not None and rule is not _own_metadata and "out" not in kwargs
 
 
 def _gradient_of(tensor: Any, gradient: torch.Tensor) -> Any:
-    """Return the gradient of a view, whose part has that of the sum over ranks; of a total all ranks have it whole."""
+    """Return the gradient of a global tensor from its part's gradient, which is that of the sum of all ranks' losses.
+
+    All ranks have the whole gradient of a total.
+    """
     gradient = gradient / (1 if tensor.world.is_exact else tensor.world.size)
     return gradient if isinstance(tensor, Partial) else like(tensor, gradient)
 
 
 def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Let a hook have the gradient of the view, and give another."""
+    """Register a hook that gets the gradient of the global tensor and may return another gradient."""
     tensor, hook = (*args, *kwargs.values())
     if isinstance(tensor, pieces.Pieces):
         raise ScalingError(
@@ -189,7 +192,7 @@ def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
 
     def call(gradient: torch.Tensor) -> Optional[torch.Tensor]:
         result = hook(_gradient_of(tensor, gradient))
-        if isinstance(tensor, Sharded) and not tensor.rows[tensor.world.rank]:  # a sample that stands in for none
+        if isinstance(tensor, Sharded) and not tensor.rows[tensor.world.rank]:  # a placeholder in place of samples
             return torch.zeros_like(gradient)
         if result is None:
             return None
@@ -238,7 +241,7 @@ _RULES: Dict[str, Rule] = {
 
 
 def install() -> None:
-    """Let what PyTorch is called with a view for follow the rules."""
+    """Let PyTorch's functions follow the rules where they get a global tensor."""
     why = "What is computed of a batch follows its rows."
     patches.replace(GlobalTensor, "rule", staticmethod(apply), why=why)
     patches.replace(GlobalTensor, "below", staticmethod(dispatch.apply), why=why)

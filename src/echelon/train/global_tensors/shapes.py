@@ -1,4 +1,4 @@
-"""Functions that give rows another shape, pick from them, or put them side by side."""
+"""Rules for functions that reshape rows, index them, or concatenate them."""
 
 from typing import Any, List, Optional
 
@@ -10,7 +10,7 @@ from .tensors import Args, GlobalTensor, Kwargs, Sharded
 
 
 def reshape(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Give the rows another shape, if no row of the result has elements of two ranks."""
+    """Reshape the rows, if no row of the result has elements of two ranks."""
     tensor = args[0]
     sizes = _new_sizes(func.__name__, tensor, args[1:], kwargs)
     if not isinstance(tensor, Sharded) or tensor.dim_of_rows or not sizes or not tensor.numel() or tensor.size(0) == 1:
@@ -24,7 +24,7 @@ def reshape(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _new_sizes(name: str, tensor: Any, words: Args, kwargs: Kwargs) -> Optional[List[int]]:
-    """Return the sizes that are asked for, none of them -1."""
+    """Return the requested sizes, with -1 replaced by its value."""
     if name == "flatten":
         start = kwargs.get("start_dim", words[0] if words else 0) % tensor.dim()
         end = kwargs.get("end_dim", words[1] if len(words) > 1 else -1) % tensor.dim()
@@ -80,7 +80,7 @@ def get_item(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
 
 
 def _stand_in(local: torch.Tensor, num_masked_dims: int) -> torch.Tensor:
-    """Return a row where a mask has named none, so that gradients find their way on every rank."""
+    """Return a placeholder row where a mask selects none, so that every rank takes part in backward()."""
     return local.flatten(0, num_masked_dims - 1)[:1]
 
 

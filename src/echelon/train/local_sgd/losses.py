@@ -1,4 +1,4 @@
-"""A mean over classes of this rank's own samples: to ask how many targets count elsewhere takes a message a step."""
+"""Mean losses over classes of this rank's own samples: the number of all ranks' targets would need a message a step."""
 
 import inspect
 from functools import lru_cache
@@ -9,11 +9,11 @@ from ..global_tensors import losses
 from ..global_tensors.tensors import Args, GlobalTensor, Kwargs, Partial, Sharded
 
 _NAMES = ("cross_entropy", "nll_loss")
-_LEAST = 1e-6  # what a sum over no targets, which is 0, is divided by
+_LEAST = 1e-6  # the divisor of a sum over no targets, which is 0
 
 
 def install() -> None:
-    """Put this before what is done with views otherwise."""
+    """Put this module's rule before the other rules of global tensors."""
     usual = GlobalTensor.rule
 
     def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -50,7 +50,7 @@ def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Optional[Partial]:
 
 
 def _rows_in_common(scores: Any, target: Any) -> Optional[Sharded]:
-    """Return the rows that scores and targets share, where targets are numbers of classes."""
+    """Return the scores if they and the targets have the same rows, and the targets are class indices."""
     if not isinstance(scores, Sharded) or not isinstance(target, Sharded) or target.is_floating_point():
         return None
     is_lined_up = scores.rows == target.rows and not scores.dim_of_rows and not target.dim_of_rows
