@@ -140,7 +140,7 @@ SET_ELSEWHERE = {
     "train/rng/states.py": "random._inst.gauss_next",  # a part of the state of Python's generator
     "train/fsdp.py": "setattr(root, ",  # the user's model
     "train/global_tensors/pieces.py": "setattr(",  # an object that is made here
-    "train/global_tensors/rules.py": "setattr(view.local, ",  # the tensor of a batch
+    "train/global_tensors/rules.py": "setattr(tensor.local, ",  # the tensor of a batch
 }
 """What is set on objects that no other code shares, and so needs no row in the table of patches."""
 

@@ -1,1 +1,1 @@
-"""The same bits on any number of ranks: virtual shards, each computed by itself, and sums along one tree."""
+"""The same bits on any number of ranks: each virtual shard is computed by itself, and sums follow one tree."""

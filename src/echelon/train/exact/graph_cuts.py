@@ -1,9 +1,9 @@
-"""Where the graphs of virtual shards, each computed by itself, meet what is the same for all.
+"""The places where the graphs of virtual shards, each computed by itself, meet tensors that all shards share.
 
-A *cut* is a whole tensor that shards use, such as a learned weight of a loss: each shard gets a leaf of its own, and
-the sum of their gradients goes on into the whole. A *join* is a whole that is made of shards, such as the similarities
-of all samples: its gradient goes on into the rows of each. A backward pass is made in turns, of the whole and of one
-shard at a time, and so its bits do not depend on who computes the shards.
+A *cut* is a whole tensor that shards use, such as a learned weight of a loss. Each shard gets its own leaf, and the sum
+of the leaves' gradients is passed on to the whole. A *join* is a whole tensor that is made of shards, such as the
+similarities of all samples. Its gradient is passed on to the rows of each shard. A backward pass alternates between the
+wholes and the shards, one shard at a time. So its bits do not depend on the processes that compute the shards.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
@@ -18,16 +18,16 @@ from . import tree
 class _Cut(NamedTuple):
     whole: torch.Tensor
     leaves: List[torch.Tensor]
-    """One for each shard of this process."""
+    """One leaf for each shard of this process."""
     step: int
 
 
 class _Join(NamedTuple):
     whole: torch.Tensor
     parts: Sequence[torch.Tensor]
-    """One for each shard of this process."""
+    """One part for each shard of this process."""
     gradient_of: Callable[[torch.Tensor, int], torch.Tensor]
-    """What of the gradient of the whole is that of one part."""
+    """A function that returns the gradient of one part; its arguments are the whole's gradient and the part's place."""
     step: int
 
 
@@ -41,11 +41,11 @@ class GraphCuts:
         self._step = 0
 
     def cut(self, whole: torch.Tensor, shard: int) -> torch.Tensor:
-        """Return a leaf in place of a whole, for one shard; all shards ask in the same order."""
+        """Return one shard's leaf in place of a whole tensor; all shards cut their tensors in the same order."""
         number = self._made.get(shard, 0)
         self._made[shard] = number + 1
         if number not in self._cuts:
-            gathered = full(whole)  # of weights that are spread
+            gathered = full(whole)  # for weights that are sharded
             self._cuts[number] = _Cut(gathered, [], self._step)
         leaf = self._cuts[number].whole.detach().clone().requires_grad_()
         self._cuts[number].leaves.append(leaf)
@@ -57,19 +57,19 @@ class GraphCuts:
         parts: Sequence[torch.Tensor],
         gradient_of: Callable[[torch.Tensor, int], torch.Tensor],
     ) -> torch.Tensor:
-        """Return a whole that takes gradients, which its parts will get."""
+        """Return a whole tensor whose gradient `backward` passes on to its parts."""
         leaf = value.requires_grad_()
         self._joins.append(_Join(leaf, parts, gradient_of, self._step))
-        return leaf.clone()  # which may be written to
+        return leaf.clone()  # a copy, which the script may change in place
 
     def at_step(self) -> None:
-        """Forget what no loss has come to for more than a step."""
+        """Forget cuts and joins that no backward pass has reached for more than a step."""
         self._cuts = {number: one for number, one in self._cuts.items() if one.step == self._step}
         self._joins = [one for one in self._joins if one.step == self._step]
         self._step += 1
 
     def backward(self, loss: Any, run: Callable[[torch.Tensor], None], weights: Any, world: Any) -> Any:
-        """Compute all gradients of a loss, which is a whole or a list of the shards' parts; return its value."""
+        """Compute all gradients of a loss, which is a whole tensor or a list of the shards' parts; return its value."""
         if isinstance(loss, list):
             value = self._of_shards(lambda place: run(loss[place]), weights, world, [one.detach() for one in loss])
         else:
@@ -80,7 +80,7 @@ class GraphCuts:
         return value
 
     def _go_on(self, weights: Any, world: Any) -> bool:
-        """Take the gradients of wholes on into the shards that they were made of; say whether there were any."""
+        """Pass the gradients of joins on to their shards; return whether there were any."""
         wanted = [(one, one.whole.grad) for one in self._joins if one.whole.grad is not None]
         if not wanted:
             return False
@@ -96,12 +96,12 @@ class GraphCuts:
                 raise _second() from None
 
         self._of_shards(run, weights, world, None)
-        for one, _ in wanted:
-            _take_no_more(one.whole)
+        for join, _ in wanted:
+            _take_no_more(join.whole)
         return True
 
     def _of_shards(self, run: Callable[[int], None], weights: Any, world: Any, values: Any) -> Any:
-        """Run one pass of each shard, add up by one tree, and go on into the wholes that were cut."""
+        """Run one backward pass of each shard, sum the gradients along the tree, and pass on those of cut wholes."""
         cuts = dict(self._cuts)
         likes = [*weights.likes, *(one.whole.detach() for one in cuts.values()), *(values[:1] if values else ())]
         total = tree.Sum()
@@ -110,10 +110,10 @@ class GraphCuts:
             run(place)
             of_cuts = [one.leaves[place].grad for one in cuts.values()]
             total.add([*weights.take(), *of_cuts, *([values[place].clone()] if values else ())])
-        found = tree.across(total.local, likes, world)
-        weights.put(found)
-        self._into_cuts(cuts, found[len(weights.likes) :], weights)
-        return found[-1] if values else None
+        sums = tree.across(total.local, likes, world)
+        weights.put(sums)
+        self._into_cuts(cuts, sums[len(weights.likes) :], weights)
+        return sums[-1] if values else None
 
     def _into_cuts(self, cuts: Dict[int, _Cut], gradients: Sequence[Any], weights: Any) -> None:
         reached = {number: gradient for number, gradient in zip(cuts, gradients) if gradient is not None}  # noqa: B905

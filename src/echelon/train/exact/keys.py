@@ -1,7 +1,7 @@
 """Keys for the random numbers of virtual shards: the same on all ranks, and after a restart with the same weights.
 
-A key comes from the bits of the weights, which `--exact` makes equal everywhere, and from how often one was wanted
-since they last changed. So a run that goes on from a checkpoint, on any number of ranks, goes on with the same numbers.
+A key is computed from the bits of the weights, which `--exact` makes equal everywhere, and from the number of keys
+since the weights last changed. So a run that resumes from a checkpoint, on any number of ranks, draws the same numbers.
 """
 
 import zlib
@@ -19,7 +19,7 @@ _MOST_ELEMENTS = 1024
 
 
 class Keys:
-    """Gives one key after the other."""
+    """The sequence of keys of one training."""
 
     def __init__(self, parallelism: "Parallelism") -> None:
         self._parallelism = parallelism
@@ -36,10 +36,10 @@ class Keys:
         return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
 
     def _take_fingerprint(self) -> int:
-        """Return what tells these weights from those of another step, of a few small tensors."""
+        """Return a checksum of a few small weights, which differs from step to step."""
         chosen = sorted(self._parallelism.parameters(), key=torch.Tensor.numel)[:_MOST_TENSORS]
         parts = [whole(one.detach()).reshape(-1)[:_MOST_ELEMENTS].double().cpu() for one in chosen]
         if not parts:
             return 0
         bits = torch.cat(parts).view(torch.int64)
-        return int((bits * (2 * torch.arange(bits.numel()) + 1)).sum())  # whole numbers, whose sum has no order
+        return int((bits * (2 * torch.arange(bits.numel()) + 1)).sum())  # integers: their order does not matter

@@ -1,4 +1,4 @@
-"""Load the virtual shards of a batch each by itself, with random numbers that do not depend on who loads them."""
+"""Load each virtual shard of a batch by itself, with random numbers that do not depend on the loading process."""
 
 from typing import Any, Callable, List, Sequence, Tuple
 
@@ -9,7 +9,7 @@ Shard = Tuple[int, List[Any]]
 
 
 class Dataset:
-    """A dataset that is asked for several shards at a time."""
+    """A dataset that loads several virtual shards at a time."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -27,12 +27,12 @@ class Dataset:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # it is copied and pickled before it has an inner one
+            raise AttributeError(name)  # copy and pickle ask before the inner dataset is set
         return getattr(self._inner, name)
 
 
 class Collate:
-    """Make a batch of each shard."""
+    """Make a batch of each virtual shard."""
 
     def __init__(self, inner: Callable[[List[Any]], Any]) -> None:
         self._inner = inner

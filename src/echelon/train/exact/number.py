@@ -1,10 +1,10 @@
-"""How many virtual shards there may be, as `echelon.start(exact=V)` is told."""
+"""The valid numbers of virtual shards, V in `echelon.start(exact=V)`."""
 
 from ..scaling_error import ScalingError
 
 
 def check(num_shards: int, num_ranks: int) -> None:
-    """Refuse a number that is no power of two, or of which these ranks could not compute as many each."""
+    """Refuse a number that is no power of two, or that is no multiple of the number of ranks."""
     if not num_shards:
         return
     is_number = isinstance(num_shards, int) and not isinstance(num_shards, bool)
@@ -25,7 +25,7 @@ def check(num_shards: int, num_ranks: int) -> None:
 
 
 def refuse_other(asked: int, begun: int) -> None:
-    """Refuse another number than a run was begun with."""
+    """Refuse a number that differs from the number at the start of the run."""
     if asked and asked != begun:
         raise ScalingError(
             "echelon run started with exact=%d, but the script called echelon.start(exact=%d) later" % (begun, asked),

@@ -1,1 +1,1 @@
-"""The whole batch, as a training loop sees it, of which each rank holds a part."""
+"""Global tensors: a training loop sees the whole batch, and each rank holds a part of it."""

@@ -1,4 +1,4 @@
-"""Functions along a dim, and of each row."""
+"""Rules for functions that reduce along a dim, and for functions that treat each row by itself."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, 
 
 
 def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute along a dim that is not that of the rows; sums along the rows are parts of a total."""
+    """Compute along a dim other than the dim of the rows; a sum or mean over the rows becomes a part of a total."""
     name = func.__name__
-    view = args[0] if args else kwargs.get("input")
-    if not isinstance(view, Sharded) or view.dim_of_rows:
+    tensor = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, Sharded) or tensor.dim_of_rows:
         return None
     place, default, more_dims = ALONG[name]
     dim = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else default))
@@ -22,17 +22,17 @@ def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "flip" and len(args) > 2:
         dims = args[1:]
     if isinstance(dims, (list, tuple)) and all(isinstance(one, int) for one in dims) and dims:
-        if all(one % (view.dim() + more_dims) for one in dims):
+        if all(one % (tensor.dim() + more_dims) for one in dims):
             return rowwise(func, args, kwargs)
     elif dims is not None:
         return None
     if name in ("sum", "mean"):
-        return _sum(name, view, args, kwargs, dims)
+        return _sum(name, tensor, args, kwargs, dims)
     return None
 
 
 def rowwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute each row by itself, together with the same rows of what else has as many."""
+    """Compute each row by itself, together with the same row of the other arguments that have as many rows."""
     tensors = tensors_of(args, kwargs)
     lead = next(one for one in tensors if isinstance(one, Sharded))
     if lead.size(0) == 1 or any(isinstance(one, GlobalTensor) and not _has_rows_of(one, lead) for one in tensors):
@@ -41,25 +41,30 @@ def rowwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(func(*local[0], **local[1]), lead)
 
 
-def _has_rows_of(view: GlobalTensor, lead: Sharded) -> bool:
-    return isinstance(view, Sharded) and view.rows == lead.rows and view.dim() == lead.dim() and not view.dim_of_rows
+def _has_rows_of(tensor: GlobalTensor, lead: Sharded) -> bool:
+    return (
+        isinstance(tensor, Sharded)
+        and tensor.rows == lead.rows
+        and tensor.dim() == lead.dim()
+        and not tensor.dim_of_rows
+    )
 
 
-def _sum(name: str, view: Sharded, args: Args, kwargs: Kwargs, dims: Any) -> Any:
-    if name == "mean" and not (kwargs.get("dtype") or view.dtype).is_floating_point:
+def _sum(name: str, tensor: Sharded, args: Args, kwargs: Kwargs, dims: Any) -> Any:
+    if name == "mean" and not (kwargs.get("dtype") or tensor.dtype).is_floating_point:
         return None
-    fraction = view.rows[view.world.rank] / sum(view.rows)
-    counted = view.counted
+    fraction = tensor.rows[tensor.world.rank] / sum(tensor.rows)
+    counted = tensor.counted
     part = torch.sum(counted, **_dims(dims), **{key: kwargs[key] for key in ("keepdim", "dtype") if key in kwargs})
     if len(args) > 2 and "keepdim" not in kwargs:
         part = torch.sum(counted, **_dims(dims), keepdim=args[2])
     if name == "mean":
-        over = [one % view.dim() for one in dims] if dims else range(view.dim())
+        over = [one % tensor.dim() for one in dims] if dims else range(tensor.dim())
         count = 1
-        for one in over:
-            count *= view.size(one)
+        for dim in over:
+            count *= tensor.size(dim)
         part = part / count
-    return Partial(part, view.world, fraction)
+    return Partial(part, tensor.world, fraction)
 
 
 def _dims(dims: Any) -> Kwargs:
@@ -67,16 +72,16 @@ def _dims(dims: Any) -> Kwargs:
 
 
 def squeeze(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Leave the dim of the rows, of which a rank may happen to have one."""
+    """Squeeze all dims but that of the rows: a rank may have a single row where the batch has several."""
     if len(args) > 1 or kwargs or not isinstance(args[0], Sharded):
         return along(func, args, kwargs)
-    view = args[0]
-    dims = tuple(at for at, size in enumerate(view.shape) if size == 1 and at)
-    return wrap_rows(view.local.squeeze(dims), view) if view.size(0) > 1 and not view.dim_of_rows else None
+    tensor = args[0]
+    dims = tuple(at for at, size in enumerate(tensor.shape) if size == 1 and at)
+    return wrap_rows(tensor.local.squeeze(dims), tensor) if tensor.size(0) > 1 and not tensor.dim_of_rows else None
 
 
 def multiply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Multiply rows with a matrix that is the same for all."""
+    """Multiply the rows by a matrix that all ranks have."""
     rows, matrix = args[0], args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("other", kwargs.get("mat2")))
     if not isinstance(rows, Sharded) or not isinstance(matrix, torch.Tensor) or rows.dim() < 2:
         return None
@@ -94,30 +99,30 @@ def multiply(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def of_rows(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Functions of each row: layer_norm, embedding."""
-    view = args[0] if args else None
+    """Compute a function that treats each row by itself, such as layer_norm or embedding."""
+    tensor = args[0] if args else None
     if (
-        not isinstance(view, Sharded)
-        or view.dim_of_rows
+        not isinstance(tensor, Sharded)
+        or tensor.dim_of_rows
         or any(isinstance(one, GlobalTensor) for one in tensors_of(args[1:], kwargs))
     ):
         return None
     if func.__name__ == "one_hot" and (kwargs.get("num_classes") or (*args, -1)[1]) < 0:
         return None
-    if func.__name__ in ("layer_norm", "rms_norm") and len(args[1]) >= view.dim():
+    if func.__name__ in ("layer_norm", "rms_norm") and len(args[1]) >= tensor.dim():
         return None
-    local = map_tensors((args[1:], kwargs), lambda one: exchange.enter(one, view.world))
-    return wrap_rows(func(view.local, *local[0], **local[1]), view)
+    local = map_tensors((args[1:], kwargs), lambda one: exchange.enter(one, tensor.world))
+    return wrap_rows(func(tensor.local, *local[0], **local[1]), tensor)
 
 
 def draw(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Draw for all rows, as one device does, and keep this rank's."""
-    view = args[0]
-    if not isinstance(view, Sharded) or any(isinstance(one, GlobalTensor) for one in tensors_of(args[1:], kwargs)):
+    """Draw random numbers for all rows, as one device does, and keep this rank's rows."""
+    tensor = args[0]
+    if not isinstance(tensor, Sharded) or any(isinstance(one, GlobalTensor) for one in tensors_of(args[1:], kwargs)):
         return None
-    whole = func(torch.empty(view.shape, dtype=view.dtype, device=view.device), *args[1:], **kwargs)
-    local = own_part(whole, view.world.rank, view.rows, view.dim_of_rows)
+    whole = func(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device), *args[1:], **kwargs)
+    local = own_part(whole, tensor.world.rank, tensor.rows, tensor.dim_of_rows)
     if is_in_place(func.__name__):
-        view.local.copy_(local)
-        return view
-    return wrap_rows(local, view)
+        tensor.local.copy_(local)
+        return tensor
+    return wrap_rows(local, tensor)

@@ -1,4 +1,4 @@
-"""A rank's arguments of a model: its rows of each tensor that has a row for each sample; other tensors whole."""
+"""The arguments that a rank gives to a model: its rows of each tensor of samples, and other tensors whole."""
 
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -11,43 +11,43 @@ from . import exchange
 from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tensors_of, version_of
 
 _Place = Tuple[Any, ...]
-"""Of a tensor among the arguments of a module: which argument, which tensor in it, its dims, and how wide it is."""
+"""The place of a tensor among a module's arguments: the argument, the tensor in it, its number of dims, its width."""
 _WHOLE = -1
 _known: "weakref.WeakKeyDictionary[nn.Module, Dict[_Place, int]]" = weakref.WeakKeyDictionary()
-"""In which dim a module's arguments have had their rows, where that could be told from their sizes."""
+"""The dim of the rows of a module's arguments, by place, where the sizes of an earlier call showed it."""
 
 
 class _Entry(NamedTuple):
     owner: torch.Tensor
-    """As the script has it."""
+    """The tensor of the script."""
     local: torch.Tensor
     version: int
-    """Of what the model gets, before it is called."""
+    """The version of the local tensor before the model is called."""
     dim: Optional[int]
 
 
 class Entries:
-    """The arguments of one call of a model, for this rank or for one shard."""
+    """The arguments of one call of a model, for this rank or for one virtual shard."""
 
     def __init__(self, module: nn.Module, lead: Sharded, first: Optional[torch.Tensor] = None) -> None:
-        """`first` is the plain tensor whose rows lead, where a script draws batches itself."""
+        """`first` is the plain tensor that was cut into the leading rows, where a script draws batches itself."""
         self._module = module
         self._lead = lead
         self._changeable: List[_Entry] = []
         self._dims: Dict[int, Optional[int]] = {}
-        """Where the rows of what the model gets are."""
+        """The dim of the rows of each tensor that the model gets, by the tensor's identity."""
         self._guessed: Optional[torch.Tensor] = None
-        """A tensor beside the batch that was taken for samples, because it is as long."""
+        """A tensor beside the batch that was taken for samples because it is as long as the batch."""
         if first is not None:
             self._note(first, lead.local, lead.dim_of_rows)
 
     def enter(self, args: Any, kwargs: Any) -> Tuple[Any, Any]:
-        """Return the arguments as this rank's part of the model gets them."""
+        """Return the arguments for this rank's call of the model."""
         own_args = type(args)(self._argument(place, value) for place, value in enumerate(args))
         return own_args, {name: self._argument(name, value) for name, value in kwargs.items()}
 
     def some(self, value: Any, first: int, count: int) -> Any:
-        """Return some of this rank's rows of arguments that have entered."""
+        """Return `count` of this rank's samples, from `first` on, of arguments that `enter` returned."""
         num_rows = self._lead.local.size(self._lead.dim_of_rows)
 
         def cut(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Entries:
         if isinstance(whole, nn.Parameter) or not whole.dim():
             return whole
         dim = self._dim_of_rows(whole, place)
-        # in memory of their own: a model may write to them, while gradients need the whole as it was
+        # a copy: a model may write to its rows, while gradients need the whole as it was
         own = whole if dim is None else own_part(whole, lead.world.rank, lead.rows, dim).clone()
         if dim is not None and self._guessed is None:
             self._guessed = tensor
@@ -80,7 +80,7 @@ class Entries:
         return own
 
     def refuse_guess(self, error: Exception) -> None:
-        """Refuse where a model fails, and a tensor that it got may be no samples."""
+        """Refuse a model's failure that may come from a tensor that was wrongly taken for samples."""
         if self._guessed is None or "out of memory" in str(error):
             return
         raise ScalingError(
@@ -99,7 +99,7 @@ class Entries:
         self._dims[id(own)] = dim
 
     def _dim_of_rows(self, tensor: torch.Tensor, place: _Place) -> Optional[int]:
-        """Return the dim that is the batch: as in earlier calls, for a size may be that of the batch by chance."""
+        """Return the batch dim; earlier calls decide, because a size may equal that of the batch by chance."""
         num_rows = sum(self._lead.rows)
         known = _known.setdefault(self._module, {})
         place = (*place, tensor.dim(), tensor.size(-1) if tensor.dim() > 1 else 0)
@@ -123,7 +123,7 @@ class Entries:
         return dim
 
     def leave(self) -> None:
-        """Let the script have its arguments as the model has changed them in place."""
+        """Copy in-place changes of the model's arguments back to the script's tensors."""
         for owner, own, version, dim in self._changeable:
             if version_of(own) == version:
                 continue
@@ -140,7 +140,7 @@ class Entries:
 
 
 def _dim_by_size(tensor: torch.Tensor, lead: Sharded) -> Optional[int]:
-    """Return the dim of a plain tensor that is as large as the batch: the first, or the second as in an RNN's state."""
+    """Return the dim of a plain tensor that is as long as the batch: the first, or the second as in an RNN's state."""
     num_rows = sum(lead.rows)
     if tensor.size(0) == num_rows:
         return None if _is_of_positions(tensor, lead) else 0
@@ -148,7 +148,7 @@ def _dim_by_size(tensor: torch.Tensor, lead: Sharded) -> Optional[int]:
 
 
 def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
-    """Say whether a square as large as the batch is a mask over positions, or a graph, rather than samples."""
+    """Say whether a square tensor as long as the batch is a mask over positions or a graph, and not samples."""
     is_square = tensor.dim() == 2 and tensor.size(0) == tensor.size(1) > 1
     if not is_square or (tensor.shape == lead.shape and tensor.dtype == lead.dtype):
         return False
@@ -157,7 +157,7 @@ def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
     if not tensor.is_floating_point() or getattr(tensor, "comes_from_batches", False):
         return False
     content = tensor.detach()
-    corner = content[0, -1]  # of a causal mask all elements above the diagonal are alike
+    corner = content[0, -1]  # in a causal mask all elements above the diagonal are equal
     above = torch.ones_like(content, dtype=torch.bool).triu(1)
     if bool((content[above] == corner).all()) or bool(((content == 0) | (content == 1) | (content < -1e4)).all()):
         return True
@@ -170,7 +170,7 @@ def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
 
 
 def _cut_lists(value: Any, lead: Sharded) -> Any:
-    """Cut lists of strings and the like, one entry for each sample."""
+    """Cut lists without tensors, such as strings, that have one entry for each sample."""
     if isinstance(value, (list, tuple)) and len(value) == sum(lead.rows) and not tensors_of(value):
         first = sum(lead.rows[: lead.world.rank])
         return value[first : first + max(1, lead.rows[lead.world.rank])]

@@ -1,7 +1,7 @@
-"""Where a batch enters a model: each rank computes its own rows, and what comes out is a view of all.
+"""Calls of models: each rank computes its own rows of a batch, and the outputs become global tensors.
 
-Only the outermost call counts, and only of modules that have parameters: a loss, a pooling or an augmentation without
-any is computed by `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
+Only the outermost call counts, and only a call of a module that has parameters. A loss, a pooling or an augmentation
+without parameters follows `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
 """
 
 import os
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 NUM_LOOKED_AT = 32
-"""Calls of models in which hooks of the script are looked for."""
+"""The number of calls of models in which echelon looks for hooks of the script."""
 
 
 class Calls(ModelCalls):
-    """Calls models with this rank's rows of a batch."""
+    """Call models with this rank's rows of a batch."""
 
     def __init__(self, run: "Training") -> None:
         super().__init__(run)
@@ -39,18 +39,18 @@ class Calls(ModelCalls):
         """Call a module."""
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
             if self._is_for_training(_first_of(args, kwargs)):
-                self._run.begin_training()  # an oracle that was sent ahead before that
+                self._run.begin_training()  # the oracle was forked before training began
             with self._inside(None):
                 return original(module, *args, **kwargs)
         if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
             return original(module, *args, **kwargs)
         aliases.settle()
         was_alone = self._run.world.size == 1
-        views = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
-        if any(_has_rows(one) for one in views) and not tracing.is_counting():
+        global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
+        if any(_has_rows(one) for one in global_tensors) and not tracing.is_counting():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
             return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
-        if views:
+        if global_tensors:
             args, kwargs = map_tensors(
                 (args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one
             )
@@ -67,7 +67,7 @@ class Calls(ModelCalls):
     def _compute_plain(
         self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
     ) -> Any:
-        """Compute this rank's rows of a batch that is whole on every rank."""
+        """Compute this rank's rows of a batch that every rank has whole."""
         self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
@@ -95,7 +95,7 @@ class Calls(ModelCalls):
             raise error from None
 
     def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module with what ranks cannot share, and remember it: a loss of it would be that of all."""
+        """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = _first_of(args, kwargs)
         shape = None if first is None else tuple(first.shape)
         result = original(module, *args, **kwargs)
@@ -103,16 +103,16 @@ class Calls(ModelCalls):
         return result
 
     def _compute(
-        self, original: Any, module: nn.Module, given: Any, every: List[Any], leads: List[List[Sharded]],
+        self, original: Any, module: nn.Module, arguments: Any, every: List[Any], leads: List[List[Sharded]],
         first: Optional[torch.Tensor] = None,
     ) -> Any:  # fmt: skip
-        """Compute this rank's rows, or those of each shard by itself."""
+        """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
         self._run.parallelism.apply()  # weights that are trained from now on
-        self._run.later.at_call(original, module, given, every, leads)
+        self._run.later.at_call(original, module, arguments, every, leads)
         results = []
         with (
             self._run.later.pace.part("model"),
@@ -157,9 +157,9 @@ class Calls(ModelCalls):
             )
 
     def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
-        """Share a batch that is whole on every rank: noise for a generator, or samples that the script drew itself.
+        """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
 
-        Return what this rank has of it, or what each of its shards has.
+        Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
         """
         run = self._run
         first = _first_of(args, kwargs)
@@ -176,7 +176,7 @@ class Calls(ModelCalls):
         ]
 
     def _is_for_training(self, first: Optional[torch.Tensor]) -> bool:
-        """Say whether a call with this first tensor trains with a batch."""
+        """Say whether a call whose first tensor is this one trains with a batch."""
         if first is None or isinstance(first, nn.Parameter):
             return False
         return self._run.begins_training() and self._is_batch(first)
@@ -198,8 +198,8 @@ def _exchanged(first: Optional[torch.Tensor], rows: Sharded, tensor: torch.Tenso
     return rows if tensor is first else tensor
 
 
-def _has_rows(view: GlobalTensor) -> bool:
-    return isinstance(view, Sharded) or (isinstance(view, pieces.Pieces) and not view.is_total)
+def _has_rows(tensor: GlobalTensor) -> bool:
+    return isinstance(tensor, Sharded) or (isinstance(tensor, pieces.Pieces) and not tensor.is_total)
 
 
 def _rows_among(value: Any) -> List[Sharded]:

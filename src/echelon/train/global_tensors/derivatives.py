@@ -1,4 +1,4 @@
-"""torch.autograd.grad and a script's own autograd functions over what the ranks have in parts."""
+"""torch.autograd.grad and a script's own autograd functions, for global tensors."""
 
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 
@@ -42,7 +42,7 @@ def install(run: "Training") -> None:
 
 
 def install_functions() -> None:
-    """Let a script's own autograd functions, which know nothing of views, compute with the whole."""
+    """Let a script's own autograd functions, which know no global tensors, compute with whole tensors."""
     original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,11 +59,11 @@ def _grad_of_shards(
     run: "Training",
     outputs: List[Any],
     inputs: List[Any],
-    given: Any,
+    output_gradients: Any,
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Differentiate each shard by itself, with respect to its own rows."""
+    """Differentiate each virtual shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
         raise ScalingError(
             "with --exact the script calls torch.autograd.grad for a tensor that has no entry for each sample",
@@ -71,7 +71,7 @@ def _grad_of_shards(
         )
     return pieces.of(
         [_grad(original, run, part[0], part[1], part[2], args, kwargs)
-         for part in pieces.apart((outputs, inputs, given), run.world.hosted)]
+         for part in pieces.apart((outputs, inputs, output_gradients), run.world.hosted)]
     )  # fmt: skip
 
 
@@ -84,38 +84,38 @@ def _grad(
     run: "Training",
     outputs: List[Any],
     inputs: List[Any],
-    given: Any,
+    output_gradients: Any,
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Differentiate this rank's part of the outputs, and sum up over ranks where an input is the same on all."""
+    """Differentiate this rank's part of the outputs; sum the gradient of an input that all ranks have over ranks."""
     are_parts = [isinstance(one, GlobalTensor) for one in outputs]
     if any(are_parts) and not all(are_parts):
         outputs = [one.whole() if isinstance(one, GlobalTensor) else one for one in outputs]
         are_parts = [False]
-    wanted = _listed(given) if given is not None else [None] * len(outputs)
+    wanted = _listed(output_gradients) if output_gradients is not None else [None] * len(outputs)
     weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
     num_ranks = 1 if run.world.is_exact else run.world.size
-    # as in backward(): a part counts as often as there are ranks, and hooks on the way know that
+    # as in backward(): each part is multiplied by the number of ranks, and hooks on the way divide by it
     gradients = original(
         [one.local * num_ranks if isinstance(one, GlobalTensor) else one for one in outputs],
         [getattr(one, "local", one) for one in inputs],
-        weights if given is not None else None, *args, **kwargs,
+        weights if output_gradients is not None else None, *args, **kwargs,
     )  # fmt: skip
     if _allows_unused(*args, **kwargs) and not run.world.is_exact:
         gradients = _with_zeros(gradients, inputs, run.world)
     factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
-    found: List[Optional[torch.Tensor]] = []
+    input_gradients: List[Optional[torch.Tensor]] = []
     for gradient, variable in zip(gradients, inputs):  # noqa: B905
         if gradient is None:
-            found.append(None)
+            input_gradients.append(None)
         elif isinstance(variable, Sharded):
-            found.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
+            input_gradients.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
         elif isinstance(variable, Partial):
-            found.append(exchange.total(gradient * (factor / run.world.size), run.world))
+            input_gradients.append(exchange.total(gradient * (factor / run.world.size), run.world))
         else:
-            found.append(exchange.total(gradient * factor, run.world))
-    return tuple(found)
+            input_gradients.append(exchange.total(gradient * factor, run.world))
+    return tuple(input_gradients)
 
 
 def _allows_unused(
@@ -123,7 +123,7 @@ def _allows_unused(
     allow_unused: Optional[bool] = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
     **_others: Any,
 ) -> bool:  # fmt: skip
-    """Say whether torch.autograd.grad gives None for an input that outputs do not depend on."""
+    """Say whether torch.autograd.grad returns None for an input that no output depends on."""
     return bool(allow_unused) and not materialize_grads
 
 
@@ -138,7 +138,7 @@ def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -
 
 
 def _local_like(weight: Any, output: torch.Tensor) -> Any:
-    """Return the weights of this rank's part of an output."""
+    """Return the weights (grad_outputs) for this rank's part of an output."""
     if isinstance(weight, GlobalTensor) and isinstance(output, Sharded):
         return weight.local
     if isinstance(weight, GlobalTensor):

@@ -1,7 +1,7 @@
-"""What PyTorch computes with a view below its functions: where a script calls what asks no tensor for a rule.
+"""Global tensors in PyTorch's inner functions, below `__torch_function__`, where no rule was asked.
 
-Old constructors do so (`Variable(x)`, `torch.FloatTensor(x)`), and functions that libraries wrote in C++. Without a
-gradient to pass on, the same is computed with the part, or with the whole.
+Old constructors (`Variable(x)`, `torch.FloatTensor(x)`) and functions that libraries wrote in C++ end here. Where no
+gradient has to pass, the function computes with the local part, or with the whole tensor.
 """
 
 from typing import Any, Callable
@@ -18,20 +18,21 @@ _KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 
 
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute an inner function of PyTorch that has a view among its arguments."""
+    """Compute an inner function of PyTorch that has a global tensor among its arguments."""
     name = func._schema.name
-    views = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
+    global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
     if name == _KEEPING[0]:
-        return views[0].detach()
-    if any(_has_gradient(one) for one in views):
+        return global_tensors[0].detach()
+    if any(_has_gradient(one) for one in global_tensors):
         raise ScalingError(
             "the script gives a batch of shape %s to %s; echelon cannot follow the batch through this "
-            "function, and the batch needs a gradient" % (tuple(views[0].shape), name.replace("aten::", "torch's ")),
+            "function, and the batch needs a gradient"
+            % (tuple(global_tensors[0].shape), name.replace("aten::", "torch's ")),
             "move this line into the forward() of the model, where the batch is a plain tensor of this rank's "
             "samples; or start one rank: echelon run -n 1 …",
         )
-    if name in _KEEPING and len(views) == 1 and not isinstance(views[0], (Partial, Pieces)):
-        return like(views[0], func(views[0].local, *args[1:], **kwargs))
+    if name in _KEEPING and len(global_tensors) == 1 and not isinstance(global_tensors[0], (Partial, Pieces)):
+        return like(global_tensors[0], func(global_tensors[0].local, *args[1:], **kwargs))
     with torch.no_grad():
         whole = map_tensors((args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one)
         result = func(*whole[0], **whole[1])
@@ -41,12 +42,12 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-def _has_gradient(view: GlobalTensor) -> bool:
-    return torch.is_grad_enabled() and view.requires_grad
+def _has_gradient(tensor: GlobalTensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
 
 
 def install() -> None:
-    """Let `Variable(x)`, as scripts of PyTorch 0.3 have it, do to a batch what it has done since: detach it."""
+    """Let `Variable(x)`, which scripts of PyTorch 0.3 call, detach a global tensor as it detaches any tensor."""
     variable: Any = torch.autograd.Variable
     if isinstance(vars(variable).get("__new__"), staticmethod):
         return

@@ -1,4 +1,4 @@
-"""torch.distributions remember the shape of their batch beside their tensors."""
+"""The batch shape that a torch.distributions object keeps beside its tensors."""
 
 from typing import Any, List
 
@@ -7,7 +7,7 @@ from torch.distributions import Distribution
 
 
 def with_sizes(value: Any, before: List[torch.Tensor], after: List[torch.Tensor]) -> Any:
-    """Let a distribution whose tensors have been changed have the batch that they have now; else leave the value."""
+    """Give a distribution the batch shape of its changed tensors; return any other value as it is."""
     if isinstance(value, Distribution):
         for old, new in zip(before, after):  # noqa: B905
             changed = [dim for dim, size in enumerate(old.shape) if old.dim() == new.dim() and new.size(dim) != size]

@@ -1,4 +1,4 @@
-"""Why the rows of what a model is called with may be no samples."""
+"""Reasons to doubt that the rows of a model's arguments are samples."""
 
 from typing import List, Optional, Tuple
 
@@ -10,12 +10,12 @@ Doubt = Tuple[str, str]
 
 
 def doubt(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
-    """Return why the rows of a model's first tensor may be no samples; None: nothing speaks for it."""
+    """Return why the rows of a model's first tensor may be no samples; None where there is no reason to doubt."""
     return _of_time(module, tensors[0], num_rows) or _of_graph(module, tensors, num_rows)
 
 
 def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[Doubt]:
-    """Doubt rows of a model with a layer that has time in the first dim, and the samples in the second."""
+    """Doubt the rows of a model with a layer that expects time in the first dim and samples in the second."""
     kinds = (nn.RNNBase, nn.MultiheadAttention)
     layer = next((one for one in module.modules() if isinstance(one, kinds) and not one.batch_first), None)
     if layer is None or first.dim() < 2:
@@ -30,7 +30,7 @@ def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[
 
 
 def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
-    """Doubt rows that may be the nodes of one graph, which look at each other."""
+    """Doubt rows that may be the nodes of one graph: each node uses other nodes."""
     edges = next((one for one in tensors[1:] if _connects(one, tensors[0], num_rows)), None)
     if edges is None:
         return None

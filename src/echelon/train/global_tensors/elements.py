@@ -1,4 +1,4 @@
-"""Functions of each element, of rows and of totals, and how rows of several tensors come together."""
+"""Rules for elementwise functions of rows and of totals, and the alignment of the rows of several tensors."""
 
 from typing import Any, List, Optional
 
@@ -13,20 +13,20 @@ def is_in_place(name: str) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS
 
 
-def like(view: Any, local: torch.Tensor) -> GlobalTensor:
-    if isinstance(view, Partial):
-        return Partial(local, view.world, view.fraction)
-    return Sharded(local, view.world, view.rows, view.dim_of_rows)
+def like(tensor: Any, local: torch.Tensor) -> GlobalTensor:
+    if isinstance(tensor, Partial):
+        return Partial(local, tensor.world, tensor.fraction)
+    return Sharded(local, tensor.world, tensor.rows, tensor.dim_of_rows)
 
 
 def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute each rank's rows by themselves, if all tensors have their rows in the same places."""
+    """Compute this rank's rows by themselves, if the rows of all tensors line up."""
     tensors = tensors_of(args, kwargs)
     if not any(isinstance(one, Sharded) for one in tensors):
         return _of_totals(func, args, kwargs)
     if is_in_place(func.__name__) and not isinstance(args[0], Sharded):
         return None
-    if func.__name__ == "where" and len(args) + len(kwargs) == 1:  # asks for places
+    if func.__name__ == "where" and len(args) + len(kwargs) == 1:  # returns indices
         return None
     lead = leader(tensors)
     if lead is None:
@@ -39,20 +39,22 @@ def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def leader(tensors: List[torch.Tensor]) -> Optional[Sharded]:
-    """Return the view whose rows all others share; None where they do not line up."""
-    views = [one for one in tensors if isinstance(one, Sharded)]
+    """Return the sharded tensor whose rows all other tensors have too; None where the rows do not line up."""
+    sharded_tensors = [one for one in tensors if isinstance(one, Sharded)]
     most = max(one.dim() for one in tensors)
-    lead = views[0]
-    if len(views) == 1 and len(tensors) == 1:
+    lead = sharded_tensors[0]
+    if len(sharded_tensors) == 1 and len(tensors) == 1:
         return lead
-    if lead.size(0) == 1 or any(view.rows != lead.rows or view.dim_of_rows or view.dim() != most for view in views):
+    if lead.size(0) == 1 or any(
+        tensor.rows != lead.rows or tensor.dim_of_rows or tensor.dim() != most for tensor in sharded_tensors
+    ):
         return None
-    others = [one for one in tensors if not isinstance(one, Sharded) and one.dim() == most]
-    return None if any(one.size(0) not in (1, lead.size(0)) for one in others) else lead
+    plain_tensors = [one for one in tensors if not isinstance(one, Sharded) and one.dim() == most]
+    return None if any(one.size(0) not in (1, lead.size(0)) for one in plain_tensors) else lead
 
 
 def to_local(value: Any, lead: Sharded) -> Any:
-    """Return the value with this rank's rows in place of whole ones."""
+    """Return the value with this rank's rows in place of each tensor of all rows."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, Sharded):
@@ -65,12 +67,12 @@ def to_local(value: Any, lead: Sharded) -> Any:
 
 
 def wrap_rows(result: Any, lead: Sharded) -> Any:
-    """Let the rows that were computed be a view again."""
+    """Return the computed rows as global tensors with the leading tensor's rows."""
     return map_tensors(result, lambda local: Sharded(local, lead.world, lead.rows, lead.dim_of_rows))
 
 
 def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute with the parts where the function is linear in them."""
+    """Compute with this rank's parts of totals, if the function is linear in them."""
     name = func.__name__
     tensors = tensors_of(args, kwargs)
     totals = [one for one in tensors if isinstance(one, Partial)]
@@ -84,8 +86,8 @@ def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if kind == "quotient" and args[0] is not totals[0]:
         return None
     if kind in ("product", "quotient") and len(totals) == 1:
-        others = [one for one in tensors if one is not totals[0]]
-        if all(one.dim() == 0 or one.shape == totals[0].shape for one in others):
+        factors = [one for one in tensors if one is not totals[0]]
+        if all(one.dim() == 0 or one.shape == totals[0].shape for one in factors):
             world = totals[0].world
             parts = map_tensors(args, lambda one: one.unsettled if one is totals[0] else exchange.enter(one, world))
             return _multiple(totals[0], func(*parts, **kwargs))
@@ -101,7 +103,7 @@ def _multiple(total: Partial, unsettled: torch.Tensor) -> Partial:
 
 
 def _part_of(value: Any, total: Partial, fraction: float) -> Any:
-    """Return what this rank adds to a sum: of what is the same on all ranks, its fraction."""
+    """Return this rank's addend of a sum: a fraction of a value that all ranks have, or its part of a total."""
     if isinstance(value, Partial):
         return value.local
     if isinstance(value, torch.Tensor):

@@ -1,12 +1,12 @@
-"""Make one tensor of the parts that the ranks hold, so that gradients come out as on one device.
+"""Collectives with gradients: they make one tensor of the ranks' parts, and give the gradients of one device.
 
-What is whole is the same on every rank, and so is what is computed from it. Gradients are the mean over ranks in the
-end (DistributedDataParallel), as if the training minimised the mean of what each rank calls its loss. A part of a
-loss counts as often as there are ranks, and a message goes back as the exact adjoint of how it went: a sum over ranks
-as a sum, a gather as a sum of which each rank keeps its rows. So it does not matter on which ways a whole is used, by
-which ranks, or whether anybody has seen it: by a model that keeps it, by a function of the script, or in place.
+A whole tensor is the same on every rank, and so is every result that is computed from it. DistributedDataParallel
+takes the mean of the gradients over ranks, as if the training minimised the mean of the ranks' losses. So each part of
+a loss is multiplied by the number of ranks. The backward of each collective is its exact adjoint: a sum over ranks for
+a sum, and a sum with each rank's rows kept for a gather. So gradients are right however a whole tensor is used: by a
+model that keeps it, by a function of the script, or in place, on any of the ranks.
 
-`enter` is for who looks at the gradient of a whole tensor on its way (x.grad, hooks): each rank then has the mean.
+`enter` makes the gradient of a whole tensor, as the script sees it (x.grad, hooks), the mean over ranks.
 """
 
 from typing import Any, Callable, List, Sequence, Tuple
@@ -20,11 +20,11 @@ from ..scaling_error import ScalingError
 from ..world import World
 
 _MOST_DIMS = 8
-_register_hook = torch.Tensor.register_hook  # itself: a hook of ours is no witness
+_register_hook = torch.Tensor.register_hook  # the original: echelon's own hooks are not observed
 
 
 class Needed(Exception):
-    """A shard is computed by itself, and needs what another has."""
+    """A virtual shard is computed by itself and needs the part of another shard."""
 
 
 class _Total(torch.autograd.Function):
@@ -49,7 +49,7 @@ class _Gather(torch.autograd.Function):
         world, rows, dim, size = ctx.place
         summed = _Total.apply(gradients[0], world)  # type: ignore[no-untyped-call]
         mine = own_rows(summed, world.rank, rows, dim)
-        if mine.size(dim) < size:  # a sample that stands in for none
+        if mine.size(dim) < size:  # this rank has a placeholder row
             mine = torch.cat(
                 [mine, mine.new_zeros(*(size if at == dim else each for at, each in enumerate(mine.shape)))], dim
             )
@@ -57,9 +57,10 @@ class _Gather(torch.autograd.Function):
 
 
 def enter(whole: torch.Tensor, world: World) -> torch.Tensor:
-    """Return what is the same on all ranks, to be used for this rank's part; weights get their mean later anyway.
+    """Return a whole tensor for use in this rank's part; its gradient becomes the mean over ranks.
 
-    It is another view of the same elements, so that a model may change its input in place.
+    Parameters stay as they are: the mean of their gradients is taken later. The result shares the elements of the
+    whole, so that a model may change its input in place.
     """
     if isinstance(whole, nn.Parameter) or not torch.is_grad_enabled() or not whole.requires_grad:
         return whole
@@ -79,7 +80,7 @@ def total(part: torch.Tensor, world: World) -> torch.Tensor:
 
 
 def start_total(part: torch.Tensor, world: World) -> Callable[[], torch.Tensor]:
-    """Begin the sum of all ranks' parts, without gradients; return what waits for it."""
+    """Start the sum of all ranks' parts, without gradients; return a function that waits for the sum."""
     _refuse_alone(world)
     result = part.clone()
     work = dist.all_reduce(result, async_op=True)
@@ -92,7 +93,7 @@ def start_total(part: torch.Tensor, world: World) -> Callable[[], torch.Tensor]:
 
 
 def gather(part: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
-    """Return the rows of all ranks, in the order of ranks; `rows` says how many each has."""
+    """Return the rows of all ranks, in the order of ranks; `rows` holds the number of rows of each rank."""
     _refuse_alone(world)
     _refuse_other_shapes(part, world, dim)
     result: torch.Tensor = _Gather.apply(part, world, tuple(rows), dim)  # type: ignore[no-untyped-call]
@@ -111,7 +112,7 @@ def own_rows(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) 
 
 
 def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[int], dim: int) -> torch.Tensor:
-    """Return the rows of all shards, without gradients, of the parts that this process has."""
+    """Gather the rows of all virtual shards, without gradients, from the parts of each process."""
     place = world.processes
     mine = [part.narrow(dim, 0, rows[world.rank + at]) for at, part in enumerate(parts)]
     by_process = [sum(rows[first : first + world.hosted]) for first in range(0, world.size, world.hosted)]
@@ -129,22 +130,22 @@ def _refuse_alone(world: World) -> None:
 
 
 def counts(number: int, world: World) -> Tuple[int, ...]:
-    """Return every rank's number."""
+    """Return the numbers of all ranks."""
     _refuse_alone(world)
-    found = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
-    dist.all_gather(found, torch.tensor(number, device=world.device))
-    return tuple(int(one) for one in found)
+    numbers = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
+    dist.all_gather(numbers, torch.tensor(number, device=world.device))
+    return tuple(int(one) for one in numbers)
 
 
 def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[List[Tuple[int, ...]]]:
-    """Return, of each tensor, its shape on every rank, or in every shard; given are those of this process."""
+    """Return the shape of each tensor on every rank, or in every virtual shard; pass the tensors of this process."""
     mine = torch.tensor(
         [[[one.dim(), *one.shape, *[0] * _MOST_DIMS][: 1 + _MOST_DIMS] for one in tensors]
          for tensors in tensors_of_shards], device=world.device,
     )  # fmt: skip
-    found = [torch.empty_like(mine) for _ in range(world.processes.size)]
-    dist.all_gather(found, mine)
-    by_rank = [words for one in found for words in one.tolist()]
+    rank_shapes = [torch.empty_like(mine) for _ in range(world.processes.size)]
+    dist.all_gather(rank_shapes, mine)
+    by_rank = [words for one in rank_shapes for words in one.tolist()]
     return [
         [tuple(words[at][1 : 1 + words[at][0]]) for words in by_rank]
         for at in range(len(tensors_of_shards[0]))
@@ -152,14 +153,14 @@ def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) ->
 
 
 def _gathered(part: torch.Tensor, world: World, rows: Tuple[int, ...], dim: int) -> torch.Tensor:
-    """Send bytes: then any dtype will do; and as many from each rank."""
+    """Gather rows as bytes, for any dtype, padded to the same number of rows on each rank."""
     first = (part.transpose(0, dim) if dim else part)[: rows[world.rank]].contiguous().to(world.device)
     most, row_shape = max(rows), first.shape[1:]
     padded = first.new_zeros(most, *row_shape)
     padded[: first.size(0)] = first
-    found = [torch.empty_like(padded) for _ in rows]
-    dist.all_gather([_as_bytes(one) for one in found], _as_bytes(padded))
-    whole = torch.cat([one[:num] for one, num in zip(found, rows)])  # noqa: B905
+    parts = [torch.empty_like(padded) for _ in rows]
+    dist.all_gather([_as_bytes(one) for one in parts], _as_bytes(padded))
+    whole = torch.cat([one[:num] for one, num in zip(parts, rows)])  # noqa: B905
     return (whole.transpose(0, dim).contiguous() if dim else whole).to(part.device)
 
 
@@ -168,7 +169,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_other_shapes(part: torch.Tensor, world: World, dim: int) -> None:
-    """Tell ranks whose parts differ in another dim, as batches do that are padded to their own longest sample."""
+    """Refuse parts that differ in another dim than `dim`, such as batches padded to their own longest sample."""
     for rank, shape in enumerate(shapes([[part]], world)[0]):
         if shape[:dim] + shape[dim + 1 :] != tuple(part.shape[:dim] + part.shape[dim + 1 :]):
             raise ScalingError(

@@ -1,4 +1,4 @@
-"""PyTorch's functions by what they do with the rows of a batch; methods, operators and torch.* share their names."""
+"""Names of PyTorch's functions, grouped by their rule; a method, an operator and a torch.* function share a name."""
 
 from typing import Any, Dict, Tuple
 
@@ -34,7 +34,7 @@ POINTWISE = frozenset(
         *("__%s__" % name for name in _OPERATORS), *("__i%s__" % name for name in _OPERATORS),
     )
 )  # fmt: skip
-"""Functions of which each element of the result comes from the elements in its place."""
+"""Elementwise functions: each element of the result depends on the elements in the same place."""
 
 LINEAR: Dict[str, str] = {
     **dict.fromkeys(("neg", "negative", "positive", "pos", "clone", "detach", "to", "float", "double", "cpu", "cuda",
@@ -43,7 +43,7 @@ LINEAR: Dict[str, str] = {
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), "quotient"),
     **dict.fromkeys(("add", "radd", "sub", "subtract", "rsub"), "sum"),
 }  # fmt: skip
-"""Functions that may be computed of each part of a total."""
+"""Functions that are linear in a total, and so may be computed with each rank's part, by their kind."""
 
 ALONG: Dict[str, Tuple[int, Any, int]] = {
     **dict.fromkeys(("sum", "mean", "prod", "std", "var", "max", "min", "argmax", "argmin", "all", "any", "median",
@@ -58,11 +58,11 @@ ALONG: Dict[str, Tuple[int, Any, int]] = {
     "unbind": (1, 0, 0),
     "unsqueeze": (1, 0, 1),
 }  # fmt: skip
-"""Functions along a dim: the place of the argument that names it, its default, how many dims the result has more."""
+"""Functions along a dim: the position of the dim argument, its default, and the number of dims that the result adds."""
 
 RESHAPES = ("view", "reshape", "flatten", "view_as", "reshape_as")
 DRAWS = ("rand_like", "randn_like", "randint_like", "bernoulli", "normal_", "uniform_", "bernoulli_", "random_")
-"""Random numbers: all rows are drawn, on every rank alike, as on one device."""
+"""Functions that draw random numbers: every rank draws the same numbers for all rows, as one device does."""
 
 READS = frozenset(
     (
@@ -71,7 +71,7 @@ READS = frozenset(
         "eq", "ne", "lt", "le", "gt", "ge", "__deepcopy__",
     )
 )  # fmt: skip
-"""What needs no gradient of its result."""
+"""Functions whose result needs no gradient."""
 
 LOCAL_ATTRIBUTES = frozenset(("requires_grad", "is_leaf", "grad_fn", "retains_grad", "_grad_fn", "_version"))
 IN_PLACE_OPERATORS = frozenset("__i%s__" % name for name in (*_OPERATORS, "lshift", "rshift"))

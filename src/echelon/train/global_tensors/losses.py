@@ -1,7 +1,7 @@
-"""The losses of torch.nn.functional over a batch that ranks share: the mean is over all of it.
+"""The losses of torch.nn.functional over a batch that ranks share: a mean is over the whole batch.
 
-Each rank computes the losses of its samples one by one; what they are divided by is counted over all ranks: the
-samples, the targets that are not ignored, or the weights of their classes.
+Each rank computes the loss of each of its samples. The divisor is counted over all ranks: the samples, the targets that
+are not ignored, or the weights of the targets' classes.
 """
 
 import inspect
@@ -31,11 +31,11 @@ _SAMPLES = (
 )  # fmt: skip
 NAMES = (*_CLASSES, *_ELEMENTS, *_SAMPLES)
 _CONSTANTS = ("weight", "pos_weight")
-"""What holds a value for each class, and not for each sample; binary_cross_entropy's weight may do either."""
+"""Arguments that hold a value for each class, not for each sample; binary_cross_entropy's weight may do either."""
 
 
 def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Return the loss as a part of a total; None where only the whole will do."""
+    """Return the loss as a part of a total; None where it needs the whole batch."""
     prepared = _prepare(func, args, kwargs)
     if prepared is None:
         return None
@@ -50,8 +50,8 @@ def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def rule_of_pieces(func: Any, every: Sequence[Tuple[Args, Kwargs]]) -> Optional[List[Any]]:
-    """Return the loss of each shard, all divided by the count of all shards of all processes."""
-    prepared = [found for args, kwargs in every if (found := _prepare(func, args, kwargs)) is not None]
+    """Return the loss of each virtual shard, divided by the count of all shards of all processes."""
+    prepared = [loss for args, kwargs in every if (loss := _prepare(func, args, kwargs)) is not None]
     if len(prepared) < len(every):
         return None
     counts = [count for one in prepared if (count := _count_of(one)) is not None]
@@ -67,13 +67,13 @@ def _given(total: torch.Tensor) -> torch.Tensor:
 
 
 class _Prepared(NamedTuple):
-    """A loss that is to be computed with the rows of one rank."""
+    """The arguments of a loss for the rows of one rank."""
 
     lead: Sharded
     reduction: str
     local: Kwargs
     target: Any
-    """As it was given."""
+    """The target that the script passed."""
     has_classes: bool
 
 
@@ -81,15 +81,15 @@ def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
     name = func.__name__
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()
-    given = values.arguments
-    lead = _leader(given, are_equal=name in _ELEMENTS)
-    if lead is None or given.get("size_average") is not None or given.get("reduce") is not None:
+    arguments = values.arguments
+    lead = _leader(arguments, are_equal=name in _ELEMENTS)
+    if lead is None or arguments.get("size_average") is not None or arguments.get("reduce") is not None:
         return None
-    reduction = given["reduction"]
-    given["reduction"] = "none"
+    reduction = arguments["reduction"]
+    arguments["reduction"] = "none"
     weighs = name in _ELEMENTS
-    local = {key: _local(key, value, lead, may_weigh_samples=weighs) for key, value in given.items()}
-    return _Prepared(lead, reduction, local, given.get("target"), has_classes=name in _CLASSES)
+    local = {key: _local(key, value, lead, may_weigh_samples=weighs) for key, value in arguments.items()}
+    return _Prepared(lead, reduction, local, arguments.get("target"), has_classes=name in _CLASSES)
 
 
 def _compute(
@@ -110,7 +110,7 @@ def _compute(
 
 
 def install(run: "Training") -> None:
-    """Let a mean over classes be that of the whole batch also where a model computes its own loss."""
+    """Hook the mean losses over classes, so that a model's own loss too is the mean of the whole batch."""
     for name in _CLASSES:
         original = getattr(nn.functional, name)
         if getattr(original, "is_of_whole_batch", False):
@@ -122,30 +122,33 @@ def install(run: "Training") -> None:
 
 
 def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:
-    """Return a loss whose mean over ranks, by their samples, is the mean over all targets that count."""
+    """Return a loss whose mean over ranks, weighted by samples, is the mean over all targets that count."""
     calls = run.calls
     if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return original(*args, **kwargs)
     values = _signature(original).bind(*args, **kwargs)
     values.apply_defaults()
-    given = values.arguments
-    if given["reduction"] != "mean" or given["size_average"] is not None or given["reduce"] is not None:
+    arguments = values.arguments
+    if arguments["reduction"] != "mean" or arguments["size_average"] is not None or arguments["reduce"] is not None:
         return original(*args, **kwargs)
-    count = count_of_targets(given["target"], given["weight"], given["ignore_index"], given["input"]) * calls.has_rows
+    count = (
+        count_of_targets(arguments["target"], arguments["weight"], arguments["ignore_index"], arguments["input"])
+        * calls.has_rows
+    )
     if run.world.is_exact:
-        _refuse_uneven_counts(given, count, calls.has_rows)
+        _refuse_uneven_counts(arguments, count, calls.has_rows)
         return original(*args, **kwargs)
     total = exchange.start_total(count, run.world)
-    given["reduction"] = "sum"
-    loss = original(**given)
+    arguments["reduction"] = "sum"
+    loss = original(**arguments)
     return loss / (total().to(loss.dtype) * calls.fraction) if calls.has_rows else loss * 0
 
 
-def _refuse_uneven_counts(given: Kwargs, count: torch.Tensor, has_rows: bool) -> None:
-    """Refuse a mean inside of a model that is over more or less than its samples, as other shards are not known yet."""
-    target = given["target"]
-    num_targets = target.numel() // (given["input"].size(1) if target.is_floating_point() else 1)
-    if given["weight"] is not None or (has_rows and float(count) != num_targets):
+def _refuse_uneven_counts(arguments: Kwargs, count: torch.Tensor, has_rows: bool) -> None:
+    """Refuse a mean inside of a model that leaves targets out or weighs them: other shards are not known yet."""
+    target = arguments["target"]
+    num_targets = target.numel() // (arguments["input"].size(1) if target.is_floating_point() else 1)
+    if arguments["weight"] is not None or (has_rows and float(count) != num_targets):
         raise ScalingError(
             "with --exact the model computes a loss for each shard, and the mean in this loss leaves targets out",
             "let the model return logits, and compute the loss outside the model",
@@ -157,9 +160,9 @@ def _signature(func: Any) -> inspect.Signature:
     return inspect.signature(func)
 
 
-def _leader(given: Dict[str, Any], *, are_equal: bool) -> Optional[Sharded]:
-    """Return the rows that all arguments share, which is None where they do not line up."""
-    tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
+def _leader(arguments: Dict[str, Any], *, are_equal: bool) -> Optional[Sharded]:
+    """Return the sharded argument whose rows all arguments have; None where the rows do not line up."""
+    tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
     lead = next((value for value in tensors.values() if isinstance(value, Sharded)), None)
     if lead is None or lead.size(0) == 1:
         return None
@@ -187,7 +190,7 @@ def _local(key: str, value: Any, lead: Sharded, *, may_weigh_samples: bool) -> A
 
 
 def _count_of(prepared: _Prepared) -> Optional[torch.Tensor]:
-    """Return this rank's part of what a mean over classes is divided by; None where that is all samples."""
+    """Return this rank's part of the divisor of a mean over classes; None where the divisor counts all samples."""
     lead, local = prepared.lead, prepared.local
     if prepared.reduction != "mean" or not prepared.has_classes:
         return None
@@ -200,23 +203,23 @@ def _count_of(prepared: _Prepared) -> Optional[torch.Tensor]:
 
 
 def _leaves_out_negative(prepared: _Prepared) -> bool:
-    """Say whether targets that come from a loader all count if they are zero or more."""
+    """Say whether a loss ignores negative targets alone, and the targets are a global tensor."""
     is_plain_mean = prepared.local["weight"] is None and prepared.local["ignore_index"] < 0
     return is_plain_mean and isinstance(prepared.target, Sharded)
 
 
 def _num_targets(prepared: _Prepared) -> int:
-    """Return how many targets all ranks have, whether or not they count."""
+    """Return the number of targets of all ranks, whether or not they count."""
     target = prepared.local["target"]
     return int(target.numel() // max(1, target.size(0)) * sum(prepared.lead.rows))
 
 
 def count_of_targets(
-    target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, given: torch.Tensor
+    target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, scores: torch.Tensor
 ) -> torch.Tensor:
-    """Return by what a mean is divided: the targets that count, or the weights of their classes."""
+    """Return the divisor of a mean: the number of targets that count, or the sum of their classes' weights."""
     if target.is_floating_point():  # a probability for each class
-        num_classes = given.size(-1 if given.dim() == 1 else 1)
+        num_classes = scores.size(-1 if scores.dim() == 1 else 1)
         return torch.tensor(target.numel() / num_classes, device=target.device)
     counts = target != ignored
     if weight is None:

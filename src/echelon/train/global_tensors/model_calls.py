@@ -1,4 +1,4 @@
-"""Whether a model is being computed now, and what the calls of models have shared among the ranks so far."""
+"""The state of the calls of models: whether a model computes now, and how many calls the ranks have shared."""
 
 import os
 from contextlib import contextmanager
@@ -19,45 +19,45 @@ class Owner(Protocol):
 
 
 class ModelCalls:
-    """The state of the calls of models; a subclass says how a model is called."""
+    """The state of the calls of models; a subclass defines `call`."""
 
     def __init__(self, run: Owner) -> None:
         self._draws = run.draws
         self._pid = os.getpid()
         self.is_inside = False
         self.is_idle = False
-        """Whether modules are called as ever, and nothing is looked at."""
+        """Whether modules are called as PyTorch calls them, and echelon observes nothing."""
         self.leave_hooks = self.enter_hooks = _nothing
         self.is_compiled = False
-        """Whether something was compiled: then hooks are left, which makes classes forget what they had looked up."""
+        """Whether something was compiled: then hooks are removed while it computes, which clears classes' caches."""
         self.has_rows = True
-        """Whether this rank has a sample of the batch that is computed, rather than one that stands in."""
+        """Whether this rank has a sample of the present batch, rather than a placeholder."""
         self.fraction = 1.0
-        """How much of the batch that is computed this rank has."""
+        """The fraction of the present batch that this rank has."""
         self.num_shared = 0
-        """Calls in which every rank had rows of its own."""
+        """The number of calls in which every rank had rows of its own."""
         self.num_samples = 0
-        """The most that all ranks had together in one of them."""
+        """The largest number of samples that all ranks had together in such a call."""
         self.num_counted = 0
-        """Calls in which every rank had the whole, for something counts what one device computes."""
+        """The number of calls with the whole batch on every rank, while a tool counts the work of one device."""
         self.unshared: Optional[Unshared] = None
-        """The last call in which the ranks could not share what a model was given."""
+        """The last call whose arguments the ranks could not share."""
         self.doubt: Optional[doubts.Doubt] = None
-        """Why rows that were shared may be no samples: it holds if the model fails, or its gradients differ."""
+        """Why shared rows may be no samples: the refusal if the model fails, or if its gradients differ."""
 
     def become_alone(self) -> None:
-        """Go on in this process, which is a fork of the one that called models before."""
+        """Go on in this process, which is a fork of the process that called models before."""
         self._pid = os.getpid()
 
     def succeeded_by(self, calls: "ModelCalls") -> "ModelCalls":
-        """Let others call models from now on, whose hooks are in place already; return them."""
+        """Give the hooks to another object, which calls models from now on; return that object."""
         calls.leave_hooks, calls.enter_hooks = self.leave_hooks, self.enter_hooks
         return calls
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Look at no calls."""
-        if self.is_idle:  # inside of another, as where a loss calls a model that is trained too
+        """Observe no calls."""
+        if self.is_idle:  # nested, as where a loss calls a model that is trained too
             yield
             return
         self.is_idle = True
@@ -69,7 +69,7 @@ class ModelCalls:
 
     @contextmanager
     def _unhooked(self) -> Iterator[None]:
-        """Take the hooks off while something compiled computes: it was compiled without them."""
+        """Remove the hooks while compiled code computes: it was compiled without them."""
         if self.is_compiled:
             self.leave_hooks()
         try:
@@ -79,12 +79,12 @@ class ModelCalls:
                 self.enter_hooks()
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module in place of `original`, which is nn.Module.__call__ as PyTorch has it."""
+        """Call a module in place of `original`, which is PyTorch's own nn.Module.__call__."""
         raise NotImplementedError
 
     @contextmanager
     def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:
-        """Compute a model with plain PyTorch, and with random numbers, such as dropout, for these rows."""
+        """Compute a model with plain PyTorch; its random numbers, such as dropout, are those of these rows."""
         self.is_inside = True
         GlobalTensor.inside_of = leads[0] if leads else None
         try:
@@ -96,7 +96,7 @@ class ModelCalls:
 
     @contextmanager
     def once_more(self, lead: Optional[Sharded] = None) -> Iterator[None]:
-        """Compute a model for some rows with plain PyTorch, and with the random numbers that are at hand."""
+        """Compute a model for some rows with plain PyTorch; leave the random number generators as they are."""
         before = self.is_inside, GlobalTensor.inside_of
         self.is_inside, GlobalTensor.inside_of = True, lead
         try:
@@ -106,7 +106,7 @@ class ModelCalls:
             self.is_inside, GlobalTensor.inside_of = before
 
     def note_rows(self, lead: Sharded) -> None:
-        """Note how much of a batch this rank has, or a shard, which is computed now."""
+        """Note the fraction of a batch that this rank has, or that the present virtual shard has."""
         self.fraction = lead.rows[lead.world.rank] / sum(lead.rows)
         self.has_rows = self.fraction > 0
 

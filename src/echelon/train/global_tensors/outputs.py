@@ -1,7 +1,7 @@
-"""The outputs of a model for this rank's rows, as views of its outputs for the whole batch.
+"""The outputs of a model for this rank's rows, as global tensors of its outputs for the whole batch.
 
-All ranks must make the same views. They exchange the shapes of their outputs in the first calls of a model, and
-wherever ranks have unequal numbers of rows. In later calls a rank assumes that all ranks have outputs of its own
+All ranks must make the same global tensors. They exchange the shapes of their outputs in the first calls of a model,
+and wherever ranks have unequal numbers of rows. In later calls a rank assumes that all ranks have outputs of its own
 shapes, as long as these shapes are of the same kind as in earlier calls.
 """
 
@@ -17,10 +17,10 @@ from . import exchange, pieces
 from .tensors import GlobalTensor, Partial, Sharded, map_tensors, tensors_of
 
 NUM_EXCHANGED = 3
-"""Calls of a model in which ranks exchange the shapes of its outputs, though all have as many rows."""
+"""The number of calls of a model in which ranks exchange output shapes though all have equally many rows."""
 RAGGED, SAME = "ragged", "the same on all ranks"
 _Shapes = List[Tuple[int, ...]]
-"""Of one output, on every rank or in every shard."""
+"""The shapes of one output, on every rank or in every virtual shard."""
 
 
 class _Earlier:
@@ -32,16 +32,16 @@ class _Earlier:
         self.ragged: Set[int] = set()
         """Outputs whose number of rows depends on the samples."""
         self.is_open = True
-        """Whether ranks exchange shapes in the next call too: this rank's own do not tell those of all."""
+        """Whether ranks exchange shapes in the next call too: the other shapes do not follow from this rank's own."""
 
 
 _earlier_of: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Earlier]]" = weakref.WeakKeyDictionary()
 
 
 def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, is_trained_alone: bool = False) -> Any:
-    """Return what a model gave for this rank's rows, or its shards', as a view of what it gives for all.
+    """Return a model's outputs for the rows of this rank, or of its virtual shards, as global tensors of all rows.
 
-    Ranks that train alone between meetings exchange nothing while they have as many rows each.
+    Ranks that train alone between meetings exchange nothing while they have equally many rows.
     """
     tensors = [distinct(output) for output in outputs]
     world = leads[0][0].world
@@ -50,18 +50,18 @@ def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, 
         every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
     else:
         every = _shapes_of_all(module, earlier, tensors, leads)
-    views = []
+    global_outputs = []
     for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
-        view_of = {}
+        global_tensor_of = {}
         for place, (tensor, shapes) in enumerate(zip(own, every)):  # noqa: B905
-            as_view = _ragged if place in earlier.ragged else _view
-            view_of[id(tensor)] = as_view(module, tensor, shapes, lead)
-        views.append(map_tensors(output, lambda tensor: view_of.get(id(tensor), tensor)))  # noqa: B023
-    return pieces.of(views) if world.is_exact else views[0]
+            as_global = _ragged if place in earlier.ragged else _view
+            global_tensor_of[id(tensor)] = as_global(module, tensor, shapes, lead)
+        global_outputs.append(map_tensors(output, lambda tensor: global_tensor_of.get(id(tensor), tensor)))  # noqa: B023
+    return pieces.of(global_outputs) if world.is_exact else global_outputs[0]
 
 
 def distinct(output: Any) -> List[torch.Tensor]:
-    """Return the tensors that a model gives, each once."""
+    """Return the tensors that a model returns, each once."""
     plain = (tensor for tensor in tensors_of(output) if not isinstance(tensor, (GlobalTensor, nn.Parameter)))
     return list({id(tensor): tensor for tensor in plain}.values())
 
@@ -128,7 +128,7 @@ def _refuse_other_numbers(module: nn.Module, tensors: List[List[torch.Tensor]], 
 
 
 def _kind(shapes: _Shapes, leads: List[Sharded]) -> str:
-    """Return how the shapes of an output follow from the numbers of rows: ranks must agree on that."""
+    """Return how an output's shapes follow from the numbers of rows; ranks must agree on this kind."""
     for dim in range(len(shapes[0])):
         if any(_has_rows(shapes, dim, lead) for lead in leads):
             return "rows in dim %d" % dim
@@ -143,7 +143,7 @@ def _has_rows(shapes: _Shapes, dim: int, lead: Sharded) -> bool:
 
 
 def _ratio(shapes: _Shapes, lead: Sharded) -> int:
-    """Return how many rows there are for each sample; 0 where that is no whole number."""
+    """Return the number of rows for each sample; 0 where it is no whole number."""
     if not shapes[0]:
         return 0
     ratio = shapes[0][0] // max(lead.rows[0], 1)
@@ -155,7 +155,7 @@ def _ratio(shapes: _Shapes, lead: Sharded) -> int:
 
 
 def _view(_module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
-    """View one output by the shapes that it has on all ranks."""
+    """Return one output as a global tensor, by its shapes on all ranks."""
     for dim in range(tensor.dim()):
         for lead in leads:
             if _has_rows(shapes, dim, lead):
@@ -166,13 +166,13 @@ def _view(_module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List
     if ratio:
         return Sharded(tensor, world, [num_rows * ratio for num_rows in lead.rows])  # rows of tokens, say
     fraction = lead.rows[world.rank] / sum(lead.rows)
-    if tensor.is_floating_point():  # a mean over samples, as losses are; or the same on all ranks
+    if tensor.is_floating_point():  # a mean over samples, such as a loss; or equal on all ranks
         return Partial(tensor * fraction, world, fraction)
     return tensor
 
 
 def _ragged(module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
-    """View rows that a model selects from its samples: those of all ranks lie in the order of the samples."""
+    """Return rows that a model selects from its samples as a global tensor, in the order of the samples."""
     lead = leads[0]
     has_rows = all(shape and shape[0] for shape in shapes) and min(lead.rows) > 0
     if not has_rows or len({shape[1:] for shape in shapes}) > 1:

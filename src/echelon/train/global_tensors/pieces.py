@@ -1,7 +1,7 @@
-"""Views of a batch of which this process holds several parts, each of a virtual shard, computed one by one.
+"""Global tensors with several parts in this process, one for each virtual shard that the process computes.
 
-With `--exact V` a batch is cut into V shards, however many processes there are. Each is computed alone, in its own
-shape, so its bits do not depend on who computes it; sums over shards follow one binary tree (`tree`).
+With `--exact V` a batch is cut into V shards, however many processes there are. Each shard is computed alone, in its
+own shape, so its bits do not depend on the process that computes it. Sums over shards follow one binary tree (`tree`).
 """
 
 import copy
@@ -15,17 +15,17 @@ from . import exchange
 from .tensors import Args, GlobalTensor, Kwargs, Partial, map_entries, map_tensors, tensors_of, version_of
 
 _SHARDS = "_echelon_shards"
-"""An attribute of a batch that is no tuple, list or dict: the batches of the shards."""
+"""The attribute that holds the shards' batches, on a batch that is no tuple, list or dict."""
 
 
 class Pieces(GlobalTensor):
-    """One view for each shard of this process: all rows, or all parts of a total."""
+    """One global tensor for each virtual shard of this process: all are rows, or all are parts of a total."""
 
     parts: List[Any]
     _value: Optional[torch.Tensor]
     _joined: Optional[torch.Tensor]
     _versions: Tuple[int, ...]
-    """Of the parts, when a value was kept: another view of the same elements may have been written to since."""
+    """The versions of the parts when a value was kept; a tensor that shares their elements may change them later."""
 
     @staticmethod
     def __new__(cls: Any, parts: Sequence[GlobalTensor]) -> "Pieces":
@@ -51,15 +51,15 @@ class Pieces(GlobalTensor):
         return joined
 
     def _gradient_of(self, gradient: torch.Tensor, place: int) -> torch.Tensor:
-        """Return of the gradient of the whole what is that of one part."""
+        """Return one part's gradient, taken from the gradient of the whole."""
         part = self.parts[place]
         if self.is_total:
             return gradient
         mine = exchange.own_rows(gradient, part.world.rank, part.rows, part.dim_of_rows)
-        return mine if mine.shape == part.local.shape else torch.zeros_like(part.local)  # a sample that stands in
+        return mine if mine.shape == part.local.shape else torch.zeros_like(part.local)  # a placeholder row
 
     def value(self) -> torch.Tensor:
-        """Return what all shards have, without its graph."""
+        """Return the rows, or the sum, of all virtual shards, without a graph."""
         locals_ = [one.local.detach() for one in self.parts]
         if not self.is_total:
             return exchange.gather_pieces(locals_, self.parts[0].world, self.parts[0].rows, self.parts[0].dim_of_rows)
@@ -69,7 +69,7 @@ class Pieces(GlobalTensor):
         return value.clone()
 
     def keep_value(self, value: torch.Tensor) -> None:
-        """Take a total that was exchanged with something else."""
+        """Keep a total that was exchanged together with other tensors."""
         self._forget_what_changed()
         self._value = value
 
@@ -82,12 +82,12 @@ class Pieces(GlobalTensor):
             self._value, self._joined, self._versions = None, None, versions
 
     def put_whole(self, whole: torch.Tensor) -> None:
-        for one in self.parts:
-            one.put_whole(whole)
+        for part in self.parts:
+            part.put_whole(whole)
 
 
 def of(parts: Sequence[Any]) -> Any:
-    """Return one value of those that the shards have: the same structure, with pieces where each has a view."""
+    """Merge the values of the virtual shards into one value of the same structure, with `Pieces` as its tensors."""
     first = parts[0]
     if isinstance(first, GlobalTensor):
         return Pieces(parts)
@@ -114,7 +114,7 @@ def of(parts: Sequence[Any]) -> Any:
 
 
 def apart(value: Any, num_parts: int) -> List[Any]:
-    """Return the value as each shard has it."""
+    """Return the value of each virtual shard."""
     return [_part(value, place) for place in range(num_parts)]
 
 
@@ -128,10 +128,12 @@ def _part(value: Any, place: int) -> Any:
     shards = getattr(value, "__dict__", {}).get(_SHARDS)
     if shards is None:
         return map_tensors(value, lambda one: _part(one, place))
-    own = copy.copy(shards[place])  # with what else it knows, such as how many graphs it has
-    for name, one in value.__dict__.items():
-        if name != _SHARDS and one is not getattr(shards[0], name, None):  # a tensor, or what the script has set
-            setattr(own, name, _part(one, place))
+    own = copy.copy(shards[place])  # with the shard's other attributes, such as its number of graphs
+    for name, attribute in value.__dict__.items():
+        if name != _SHARDS and attribute is not getattr(
+            shards[0], name, None
+        ):  # a tensor, or an attribute that the script has set
+            setattr(own, name, _part(attribute, place))
     return own
 
 
@@ -141,12 +143,12 @@ def first_of(args: Args, kwargs: Kwargs) -> Optional[Pieces]:
 
 
 def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lead: Pieces, *, draws: bool) -> Any:
-    """Compute with each shard's part by itself; None where they need each other."""
+    """Compute with each virtual shard's part by itself; return None where a shard needs another one's part."""
     state = torch.get_rng_state() if draws else None
     results = []
     for part in apart((args, kwargs), len(lead.parts)):
         if state is not None:
-            torch.set_rng_state(state)  # each draws for all rows and keeps its own
+            torch.set_rng_state(state)  # each shard draws for all rows and keeps its own rows
         try:
             result = compute(*part)
         except exchange.Needed:
@@ -161,8 +163,8 @@ def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lea
 
 
 def shards_of(value: Any) -> List[torch.Tensor]:
-    """Return the parts of all pieces in a value, and what is not in pieces as it is."""
-    found: List[torch.Tensor] = []
-    for one in tensors_of(value):
-        found += one.parts if isinstance(one, Pieces) else [one]
-    return found
+    """Return the parts of all `Pieces` in a value, and its other tensors as they are."""
+    tensors: List[torch.Tensor] = []
+    for tensor in tensors_of(value):
+        tensors += tensor.parts if isinstance(tensor, Pieces) else [tensor]
+    return tensors

@@ -1,8 +1,8 @@
-"""Numbers that a model returns beside its loss: counts of hits, sums, how many samples it got.
+"""Numbers that a model returns beside its loss: counts of hits, sums, the number of samples.
 
-From one rank's number it cannot be seen whether it is a sum over samples, a mean, or the same whatever the samples
-are. So the first time a copy of the model computes two parts of this rank's samples, and the numbers tell: parts of a
-sum add up. Ranks agree on what fits all of them.
+One rank's number does not show whether it is a sum over samples, a mean, or a constant. So in the first call a copy of
+the model computes two parts of this rank's samples, and the two numbers show the kind: the parts of a sum add up. The
+ranks agree on a kind that fits the numbers of all ranks.
 """
 
 import copy
@@ -30,24 +30,24 @@ class Call(NamedTuple):
     module: nn.Module
     lead: Sharded
     compute: Compute
-    """Given are the copy, the first row and how many."""
+    """A function that computes some rows; its arguments are the copy, the first row and the number of rows."""
     say: Callable[[str], None]
 
 
 def of_all(result: Any, local: Any, call: Call) -> Any:
-    """Return what a model gave with its numbers as one device has them; `local` is what this rank has computed."""
+    """Return a model's result with the numbers of one device; `local` is the result that this rank has computed."""
     leaves, own = _leaves(result), _leaves(local)
     means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
     places = [place for place, one in enumerate(leaves) if _is_number(one)]
     if (not places and len(means) < 2) or len(leaves) != len(own):
-        return result  # a loss alone is a mean: gradients of the first step tell otherwise
+        return result  # a loss alone is a mean: the check of the first step's gradients shows if it is not
     kinds = _kinds({place: own[place] for place in sorted(places + means)}, set(means), call)
     changed = iter([_whole(leaf, own[place], kinds.get(place, ""), call.lead) for place, leaf in enumerate(leaves)])
     return _with_leaves(result, changed)
 
 
 def as_known(result: Any, local: Any, module: nn.Module, lead: Sharded) -> Any:
-    """Return what a model gave once more, with its numbers as earlier calls have shown them to be."""
+    """Return a model's result with the numbers of one device, by the kinds that earlier calls have shown."""
     kinds, leaves, own = _known.get(module, {}), _leaves(result), _leaves(local)
     if not kinds or len(leaves) != len(own):
         return result
@@ -67,7 +67,7 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
     if kind in ("", _SAME) or (isinstance(leaf, Partial) and kind == _MEAN):
         return leaf
     if isinstance(own, torch.Tensor) and kind == _SUM:
-        counts = own if fraction else own * 0  # a sample that stands in for none
+        counts = own if fraction else own * 0  # a placeholder in place of samples counts for nothing
         return Partial(counts, lead.world, fraction)
     weight = fraction if kind == _MEAN else float(fraction > 0)
     total = torch.tensor(float(own) * weight, dtype=torch.float64)
@@ -79,16 +79,16 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
 
 
 def _kinds(own: Dict[int, Any], means: Set[int], call: Call) -> Dict[int, str]:
-    """Return what each number is, by its place among the outputs."""
+    """Return the kind of each number (same, sum or mean), by its place among the outputs."""
     known = _known.setdefault(call.module, {})
     if all(place in known for place in own):
         return known
     kinds = dict(known)
-    # without its graph: who reads a loss gets that of all ranks
+    # detached: float() of a loss with a graph returns the loss of all ranks
     numbers = {place: float(one.detach() if isinstance(one, torch.Tensor) else one) for place, one in own.items()}
     for place, (fits, is_zero) in _agreed(_fitting(numbers, call), numbers, call).items():
         if is_zero:
-            kinds[place] = _MEAN if place in means else _SUM  # and the next call will tell
+            kinds[place] = _MEAN if place in means else _SUM  # until a later call shows the kind
             continue
         if not fits or (_SUM in fits and len(fits) > 1):
             kinds[place] = _unknown(place, call, is_mean=place in means)
@@ -113,7 +113,7 @@ def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
 
 
 def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
-    """Return what each number may be, by two parts of this rank's samples; all, where it has too few."""
+    """Return the possible kinds of each number, by two parts of this rank's samples; all kinds for too few samples."""
     num_rows = call.lead.local.size(call.lead.dim_of_rows)
     num_first = max(1, num_rows // 3)
     if num_rows < 2 or not call.lead.rows[call.lead.world.rank]:
@@ -134,23 +134,23 @@ def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
 
 
 def _computed(call: Call, num_first: int, num_rows: int) -> Optional[List[List[Any]]]:
-    """Return the numbers of two parts; None where the model cannot be copied, or takes no other batch."""
+    """Return the numbers of two parts; None where the model cannot be copied, or fails on a part of the batch."""
     try:
         twin = copy.deepcopy(call.module)
-        for one in twin.modules():
-            for hooks in (one._forward_hooks, one._forward_pre_hooks):
+        for submodule in twin.modules():
+            for hooks in (submodule._forward_hooks, submodule._forward_pre_hooks):
                 hooks.clear()
         with torch.no_grad():
             return [
                 _leaves(call.compute(twin, 0, num_first)),
                 _leaves(call.compute(twin, num_first, num_rows - num_first)),
             ]
-    except Exception:  # noqa: BLE001  (whatever a copy of a script's model raises: then its numbers cannot be told)
+    except Exception:  # noqa: BLE001  (a copy of a script's model may raise anything: then the kinds stay unknown)
         return None
 
 
 def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call) -> Dict[int, Tuple[Set[str], bool]]:
-    """Return what fits the numbers of all ranks, and whether all are zero."""
+    """Return the kinds that fit the numbers of all ranks, and whether all these numbers are zero."""
     mine = [(sorted(fits), numbers[place]) for place, fits in fitting.items()]
     answers = messages.gather(mine)
     agreed: Dict[int, Tuple[Set[str], bool]] = {}
@@ -163,7 +163,7 @@ def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call)
 
 
 def _leaves(value: Any) -> List[Any]:
-    """Return what is in tuples, lists and dicts, in order."""
+    """Return the entries of nested tuples, lists and dicts, in order."""
     if isinstance(value, (tuple, list, dict)):
         return [leaf for one in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(one)]
     return [value]

@@ -1,7 +1,7 @@
-"""What becomes of a view when PyTorch is called with it.
+"""The rules by which PyTorch's functions compute with global tensors.
 
-Rows stay with their ranks where a function treats each row by itself, sums over rows become parts of a total, and
-everything else is computed from the whole, on every rank alike: slower, and right.
+Rows stay with their ranks where a function treats each row by itself. Sums over rows become parts of a total. Every
+other function computes with the whole tensor, on every rank alike: slower, and right.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ Rule = Callable[[Any, Args, Kwargs], Any]
 
 
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute a function of which some argument is a view."""
+    """Compute a function that has a global tensor among its arguments."""
     name = getattr(func, "__name__", "")
     aliases.settle()
     if GlobalTensor.inside_of is not None:
@@ -37,26 +37,26 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a model gets of a view that does not come as an argument, such as a state that it keeps."""
+    """Return this rank's part of a global tensor that a model uses without an argument, such as a state it keeps."""
     lead = GlobalTensor.inside_of
     if not isinstance(tensor, GlobalTensor) or lead is None:
         return tensor
-    view: Any = tensor
-    if isinstance(view, pieces.Pieces):
-        view = next(part for part in view.parts if part.world.rank == lead.world.rank)
-    if not isinstance(view, Sharded):
-        return exchange.enter(view.whole(), lead.world)
-    if view.rows != lead.rows:
+    global_tensor: Any = tensor
+    if isinstance(global_tensor, pieces.Pieces):
+        global_tensor = next(part for part in global_tensor.parts if part.world.rank == lead.world.rank)
+    if not isinstance(global_tensor, Sharded):
+        return exchange.enter(global_tensor.whole(), lead.world)
+    if global_tensor.rows != lead.rows:
         raise ScalingError(
             "the model gets %d samples, but uses a shared tensor of %d rows that is not an argument of the "
-            "model" % (sum(lead.rows), sum(view.rows)),
+            "model" % (sum(lead.rows), sum(global_tensor.rows)),
             "pass this tensor to the model as an argument, or start one rank: echelon run -n 1 …",
         )
-    return view.local
+    return global_tensor.local
 
 
 def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Compute by a rule, of each shard by itself where a process has several; None where only the whole will do."""
+    """Compute by a rule, with each virtual shard by itself; return None where the function needs the whole tensor."""
     lead = pieces.first_of(args, kwargs)
     if lead is None or rule in (_own_metadata, _register_hook, _retain_grad):
         result = rule(func, args, kwargs)
@@ -64,13 +64,13 @@ def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
             ignore_index.carry(func.__name__, args[0] if args else None, result)
         return result
     if rule is losses.rule:
-        found = losses.rule_of_pieces(func, pieces.apart((args, kwargs), len(lead.parts)))
-        return None if found is None else pieces.of(found)
+        shard_losses = losses.rule_of_pieces(func, pieces.apart((args, kwargs), len(lead.parts)))
+        return None if shard_losses is None else pieces.of(shard_losses)
     return pieces.each(partial(_by_rule, rule, func), args, kwargs, lead, draws=rule is along.draw)
 
 
 def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
-    """Put the parts together and compute with the whole; what is written to it is written to the view."""
+    """Gather the parts and compute with whole tensors; copy in-place changes of a whole to its global tensor."""
     wholes: Dict[int, _Whole] = {}
 
     def put_together(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,11 +86,11 @@ def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         result = func(*whole_args, **whole_kwargs)
     first = args[0] if args and is_in_place(name) else None
     changed = [one for one in wholes.values() if one.view is first or version_of(one.whole) != one.version]
-    for one in changed:
-        one.view.put_whole(one.whole)
+    for entry in changed:
+        entry.view.put_whole(entry.whole)
     result = _without_changed(result, changed)
-    for one in wholes.values():
-        aliases.note(one.view, one.whole, result)
+    for entry in wholes.values():
+        aliases.note(entry.view, entry.whole, result)
     return result
 
 
@@ -98,23 +98,25 @@ class _Whole(NamedTuple):
     view: GlobalTensor
     whole: torch.Tensor
     version: int
-    """Before a function was called with it."""
+    """The version of the whole before a function was called with it."""
 
 
 def _without_changed(result: Any, changed: List[_Whole]) -> Any:
-    """Return what a function gives, with the views that it has written to in place of their wholes."""
-    views = {id(one.whole): one.view for one in changed}
-    return map_tensors(result, lambda tensor: views.get(id(tensor)) if id(tensor) in views else _marked(tensor))
+    """Return a function's result with each changed whole replaced by its global tensor."""
+    global_tensor_of = {id(one.whole): one.view for one in changed}
+    return map_tensors(
+        result, lambda tensor: global_tensor_of.get(id(tensor)) if id(tensor) in global_tensor_of else _marked(tensor)
+    )
 
 
 def compute_whole(func: Any, args: Args) -> Any:
-    """Compute a function with whole tensors in place of views."""
+    """Compute a function with whole tensors in place of global tensors."""
     aliases.settle()
     return _with_whole(func, "", args, {})
 
 
 def _marked(tensor: torch.Tensor) -> torch.Tensor:
-    """Remember of a plain tensor that it was made of whole batches: a model may share its rows again."""
+    """Mark a plain tensor that was computed from whole batches: a model may share its rows again."""
     if isinstance(tensor, GlobalTensor):
         return tensor
     tensor.comes_from_batches = True  # type: ignore[attr-defined]
@@ -122,89 +124,92 @@ def _marked(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _attribute(func: Any, name: str, args: Args) -> Any:
-    """Read or set an attribute: shape, dtype and device are the view's own, what concerns gradients is its part's."""
-    view: Any = args[0]
+    """Read or set an attribute: shape, dtype and device of the global tensor, gradients of this rank's part."""
+    tensor: Any = args[0]
     attribute = getattr(func.__self__, "__name__", "")
-    if isinstance(view, pieces.Pieces) and attribute in ("grad", "data", "requires_grad"):
-        return pieces.of([_attribute(func, name, mine) for mine in pieces.apart(args, len(view.parts))])
+    if isinstance(tensor, pieces.Pieces) and attribute in ("grad", "data", "requires_grad"):
+        return pieces.of([_attribute(func, name, mine) for mine in pieces.apart(args, len(tensor.parts))])
     if name == "__set__":
-        _set_attribute(func, view, attribute, args)
+        _set_attribute(func, tensor, attribute, args)
         return None
     if attribute == "grad":
-        gradient = view.local.grad
-        seen: Any = None if gradient is None else _gradient_of(view, gradient)
+        gradient = tensor.local.grad
+        seen: Any = None if gradient is None else _gradient_of(tensor, gradient)
         if hasattr(seen, "world"):
-            seen.origin = (gradient, 1 if view.world.is_exact else view.world.size)
+            seen.origin = (gradient, 1 if tensor.world.is_exact else tensor.world.size)
         return seen
     if attribute == "data":
-        return like(view, view.local.data)
+        return like(tensor, tensor.local.data)
     if attribute in LOCAL_ATTRIBUTES:
-        return getattr(view.unsettled if isinstance(view, Partial) else view.local, attribute)
+        return getattr(tensor.unsettled if isinstance(tensor, Partial) else tensor.local, attribute)
     if attribute in ("T", "mT", "H", "mH", "real", "imag"):
-        keeps_rows = (attribute in ("mT", "mH") and view.dim() > 2) or attribute in ("real", "imag")
-        is_sharded = keeps_rows and isinstance(view, Sharded) and view.dim_of_rows == 0
-        return like(view, getattr(view.local, attribute)) if is_sharded else _with_whole(func, "", args, {})
+        keeps_rows = (attribute in ("mT", "mH") and tensor.dim() > 2) or attribute in ("real", "imag")
+        is_sharded = keeps_rows and isinstance(tensor, Sharded) and tensor.dim_of_rows == 0
+        return like(tensor, getattr(tensor.local, attribute)) if is_sharded else _with_whole(func, "", args, {})
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args)
 
 
-def _set_attribute(func: Any, view: Any, attribute: str, args: Args) -> None:
+def _set_attribute(func: Any, tensor: Any, attribute: str, args: Args) -> None:
     value = args[1]
     if attribute == "requires_grad":
-        setattr(view.local, attribute, value)
+        setattr(tensor.local, attribute, value)
     elif attribute == "grad":
-        factor = 1 if view.world.is_exact else view.world.size
-        view.local.grad = None if value is None else like(view, torch.zeros_like(view.local)).local
+        factor = 1 if tensor.world.is_exact else tensor.world.size
+        tensor.local.grad = None if value is None else like(tensor, torch.zeros_like(tensor.local)).local
         if value is not None:
-            like(view, view.local.grad).copy_(value.detach() * factor)
-    elif attribute == "data" and value.shape == view.shape:
+            like(tensor, tensor.local.grad).copy_(value.detach() * factor)
+    elif attribute == "data" and value.shape == tensor.shape:
         with torch.no_grad():
-            like(view, view.local.data).copy_(value)
+            like(tensor, tensor.local.data).copy_(value)
     else:
         _with_whole(func, "__setitem__", args, {})
 
 
 def has_rule(func: Any, kwargs: Kwargs) -> bool:
-    """Say whether a function may be computed with parts, and computes something."""
+    """Say whether a function has a rule and computes something, rather than reading sizes."""
     rule = _RULES.get(getattr(func, "__name__", ""))
     return rule is not None and rule is not _own_metadata and "out" not in kwargs
 
 
-def _gradient_of(view: Any, gradient: torch.Tensor) -> Any:
-    """Return the gradient of a view, whose part has that of the sum over ranks; of a total all ranks have it whole."""
-    gradient = gradient / (1 if view.world.is_exact else view.world.size)
-    return gradient if isinstance(view, Partial) else like(view, gradient)
+def _gradient_of(tensor: Any, gradient: torch.Tensor) -> Any:
+    """Return the gradient of a global tensor from its part's gradient, which is that of the sum of all ranks' losses.
+
+    All ranks have the whole gradient of a total.
+    """
+    gradient = gradient / (1 if tensor.world.is_exact else tensor.world.size)
+    return gradient if isinstance(tensor, Partial) else like(tensor, gradient)
 
 
 def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Let a hook have the gradient of the view, and give another."""
-    view, hook = (*args, *kwargs.values())
-    if isinstance(view, pieces.Pieces):
+    """Register a hook that gets the gradient of the global tensor and may return another gradient."""
+    tensor, hook = (*args, *kwargs.values())
+    if isinstance(tensor, pieces.Pieces):
         raise ScalingError(
             "echelon does not call a hook on the gradient of a batch with --exact",
             "remove the hook, or run without --exact",
         )
 
     def call(gradient: torch.Tensor) -> Optional[torch.Tensor]:
-        result = hook(_gradient_of(view, gradient))
-        if isinstance(view, Sharded) and not view.rows[view.world.rank]:  # a sample that stands in for none
+        result = hook(_gradient_of(tensor, gradient))
+        if isinstance(tensor, Sharded) and not tensor.rows[tensor.world.rank]:  # a placeholder in place of samples
             return torch.zeros_like(gradient)
         if result is None:
             return None
-        local = result.local if isinstance(result, Sharded) else _own_gradient(view, plain(result))
-        return local * (1 if view.world.is_exact else view.world.size)
+        local = result.local if isinstance(result, Sharded) else _own_gradient(tensor, plain(result))
+        return local * (1 if tensor.world.is_exact else tensor.world.size)
 
-    return (view.unsettled if isinstance(view, Partial) else view.local).register_hook(call)
+    return (tensor.unsettled if isinstance(tensor, Partial) else tensor.local).register_hook(call)
 
 
-def _own_gradient(view: Any, whole: torch.Tensor) -> torch.Tensor:
-    return whole if isinstance(view, Partial) else own_part(whole, view.world.rank, view.rows, view.dim_of_rows)
+def _own_gradient(tensor: Any, whole: torch.Tensor) -> torch.Tensor:
+    return whole if isinstance(tensor, Partial) else own_part(whole, tensor.world.rank, tensor.rows, tensor.dim_of_rows)
 
 
 def _retain_grad(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
-    for one in pieces.shards_of(args[0]):
-        view: Any = one
-        view.local.retain_grad()
+    for shard in pieces.shards_of(args[0]):
+        tensor: Any = shard
+        tensor.local.retain_grad()
 
 
 def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -236,7 +241,7 @@ _RULES: Dict[str, Rule] = {
 
 
 def install() -> None:
-    """Let what PyTorch is called with a view for follow the rules."""
+    """Let PyTorch's functions follow the rules where they get a global tensor."""
     why = "What is computed of a batch follows its rows."
     patches.replace(GlobalTensor, "rule", staticmethod(apply), why=why)
     patches.replace(GlobalTensor, "below", staticmethod(dispatch.apply), why=why)

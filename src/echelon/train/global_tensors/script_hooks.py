@@ -1,4 +1,4 @@
-"""Forward hooks of the script inside of a model: they get the samples of their rank, where one device has all."""
+"""Forward hooks of the script inside of a model: they get the samples of their rank, not the whole batch."""
 
 import functools
 from typing import Any, Optional
@@ -20,7 +20,7 @@ def first_place(model: nn.Module) -> Optional[str]:
 
 
 def _code_of(hook: Any) -> Any:
-    """Return the code of a function, method or partial; None for what has none in Python."""
+    """Return the code object of a function, method or partial; None for a callable without Python code."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     hook = getattr(hook, "__func__", hook)

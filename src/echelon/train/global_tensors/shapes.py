@@ -1,4 +1,4 @@
-"""Functions that give rows another shape, pick from them, or put them side by side."""
+"""Rules for functions that reshape rows, index them, or concatenate them."""
 
 from typing import Any, List, Optional
 
@@ -10,25 +10,25 @@ from .tensors import Args, GlobalTensor, Kwargs, Sharded
 
 
 def reshape(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Give the rows another shape, if no row of the result has elements of two ranks."""
-    view = args[0]
-    sizes = _new_sizes(func.__name__, view, args[1:], kwargs)
-    if not isinstance(view, Sharded) or view.dim_of_rows or not sizes or not view.numel() or view.size(0) == 1:
+    """Reshape the rows, if no row of the result has elements of two ranks."""
+    tensor = args[0]
+    sizes = _new_sizes(func.__name__, tensor, args[1:], kwargs)
+    if not isinstance(tensor, Sharded) or tensor.dim_of_rows or not sizes or not tensor.numel() or tensor.size(0) == 1:
         return None
-    most = view.size(0)
-    if any(max(one, 1) * sizes[0] % most for one in view.rows):
+    most = tensor.size(0)
+    if any(max(one, 1) * sizes[0] % most for one in tensor.rows):
         return None
-    rows = [one * sizes[0] // most for one in view.rows]
-    local = view.local.reshape(view.local.size(0) * sizes[0] // most, *sizes[1:])
-    return Sharded(local, view.world, rows)
+    rows = [one * sizes[0] // most for one in tensor.rows]
+    local = tensor.local.reshape(tensor.local.size(0) * sizes[0] // most, *sizes[1:])
+    return Sharded(local, tensor.world, rows)
 
 
-def _new_sizes(name: str, view: Any, words: Args, kwargs: Kwargs) -> Optional[List[int]]:
-    """Return the sizes that are asked for, none of them -1."""
+def _new_sizes(name: str, tensor: Any, words: Args, kwargs: Kwargs) -> Optional[List[int]]:
+    """Return the requested sizes, with -1 replaced by its value."""
     if name == "flatten":
-        start = kwargs.get("start_dim", words[0] if words else 0) % view.dim()
-        end = kwargs.get("end_dim", words[1] if len(words) > 1 else -1) % view.dim()
-        shape = list(view.shape)
+        start = kwargs.get("start_dim", words[0] if words else 0) % tensor.dim()
+        end = kwargs.get("end_dim", words[1] if len(words) > 1 else -1) % tensor.dim()
+        shape = list(tensor.shape)
         merged = 1
         for size in shape[start : end + 1]:
             merged *= size
@@ -43,44 +43,44 @@ def _new_sizes(name: str, view: Any, words: Args, kwargs: Kwargs) -> Optional[Li
         known = 1
         for size in sizes:
             known *= 1 if size == -1 else size
-        sizes[sizes.index(-1)] = view.numel() // max(known, 1)
+        sizes[sizes.index(-1)] = tensor.numel() // max(known, 1)
     return sizes
 
 
 def permute(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    view = args[0]
-    if not isinstance(view, Sharded) or view.dim_of_rows or kwargs:
+    tensor = args[0]
+    if not isinstance(tensor, Sharded) or tensor.dim_of_rows or kwargs:
         return None
     places = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
     if func.__name__ == "permute":
-        keeps = bool(places) and places[0] % view.dim() == 0
+        keeps = bool(places) and places[0] % tensor.dim() == 0
     else:
-        keeps = all(isinstance(one, int) and one % view.dim() for one in places) and bool(places)
-    return wrap_rows(func(view.local, *args[1:]), view) if keeps else None
+        keeps = all(isinstance(one, int) and one % tensor.dim() for one in places) and bool(places)
+    return wrap_rows(func(tensor.local, *args[1:]), tensor) if keeps else None
 
 
 def get_item(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
     """Take the same part of every row, or the rows that a mask names."""
-    view, key = args
-    if not isinstance(view, Sharded) or view.dim_of_rows or view.size(0) == 1:
+    tensor, key = args
+    if not isinstance(tensor, Sharded) or tensor.dim_of_rows or tensor.size(0) == 1:
         return None
-    if isinstance(key, Sharded) and key.dtype == torch.bool and key.rows == view.rows and not key.dim_of_rows:
-        local = view.counted[key.counted]
-        rows = exchange.counts(local.size(0), view.world)
-        return Sharded(local if local.size(0) else _stand_in(view.local, key.dim()), view.world, rows)
+    if isinstance(key, Sharded) and key.dtype == torch.bool and key.rows == tensor.rows and not key.dim_of_rows:
+        local = tensor.counted[key.counted]
+        rows = exchange.counts(local.size(0), tensor.world)
+        return Sharded(local if local.size(0) else _stand_in(tensor.local, key.dim()), tensor.world, rows)
     keys = key if isinstance(key, tuple) else (key,)
     if len(keys) < 2 or any(isinstance(one, (GlobalTensor, list)) for one in keys):
         return None
     starts_with_all = keys[0] == slice(None) if isinstance(keys[0], slice) else keys[0] is Ellipsis
     num_named = sum(one is not None and one is not Ellipsis for one in keys)
     num_tensors = sum(isinstance(one, torch.Tensor) for one in keys)
-    if not starts_with_all or num_named > view.dim() - (keys[0] is Ellipsis) or num_tensors > 1:
+    if not starts_with_all or num_named > tensor.dim() - (keys[0] is Ellipsis) or num_tensors > 1:
         return None
-    return wrap_rows(view.local[key], view)
+    return wrap_rows(tensor.local[key], tensor)
 
 
 def _stand_in(local: torch.Tensor, num_masked_dims: int) -> torch.Tensor:
-    """Return a row where a mask has named none, so that gradients find their way on every rank."""
+    """Return a placeholder row where a mask selects none, so that every rank takes part in backward()."""
     return local.flatten(0, num_masked_dims - 1)[:1]
 
 

@@ -1,7 +1,8 @@
-"""Tensors as one device would have them, of which this rank holds a part.
+"""Global tensors: each has the shape that it has on one device, and this rank holds a part of it.
 
-A training loop that was written for one device sees the whole batch: its size, its loss, its hits. What is computed
-from a view follows `rules`; where no rule fits, the parts are put together and PyTorch computes with the whole.
+A training loop that was written for one device sees the whole batch: its size, its loss, its hits. PyTorch's functions
+compute with a global tensor by `rules`. Where no rule fits, echelon gathers the parts, and PyTorch computes with the
+whole tensor.
 """
 
 import copy
@@ -21,11 +22,11 @@ class GlobalTensor(torch.Tensor):
     """A tensor with the shape that it has on one device, and no memory of its own."""
 
     rule: Callable[[Any, Args, Kwargs], Any]
-    """What happens when PyTorch is called with a view; `rules.install` sets it."""
+    """The function that computes PyTorch's functions of global tensors; `rules.install` sets it."""
     inside_of: "ClassVar[Optional[Sharded]]" = None
     """The leading rows of the model that is being computed."""
     below: Callable[[Any, Args, Kwargs], Any]
-    """What happens where PyTorch computes with a view and has not asked for a rule; `rules.install` sets it."""
+    """The function that computes PyTorch's inner functions, where no rule was asked; `rules.install` sets it."""
     local: torch.Tensor
     world: World
 
@@ -49,28 +50,28 @@ class GlobalTensor(torch.Tensor):
         raise NotImplementedError
 
     def put_whole(self, whole: torch.Tensor) -> None:
-        """Take another value, of which every rank has the whole."""
+        """Set the value from a whole tensor that every rank has."""
         raise NotImplementedError
 
     def versions(self) -> Tuple[int, ...]:
-        """Return how often what this process holds was written to."""
+        """Return the version counter of each tensor of this process."""
         return (version_of(self.local),)
 
 
 class Sharded(GlobalTensor):
-    """Rows (along dim 0, seldom another) of which every rank has some."""
+    """A tensor whose rows (along dim 0, seldom another dim) are spread over the ranks."""
 
     rows: Tuple[int, ...]
-    """How many of them each rank has."""
+    """The number of rows of each rank."""
     dim_of_rows: int
     known_sign: Any
-    """What `signs` knows of its elements."""
+    """The `ignore_index.Sign` of its elements, if there is one."""
     origin: Optional[Tuple[torch.Tensor, float]]
-    """The gradient that this is a multiple of, and by what that is larger: what is written here is written there."""
+    """For a gradient: the gradient of the part, and its factor; an in-place change is copied to that gradient."""
 
     @staticmethod
     def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
-        """View rows; a rank that has none holds one all the same, which counts for nothing."""
+        """Make a global tensor of this rank's rows; a rank without rows holds a placeholder row that does not count."""
         shape = list(local.shape)
         shape[dim] = sum(rows)
         self: Sharded = GlobalTensor._make(cls, local, world, shape)
@@ -81,7 +82,7 @@ class Sharded(GlobalTensor):
 
     @property
     def counted(self) -> torch.Tensor:
-        """Return the rows of this rank that count."""
+        """Return the rows of this rank, without a placeholder."""
         return self.local.narrow(self.dim_of_rows, 0, self.rows[self.world.rank])
 
     def whole(self) -> torch.Tensor:
@@ -96,24 +97,24 @@ class Sharded(GlobalTensor):
 
 
 class Doubt(Protocol):
-    """That the parts of a total may have to be multiplied by a factor, which is known when the ranks have met."""
+    """A factor that the parts of a total may need, and that is known once the ranks have exchanged it."""
 
     factor: Optional[float]
 
     def start(self, part: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin to exchange a part, and what the factor depends on; what waits returns the true total."""
+        """Start to sum the parts and the counts behind the factor; return a function that waits for the true total."""
 
     def hurry(self) -> None:
         """Notice that the factor was needed before gradients were computed."""
 
 
 class Partial(GlobalTensor):
-    """What is the sum of all ranks' parts."""
+    """A tensor that is the sum of all ranks' parts."""
 
     fraction: float
-    """How much this rank's samples count among all; the fractions of all ranks sum up to 1."""
+    """The share of this rank's samples in the batch; the fractions of all ranks sum up to 1."""
     unsettled: torch.Tensor
-    """This rank's part, as long as there is a doubt: before its factor."""
+    """This rank's part; while there is a doubt, before the multiplication by its factor."""
     doubt: Optional[Doubt]
     _wait: Optional[Callable[[], torch.Tensor]]
 
@@ -129,7 +130,7 @@ class Partial(GlobalTensor):
 
     @property
     def local(self) -> torch.Tensor:
-        """This rank's part; where there is a doubt, the ranks meet first."""
+        """This rank's part; while there is a doubt, the ranks exchange its factor first."""
         if self.doubt is not None:
             if self.doubt.factor is None:
                 self.doubt.hurry()
@@ -149,11 +150,11 @@ class Partial(GlobalTensor):
         return self.value()
 
     def value(self) -> torch.Tensor:
-        """Return the sum without its graph; it is exchanged once."""
+        """Return the sum without its graph; the ranks exchange it once."""
         return self.start()().clone()
 
     def start(self) -> Callable[[], torch.Tensor]:
-        """Begin to exchange the value; return what waits for it."""
+        """Start to sum the parts; return a function that waits for the sum."""
         if self._wait is None and self.doubt is not None and self.doubt.factor is None:
             self._wait = self.doubt.start(self.unsettled.detach())
         elif self._wait is None:
@@ -168,36 +169,36 @@ class Partial(GlobalTensor):
         is_real = whole.is_floating_point() or whole.is_complex()
         self.local.copy_(
             exchange.enter(whole, self.world) / self.world.size if is_real else whole * (self.world.rank == 0)
-        )  # in place, as for whoever else sees the same elements
+        )  # in place: other tensors may share these elements
         self._wait = None
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor, or another view of its elements, was written to; inference mode does not count."""
+    """Return how often a tensor's elements were written to; -1 for a tensor of inference mode, which does not count."""
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _refuse_other_shape(view: GlobalTensor, whole: torch.Tensor) -> None:
-    if view.shape != whole.shape:
+def _refuse_other_shape(tensor: GlobalTensor, whole: torch.Tensor) -> None:
+    if tensor.shape != whole.shape:
         raise ScalingError(
             "the script changes the shape of a shared batch in place, from %s to %s"
-            % (tuple(view.shape), tuple(whole.shape)),
+            % (tuple(tensor.shape), tuple(whole.shape)),
             "use the function that returns a new tensor: x = x.unsqueeze(1) in place of x.unsqueeze_(1)",
         )
 
 
 def own_part(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
-    """Return this rank's rows of a whole; where it has none, the first stands in."""
+    """Return this rank's rows of a whole tensor; the first row is the placeholder of a rank without rows."""
     return exchange.own_rows(whole, rank, rows, dim) if rows[rank] else whole.narrow(dim, 0, 1)
 
 
 def entered(tensor: torch.Tensor, world: World) -> torch.Tensor:
-    """Return a tensor whole, to be used for this rank's part."""
+    """Return the whole of a tensor for use in this rank's part (`exchange.enter`)."""
     return exchange.enter(tensor.whole() if isinstance(tensor, GlobalTensor) else tensor, world)
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return the value with every tensor in its tuples, lists and dicts changed."""
+    """Return the value with `change` applied to every tensor in its tuples, lists, dicts and objects."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
@@ -208,7 +209,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def map_entries(value: Any, entries: List[Any]) -> Any:
-    """Return a tuple, list or dict like this one with other entries, in its order."""
+    """Return a copy of a tuple, list or dict with other entries, in its order."""
     if isinstance(value, tuple):
         return type(value)(*entries) if hasattr(value, "_fields") else _as_sequence(value, entries)
     if isinstance(value, list):
@@ -216,24 +217,24 @@ def map_entries(value: Any, entries: List[Any]) -> Any:
     if type(value) is dict:
         return dict(zip(value, entries))  # noqa: B905
     changed = value.copy()  # an OrderedDict, or a model's output with attributes of the same names
-    for key, one in zip(value, entries):  # noqa: B905
-        changed[key] = one
+    for key, entry in zip(value, entries):  # noqa: B905
+        changed[key] = entry
     return changed
 
 
 def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a copy of an object that holds tensors, as batches of graphs and distributions do; else the value."""
+    """Return a changed copy of an object with tensors, such as a batch of graphs; any other value as it is."""
     held = _attributes(value)
     if held:
         changed = copy.copy(value)
-        for name, one in held.items():
-            changed.__dict__[name] = map_tensors(one, change)  # also where the object is frozen
+        for name, attribute in held.items():
+            changed.__dict__[name] = map_tensors(attribute, change)  # also where the object is frozen
         return distributions.with_sizes(changed, tensors_of(value), tensors_of(changed))
     return value
 
 
 def _attributes(value: Any) -> Dict[str, Any]:
-    """Return the tensors that an object holds, by name; and the distribution on which another one is built."""
+    """Return an object's attributes that are tensors or distributions, by name."""
     if isinstance(value, (type, torch.nn.Module)):
         return {}
     kinds = (torch.Tensor, torch.distributions.Distribution)
@@ -241,25 +242,25 @@ def _attributes(value: Any) -> Dict[str, Any]:
 
 
 def _as_sequence(like: Any, values: Any) -> Any:
-    """Return a tuple, or one of torch's own named results (torch.return_types.max), of these values."""
+    """Return the values as a tuple, or as a named result of torch (torch.return_types.max)."""
     return tuple(values) if type(like) is tuple else type(like)(values)
 
 
 def tensors_of(*values: Any) -> "list[torch.Tensor]":
     """Return every tensor in tuples, lists, dicts and objects, in order."""
-    found: "list[torch.Tensor]" = []
+    tensors: "list[torch.Tensor]" = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (tuple, list, dict)):
-            found += tensors_of(*(value.values() if isinstance(value, dict) else value))
+            tensors += tensors_of(*(value.values() if isinstance(value, dict) else value))
         else:
-            found += tensors_of(*_attributes(value).values())
-    return found
+            tensors += tensors_of(*_attributes(value).values())
+    return tensors
 
 
 def plain(value: Any) -> Any:
-    """Return the value without views, the same on all ranks; no gradient flows through what was one."""
+    """Return the value with whole tensors in place of global tensors; they pass no gradient."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, Partial):

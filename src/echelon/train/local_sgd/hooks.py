@@ -1,4 +1,4 @@
-"""Where a script looks at weights, ranks that train alone must have met before: so that what it sees is the average."""
+"""Hooks that let ranks that train alone meet before the script reads weights, so that it reads their average."""
 
 import atexit
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], ContextManager[None]]) -> None:
-    """Hook what saves, what evaluates, and what may skip a step on one rank alone, which `one_step` counts."""
+    """Hook saving, evaluation, and the scaler, which may skip a step on one rank alone; `one_step` counts the step."""
     losses.install()
     _hook_saving(run, meetings)
     _hook_calls(run, meetings)
@@ -30,7 +30,7 @@ def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], Conte
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Say whether it is one layer that scripts put into eval() while they train, which is no evaluation."""
+    """Say whether a module is a single layer that scripts put into eval() while they train, which is no evaluation."""
     return isinstance(module, _NormBase)
 
 
@@ -52,7 +52,7 @@ def _hook_saving(run: "Training", meetings: Meetings) -> None:
     def load_state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         run.parallelism.settle(self)
         result = load(self, *args, **kwargs)
-        meetings.forget(self.parameters())  # what was loaded is no progress
+        meetings.forget(self.parameters())  # loaded weights are no progress of a rank
         return result
 
     why = "Weights that are saved are the average of all ranks."
@@ -76,7 +76,7 @@ def _hook_calls(run: "Training", meetings: Meetings) -> None:
 
 
 def _hook_scaler(one_step: Callable[[Any], ContextManager[None]]) -> None:
-    """Count a step that one rank's scaler leaves out: its gradients alone were too large for 16 bits."""
+    """Count a step that one rank's scaler skips because that rank's gradients were too large for 16 bits."""
     original = torch.amp.GradScaler.step
 
     def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,12 @@
-"""When ranks that train alone meet, and what becomes of their weights there.
+"""Meetings of ranks that train alone: when they take place, and how they change the weights.
 
-Of one weight: x is a rank's own, θ is what all ranks have in common, d = x - (x after the last meeting) is its drift.
+For one weight: x is the rank's own value, θ is the common value of all ranks, d = x - (x after the last meeting) is the
+rank's drift.
 
     local SGD     x ← mean(x)
     DiLoCo        g = -mean(d);  m ← μ m + g;  θ ← θ - η (g + μ m);  x ← θ
-    late          mean(d) of the meeting before has come by now and goes into θ in the same way;
-                  the mean of the present d begins to travel;  x ← θ + d
+    late          mean(d) of the previous meeting has arrived and changes θ in the same way;
+                  the exchange of the present d starts;  x ← θ + d
 
 η = 1 and μ = 0 is the plain average, in the late form too.
 """
@@ -23,24 +24,24 @@ from .travel import start_mean
 
 
 class Rule(NamedTuple):
-    """How often ranks meet, and what they do there."""
+    """The interval of the meetings, and the outer optimizer."""
 
     num_steps: int
-    """Of one optimizer, from one meeting to the next."""
+    """The number of steps of one optimizer from one meeting to the next."""
     learning_rate: float = 1.0
-    """Of the outer optimizer, which is SGD with Nesterov's momentum."""
+    """The learning rate of the outer optimizer, which is SGD with Nesterov's momentum."""
     momentum: float = 0.0
     is_late: bool = False
-    """Whether what is sent at one meeting is taken in at the next, so that nobody waits."""
+    """Whether the mean of one meeting is applied at the next meeting, so that no rank waits."""
 
     @property
     def is_average(self) -> bool:
-        """Whether weights become their mean, and nothing has to be remembered."""
+        """Whether a meeting sets weights to their mean, and needs no state."""
         return self.learning_rate == 1.0 and not self.momentum and not self.is_late
 
 
 class _Place:
-    """A weight, and what is remembered of it."""
+    """A weight, and its state of the meetings."""
 
     def __init__(self, parameter: torch.Tensor, rule: Rule) -> None:
         self.parameter = parameter
@@ -48,9 +49,9 @@ class _Place:
         self.start = _copy(parameter) if rule.is_late else self.common
         self.momentum: Optional[torch.Tensor] = None
         self.is_adrift = False
-        """Whether it has changed since the last meeting."""
+        """Whether the weight has changed since the last meeting."""
         self.is_used = True
-        """Whether it has changed since all ranks last had the same."""
+        """Whether the weight has changed since all ranks last had the same value."""
 
     def drift(self) -> torch.Tensor:
         return self.parameter.detach() - self.start
@@ -65,7 +66,7 @@ class _Place:
 
 
 class _Flight(NamedTuple):
-    """Drifts whose mean is on its way."""
+    """Drifts whose mean the ranks exchange now."""
 
     places: List[_Place]
     wait: Callable[[], List[torch.Tensor]]
@@ -78,7 +79,7 @@ class Meetings:
         self._world = world
         self._rule = rule
         self._group: Any = None
-        self._places: Dict[int, _Place] = {}  # in the order in which all ranks come to them
+        self._places: Dict[int, _Place] = {}  # in the order of their first steps, which is the same on all ranks
         self._steps: "weakref.WeakKeyDictionary[torch.optim.Optimizer, int]" = weakref.WeakKeyDictionary()
         self._flights: List[_Flight] = []
         self._is_held = False
@@ -89,7 +90,7 @@ class Meetings:
         self.num_early = 0
 
     def knows(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Say whether one of these is a weight that ranks change by themselves."""
+        """Say whether one of these parameters is a weight that ranks change by themselves."""
         return any(id(one) in self._places for one in parameters)
 
     def weights(self) -> List[Any]:
@@ -97,7 +98,7 @@ class Meetings:
         return [place.parameter for place in self._places.values()]
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take note of what an optimizer is about to change."""
+        """Note the weights that an optimizer is about to change."""
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ScalingError(
                 "LBFGS decides by the gradients how often it computes the loss, and with --sync-every each "
@@ -110,7 +111,7 @@ class Meetings:
             place.is_adrift = place.is_used = True
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count a step, and meet when it was the last one alone."""
+        """Count a step, and meet after the last step of an interval."""
         if self._is_held:
             return
         self.are_apart = True
@@ -123,7 +124,7 @@ class Meetings:
 
     @contextmanager
     def one_step(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Count what happens here as one step, whether or not the optimizer steps: a rank may have to skip one."""
+        """Count this block as one step, whether or not the optimizer steps: a rank may have to skip its step."""
         self.before_step(optimizer)
         self._is_held = True
         try:
@@ -133,7 +134,7 @@ class Meetings:
         self.after_step(optimizer)
 
     def settle(self) -> bool:
-        """Meet before weights are looked at, so that all ranks have the same; return whether that was needed."""
+        """Meet before the script reads weights, so that all ranks have the same; return whether they differed."""
         if not self.are_apart:
             return False
         changed = self._land(self._flights)
@@ -144,32 +145,32 @@ class Meetings:
             _put(place.start, place.common)
         self.num_early += bool(changed or adrift)
         self._steps.clear()
-        self._places = {key: place for key, place in self._places.items() if place.is_used}  # else models pile up
+        self._places = {key: place for key, place in self._places.items() if place.is_used}  # frees old models
         for place in self._places.values():
             place.is_used = False
         self.are_apart = False
         return True
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Begin anew with weights that all ranks have been given."""
-        for one in parameters:
-            self._places.pop(id(one), None)
+        """Forget the state of weights that were set to the same values on all ranks."""
+        for parameter in parameters:
+            self._places.pop(id(parameter), None)
 
     def mean(self, tensors: List[torch.Tensor]) -> None:
-        """Give all ranks the mean of what they have."""
-        for one, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())()):  # noqa: B905
-            one.detach().copy_(mean)
+        """Set tensors to their mean over all ranks."""
+        for tensor, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())()):  # noqa: B905
+            tensor.detach().copy_(mean)
 
     def _of(self, optimizer: torch.optim.Optimizer) -> List[_Place]:
-        found = []
+        places = []
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                place = self._places.get(id(one))
-                if place is None and one.requires_grad:
-                    place = self._places[id(one)] = _Place(one, self._rule)
+            for parameter in group["params"]:
+                place = self._places.get(id(parameter))
+                if place is None and parameter.requires_grad:
+                    place = self._places[id(parameter)] = _Place(parameter, self._rule)
                 if place is not None:
-                    found.append(place)
-        return found
+                    places.append(place)
+        return places
 
     def _meet(self, places: List[_Place]) -> None:
         if not self._rule.is_late:
@@ -185,7 +186,7 @@ class Meetings:
             place.is_adrift = False
 
     def _average(self, places: List[_Place]) -> None:
-        """Let all ranks have the same weights now."""
+        """Set weights to the same values on all ranks, by the rule of the meetings."""
         if self._rule.is_average:
             self.mean([place.parameter for place in places])
         else:
@@ -198,7 +199,7 @@ class Meetings:
             place.is_adrift = False
 
     def _land(self, flights: List[_Flight]) -> List[_Place]:
-        """Take in what has travelled; return what it concerns."""
+        """Apply the means of drifts that were exchanged; return their weights."""
         landed = []
         for flight in list(flights):
             for place, drift in zip(flight.places, flight.wait()):  # noqa: B905
@@ -208,7 +209,7 @@ class Meetings:
         return landed
 
     def _meet_apart(self) -> Any:
-        """Return a group of its own: what travels for long must not hold up the loss that is printed."""
+        """Return a separate process group: a long exchange of drifts must not delay the loss that is printed."""
         if self._group is None:
             self._group = groups.new()
         return self._group

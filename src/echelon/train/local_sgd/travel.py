@@ -1,4 +1,4 @@
-"""The mean of many tensors over all ranks, in few messages, while something else may go on."""
+"""The asynchronous mean of many tensors over all ranks, in few messages."""
 
 from typing import Any, Callable, List, Sequence
 
@@ -12,7 +12,7 @@ _NARROW = (torch.half, torch.bfloat16)
 
 
 def start_mean(tensors: Sequence[torch.Tensor], world: World, group: Any) -> Callable[[], List[torch.Tensor]]:
-    """Begin the mean over all ranks; return what waits for it."""
+    """Start the mean over all ranks; return a function that waits for the means."""
     bundles = _bundles(tensors)
     flats = [_flat(bundle) for bundle in bundles]
     works = [dist.all_reduce(flat, group=group, async_op=True) for flat in flats]
@@ -29,21 +29,26 @@ def start_mean(tensors: Sequence[torch.Tensor], world: World, group: Any) -> Cal
 
 
 def _flat(bundle: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return one tensor of several; a sum over ranks needs more digits than 16-bit weights have."""
+    """Return several tensors as one flat tensor; a sum over ranks needs more digits than 16-bit weights have."""
     flat = torch.cat([one.detach().reshape(-1) for one in bundle])
     return flat.float() if flat.dtype in _NARROW else flat
 
 
 def _bundles(tensors: Sequence[torch.Tensor]) -> List[List[torch.Tensor]]:
-    """Put neighbours of one kind together, up to some size."""
+    """Group neighbouring tensors of the same dtype and device, up to a maximum size."""
     bundles: List[List[torch.Tensor]] = []
     num_bytes = 0
-    for one in tensors:
-        size = one.numel() * one.element_size()
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
         last = bundles[-1][0] if bundles else None
-        if last is None or last.dtype != one.dtype or last.device != one.device or num_bytes + size > _BUNDLE_BYTES:
+        if (
+            last is None
+            or last.dtype != tensor.dtype
+            or last.device != tensor.device
+            or num_bytes + size > _BUNDLE_BYTES
+        ):
             bundles.append([])
             num_bytes = 0
-        bundles[-1].append(one)
+        bundles[-1].append(tensor)
         num_bytes += size
     return bundles

@@ -1,1 +1,1 @@
-"""Random numbers: generators that all ranks share, and draws inside of models that are those of one device."""
+"""Random numbers: generators that all ranks share, and models that draw the numbers of one device."""

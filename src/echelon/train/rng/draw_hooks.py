@@ -1,4 +1,4 @@
-"""PyTorch's functions that draw random numbers, and how each is that of one device inside of a model."""
+"""Hooks of PyTorch's functions that draw random numbers: inside of a model they draw the numbers of one device."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from .draws import Draws, Place
 Function = Callable[..., Any]
 BY_DEFAULT, ON_REQUEST, NEVER = "by default", "--same-random", "never"
 _ALPHA = 1.7580993408473766
-"""What SELU saturates to, with the opposite sign."""
+"""The value to which SELU saturates, with the opposite sign."""
 _DRAWN = re.compile(r"aten::\w*(rand|dropout|normal|uniform|bernoulli|multinomial)")
 _OF_FEATURES = {
     "dropout1d": 3,
@@ -25,7 +25,7 @@ _OF_FEATURES = {
     "feature_dropout": 2,
     "feature_alpha_dropout": 2,
 }
-"""Functions that drop whole features, and from how many dims on the first is the samples'."""
+"""Functions that drop whole features, and the least number of dims with which the first dim holds the samples."""
 
 
 def _dropout(draws: Draws, original: Function, *, name: str) -> Function:
@@ -50,10 +50,10 @@ def _dropout(draws: Draws, original: Function, *, name: str) -> Function:
 def _noise(
     draws: Draws, original: Function, like: torch.Tensor, place: Place, p: float, *, is_alpha: bool
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Return by what each element is multiplied, and what is added to it, by the formulas of PyTorch's Dropout.cpp."""
+    """Return the factor and the shift of each element, by the formulas of PyTorch's Dropout.cpp."""
     whole = draws.like_whole(like, place)
     if devices.is_accelerator(like.device) and original.__name__ == "dropout":
-        return place.cut(original(whole.fill_(1.0), p, True)), None  # a kernel that draws in an order of its own
+        return place.cut(original(whole.fill_(1.0), p, True)), None  # the kernel draws in its own order
     kept = place.cut(_ORIGINALS["bernoulli_"](whole, 1 - p))
     if not is_alpha:
         return kept.div_(1 - p), None
@@ -77,7 +77,7 @@ def _fill(draws: Draws, original: Function) -> Function:
 
 
 def _with_whole_parameters(self: torch.Tensor, place: Place, args: Any, kwargs: Any) -> Any:
-    """Return the parameters of a distribution, which may be given for each row, for all rows."""
+    """Return a distribution's parameters, which may have a value for each row, for the rows of all ranks."""
 
     def widen(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.dim():
@@ -140,7 +140,7 @@ def _normal(draws: Draws, original: Function) -> Function:
 
 
 def _made(draws: Draws, original: Function) -> Function:
-    """Draw a tensor of a size that is given: torch.rand(3, 4), torch.randint(5, (3, 4)), torch.normal(0, 1, (3, 4))."""
+    """Draw a new tensor of some size: torch.rand(3, 4), torch.randint(5, (3, 4)), torch.normal(0, 1, (3, 4))."""
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         sizes, rest = _sizes(args, kwargs) if draws.leads and kwargs.get("out") is None else ((), ())
@@ -155,7 +155,7 @@ def _made(draws: Draws, original: Function) -> Function:
 
 
 def _sizes(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[int, ...], Tuple[Any, ...]]:
-    """Return the size among arguments, and the arguments before it."""
+    """Return the size among the arguments, and the arguments before the size."""
     if "size" in kwargs:
         return tuple(kwargs["size"]), args
     if args and isinstance(args[-1], (tuple, list)):
@@ -164,7 +164,7 @@ def _sizes(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[int, ..
 
 
 def _gathered(draws: Draws, original: Function, *, finish: Function) -> Function:
-    """Draw from distributions whose rows take unequally many numbers: with the parameters of all ranks."""
+    """Draw with the gathered parameters of all ranks, for distributions whose rows consume unequally many numbers."""
 
     def draw(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         is_plain = draws.leads and type(input) is torch.Tensor
@@ -186,7 +186,7 @@ def _gather(own: torch.Tensor, like: torch.Tensor, place: Place) -> torch.Tensor
 
 
 def _is_random(args: Any, kwargs: Any, original: Function) -> bool:
-    """Say whether rrelu() draws; the others always do."""
+    """Say whether a function draws with these arguments; only rrelu() may draw nothing."""
     return original.__name__ != "rrelu" or bool(kwargs.get("training", args[2] if len(args) > 2 else False))
 
 
@@ -230,7 +230,7 @@ def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], p: float,
     is_causal: bool, *, scale: Optional[float] = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute attention as PyTorch does on a CPU where something is dropped: by its formula."""
+    """Compute attention with dropout by its formula, as PyTorch does on a CPU."""
     if enable_gqa:
         key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
     scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
@@ -244,7 +244,7 @@ def _attend(
 def _recurrent(draws: Draws, original: Function) -> Function:
     def compute(*args: Any, **kwargs: Any) -> Any:
         at = next((place for place, one in enumerate(args) if isinstance(one, float)), None)
-        if at is None or not (args[at] and args[at + 1]):  # how much is dropped, and whether it is trained
+        if at is None or not (args[at] and args[at + 1]):  # the dropout probability, and the training mode
             return original(*args, **kwargs)
         if draws.is_inside and draws.is_compared:
             return original(*args[:at], 0.0, *args[at + 1 :], **kwargs)
@@ -265,7 +265,7 @@ def _left_to_ranks(draws: Draws, original: Function) -> Function:
 
 
 class Row(NamedTuple):
-    """Functions that are drawn in one way."""
+    """Functions that share one way to draw."""
 
     module: str
     names: Tuple[str, ...]
@@ -291,14 +291,14 @@ TABLE: Tuple[Row, ...] = (
     Row("torch", ("rrelu",), ON_REQUEST, partial(_gathered, finish=_sloped)),
     Row("torch._VF", ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
 )  # fmt: skip
-"""How each function is that of one device: docs/scale.md has it with what it costs."""
+"""How each function draws the numbers of one device; docs/scale.md lists the costs."""
 _CHECKPOINT = "checkpoint"
 _WHY = "What a model draws for a batch is what one device draws."
 _ORIGINALS: Dict[str, Function] = {}
 
 
 def install(draws: Draws) -> None:
-    """Replace what draws, also where modules that were imported before hold it by name."""
+    """Replace the functions that draw, also where modules that were imported before hold them by name."""
     hooks = patches.Hooks()
     for row in TABLE:
         wrap = row.wrap if row.when != ON_REQUEST or draws.takes_all else _left_to_ranks
@@ -315,7 +315,7 @@ def install(draws: Draws) -> None:
 
 
 def _checkpoint(draws: Draws, original: Function) -> Function:
-    """Let a part of a model that is computed again, in backward(), draw for the same rows."""
+    """Let a part of a model that backward() computes again draw for the same rows."""
 
     def checkpoint(function: Function, *args: Any, **kwargs: Any) -> Any:
         leads = draws.leads
@@ -338,7 +338,7 @@ def _noted(name: str, wrap: Function, original: Function) -> Function:
 
 
 def _leave_to_compilers(draws: Draws, hooks: patches.Hooks) -> None:
-    """Let code that is compiled have PyTorch's own functions; what it draws, each rank draws for itself."""
+    """Let compiled code call PyTorch's own functions; each rank then draws its own numbers."""
     script = torch.jit.script
 
     def put_back() -> ContextManager[None]:

@@ -1,8 +1,8 @@
-"""Random numbers inside of models as on one device: the whole batch's are drawn, and cut to this rank's rows.
+"""Random numbers inside of models as on one device: each rank draws those of the whole batch and keeps its rows.
 
-While a model computes its rows, PyTorch's functions that draw are replaced: what they are given says whose rows the
-numbers are for. All ranks draw the same from the generator that they share, which ends where it would on one device.
-What has no row for each sample (a coin for a layer, say) is drawn as it stands, by all ranks alike.
+While a model computes its rows, PyTorch's functions that draw are replaced: the shapes of their arguments show the rows
+that the numbers are for. All ranks draw the same numbers from their common generator, which ends in the state that it
+has on one device. Numbers without a row for each sample (a coin for a layer, say) are drawn unchanged on all ranks.
 """
 
 import math
@@ -17,39 +17,39 @@ from . import states as random_states
 from .generators import Generators
 
 MOST_NUMBERS = 500_000_000
-"""That a rank draws for others at once; a gigabyte, in 16 bits."""
-EVERY_STEP, EACH_OF = 16, 16  # how long states are compared in every step, and later in each of so many
-_STOPPED = -1  # in place of a state: this rank draws for itself
+"""The most numbers that a rank draws for all ranks in one call: a gigabyte of 16-bit numbers."""
+EVERY_STEP, EACH_OF = 16, 16  # ranks compare states in each of the first steps, then in one step of EACH_OF
+_STOPPED = -1  # sent in place of a state by a rank that draws its own numbers
 
 
 class Place(NamedTuple):
-    """Where this rank's rows are in a whole tensor."""
+    """The place of this rank's rows in a whole tensor."""
 
     world: World
     rows: Tuple[int, ...]
-    """How many rows each rank has."""
+    """The number of rows of each rank."""
     dim: int = 0
 
     @property
     def num_own(self) -> int:
-        """How many this rank has; where it has none, one stands in."""
+        """The number of this rank's rows; a rank with 0 rows holds a placeholder row."""
         return self.rows[self.world.rank]
 
     def is_whole_of(self, leads: Sequence[Any]) -> bool:
-        """Say whether there is one row for each sample of a batch, in the first dim."""
+        """Say whether the first dim has one row for each sample of a batch."""
         return self.dim == 0 and any(tuple(lead.rows) == self.rows for lead in leads)
 
     def whole(self, shape: Sequence[int]) -> List[int]:
-        """Return the shape of the whole."""
+        """Return the shape of the whole tensor."""
         return [sum(self.rows) if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's rows of a whole."""
+        """Return a copy of this rank's rows of a whole tensor."""
         first = sum(self.rows[: self.world.rank]) if self.num_own else 0
         return whole.narrow(self.dim, first, self.num_own or 1).clone()
 
     def put(self, own: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """Put this rank's rows into a whole, and return it."""
+        """Copy this rank's rows into a whole tensor, and return that tensor."""
         if self.num_own:
             first = sum(self.rows[: self.world.rank])
             whole.narrow(self.dim, first, self.num_own).copy_(own.detach())
@@ -57,35 +57,35 @@ class Place(NamedTuple):
 
 
 class Draws:
-    """Whether random numbers inside of models are those of one device, and whose rows are computed now."""
+    """The state of draws inside of models: whether they are those of one device, and for which rows."""
 
     def __init__(
         self, world: World, generators: Generators, say: Callable[[str], None], *, is_on: bool, takes_all: bool
     ) -> None:
         self.is_on = is_on
         self._is_compared = is_on
-        """Whether the ranks compare their states: also a rank that has stopped, until all know that it has."""
+        """Whether the ranks compare their states; a rank that has stopped goes on until all ranks know of it."""
         self.takes_all = takes_all
-        """Whether what costs more is drawn as on one device too."""
+        """Whether the functions with a high cost draw the numbers of one device too (--same-random)."""
         self.guesses: Set[str] = set()
-        """What was drawn without rows: other than on one device where its shape follows from the rank's rows."""
+        """Numbers drawn without known rows; they differ from one device if their shape depends on the rank's rows."""
         self._world = world
         self._generators = generators
         self._say = say
         self._said: Set[str] = set()
         self._leads: Optional[List[Any]] = None
         self.is_inside = False
-        """Whether a model is computed."""
+        """Whether a model computes now."""
         self.put_back: Callable[[], ContextManager[None]] = nullcontext
-        """Lets PyTorch have its own functions for a while."""
+        """A context manager that puts PyTorch's own functions back for a while."""
         self.is_compared = False
-        """Whether this step is compared with one device: then kernels that draw by themselves drop nothing."""
+        """Whether this step is compared with one device: then kernels with their own draws drop nothing."""
         self._memory: Dict[Any, torch.Tensor] = {}
         self._num_steps = 0
 
     @contextmanager
     def of(self, leads: Optional[List[Any]]) -> Iterator[None]:
-        """Compute a model for rows that this rank has of a batch; None: for no rank's rows."""
+        """Compute a model for this rank's rows of a batch; None stands for no known rows."""
         before = (self._leads, self.is_inside)
         self._leads, self.is_inside = leads, True
         kept = random_states.keep() if self.is_compared and leads else None
@@ -102,11 +102,11 @@ class Draws:
 
     @property
     def leads(self) -> Optional[List[Any]]:
-        """The rows that a model is computed for now, where numbers are drawn as on one device."""
+        """The rows that a model computes now; None where draws are not those of one device."""
         return self._leads if self.is_on else None
 
     def stop(self, why: str) -> None:
-        """From now on each rank draws for itself."""
+        """Let each rank draw its own numbers from now on, and say so."""
         if self.is_on:
             self.is_on = False
             self.say_other(why)
@@ -115,26 +115,26 @@ class Draws:
         """Go on as one device."""
         self._world = World(0, 1, self._world.device)
 
-    def say_other(self, what: str) -> None:
-        """Say, once, what is drawn otherwise than on one device."""
-        if what not in self._said:
-            self._said.add(what)
-            self._say("random numbers: each rank draws its own for %s" % what)
+    def say_other(self, purpose: str) -> None:
+        """Say, once for each purpose, that ranks draw their own numbers for it."""
+        if purpose not in self._said:
+            self._said.add(purpose)
+            self._say("random numbers: each rank draws its own for %s" % purpose)
 
     @contextmanager
-    def otherwise(self, what: str) -> Iterator[None]:
-        """Draw what cannot be that of one device: from this rank's own stream."""
+    def otherwise(self, purpose: str) -> Iterator[None]:
+        """Draw numbers that cannot be those of one device from this rank's own stream."""
         if not self.is_on or not self.is_inside:
             yield
             return
-        self.say_other(what)
+        self.say_other(purpose)
         with self._generators.in_own():
             yield
 
     def place(self, shape: Sequence[int], *, is_made: bool = False, is_sure: bool = False) -> Optional[Place]:
-        """Return where rows are in a shape.
+        """Return the place of the rows in a shape.
 
-        `is_made`: of a tensor that is made anew, which has no rows of tokens; `is_sure`: of one that was computed.
+        `is_made`: a new tensor has this shape, so it has no rows of tokens. `is_sure`: a computed tensor has it.
         """
         places = list(dict.fromkeys(one for lead in self.leads or () for one in _places(lead, shape, is_made=is_made)))
         is_certain = len(places) == 1 and (is_sure or places[0].is_whole_of(self.leads or ()))
@@ -149,9 +149,9 @@ class Draws:
         return places[0] if places else None
 
     def like_whole(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
-        """Return an empty tensor for all rows, in the order of memory that a rank's has: so numbers are drawn.
+        """Return an empty tensor for all rows with the rank's memory order, which is the order of the draws.
 
-        Its memory is used again by the next, for to get as much anew takes longer than to draw.
+        The next call uses the same memory again, because an allocation takes longer than the draws.
         """
         order, shape = _order(tensor, place), place.whole(tensor.shape)
         key, size = (tensor.dtype, tensor.device), math.prod(shape)
@@ -163,7 +163,7 @@ class Draws:
         return empty.permute([order.index(dim) for dim in range(tensor.dim())])
 
     def compare(self) -> None:
-        """Go on with each rank's own stream once the common stream differs between ranks, or a rank has left it."""
+        """Compare the common stream of all ranks; if it differs, or a rank has left it, each rank draws its own."""
         self._num_steps += 1
         is_left_out = self._num_steps > EVERY_STEP and self._num_steps % EACH_OF
         if not self._is_compared or self._world.size == 1 or is_left_out or not dist.is_initialized():
@@ -180,7 +180,7 @@ class Draws:
 
 
 def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> List[Place]:
-    """Return where rows may be in a shape, the likeliest first; the first dim that has as many leaves no doubt."""
+    """Return possible places of the rows in a shape, the likeliest first; a first dim of that size leaves no doubt."""
     own = max(lead.rows[lead.world.rank], 1)
     if shape and shape[0] == own:
         return [Place(lead.world, tuple(lead.rows))]
@@ -189,17 +189,17 @@ def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> List[Place]:
     places = []
     if shape[0] and shape[0] % own == 0:  # rows of tokens, or of heads
         places.append(Place(lead.world, tuple(size * (shape[0] // own) for size in lead.rows)))
-    others = [dim for dim in range(1, len(shape)) if shape[dim] == own > 1]
-    if others:
-        is_time_first = others[0] == 1 and shape[0] in lead.local.shape[1:]
-        places.insert(0 if is_time_first else len(places), Place(lead.world, tuple(lead.rows), others[0]))
+    dims = [dim for dim in range(1, len(shape)) if shape[dim] == own > 1]
+    if dims:
+        is_time_first = dims[0] == 1 and shape[0] in lead.local.shape[1:]
+        places.insert(0 if is_time_first else len(places), Place(lead.world, tuple(lead.rows), dims[0]))
     return places
 
 
 def _order(tensor: torch.Tensor, place: Place) -> List[int]:
     """Return the dims of a tensor from the outermost in memory to the innermost."""
     stride = tensor.stride()
-    if 0 in stride:  # expanded: PyTorch says in which order what is made like it lies
+    if 0 in stride:  # expanded: torch.empty_like() shows the memory order of a tensor that is made like it
         stride = torch.empty_like(torch.empty_strided(place.whole(tensor.shape), stride, device="meta")).stride()
-    rows = place.dim if place.num_own <= 1 else -1  # of dims with the same stride a single row lies in the other
+    rows = place.dim if place.num_own <= 1 else -1  # a single row has the stride of another dim, which is the inner one
     return sorted(range(tensor.dim()), key=lambda dim: (stride[dim], dim != rows), reverse=True)

@@ -1,7 +1,7 @@
-"""Two streams of random numbers: one that is the same on all ranks, for the order of the data, and each rank's own.
+"""Two streams of random numbers: a common stream that is the same on all ranks, and each rank's own stream.
 
-What a script draws for whole batches (initial weights, the order of an epoch, noise) must be equal on all ranks; what
-is drawn inside of a model (dropout), or when samples are loaded, must not be, for each rank has other samples.
+Numbers for whole batches (initial weights, the order of an epoch, noise) must be equal on all ranks. Numbers inside of
+a model (dropout), or for the loading of samples, must differ between ranks, because each rank has other samples.
 """
 
 import random
@@ -30,7 +30,7 @@ class Generators:
         self._rank = rank
         self._is_keyed = are_keyed
         self.is_watched = False
-        """Whether to notice what is drawn from the rank's own stream."""
+        """Whether to notice draws from the rank's own stream."""
         self.was_drawn = False
         self._seen: Optional[List[Any]] = None
         self._is_own = False
@@ -40,20 +40,20 @@ class Generators:
 
     @property
     def is_own(self) -> bool:
-        """Whether numbers are drawn for what this rank alone has."""
+        """Whether numbers come from the rank's own stream now."""
         return self._is_own
 
     def note_drawn(self) -> None:
-        """Notice, as one device, that another generator than the known ones draws what ranks would each for itself."""
+        """Notice, as one device, a draw of another generator that would belong to a rank's own stream."""
         self.was_drawn = self.was_drawn or (self.is_watched and self._seen is not None)
 
     def become_alone(self) -> None:
-        """Go on as one device, and notice what it draws where ranks would draw for themselves."""
+        """Go on as one device, and notice the draws for which ranks would use their own streams."""
         self._is_keyed = False
         self.is_watched = True
 
     def own(self) -> None:
-        """Draw from the rank's own stream from now on; it begins where the common one is when it is first needed."""
+        """Draw from the rank's own stream from now on; its first use seeds it from the common seed and the rank."""
         if not self._is_own:
             if self._other is None:
                 common = _state()
@@ -102,9 +102,9 @@ class Generators:
 
     @contextmanager
     def of_shards(self, module: nn.Module, draw_key: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-        """Return what begins the random numbers of each virtual shard; they depend on a key alone.
+        """Yield a function that seeds the random numbers of a virtual shard; they depend on a key and the shard alone.
 
-        Refuse a model that remembers something of the shards that it has seen.
+        Refuse a model that changes a buffer with each shard.
         """
         if not self._is_keyed:
             yield lambda _: None
@@ -113,8 +113,8 @@ class Generators:
         buffers = {name: one._version for name, one in module.named_buffers()}
         with self.kept():
             yield lambda shard: seed_again(key_of(key, shard))
-        for name, one in module.named_buffers():
-            if one._version != buffers.get(name, one._version):
+        for name, buffer in module.named_buffers():
+            if buffer._version != buffers.get(name, buffer._version):
                 raise ScalingError(
                     "with --exact echelon computes each shard of a batch separately, but %s changes its buffer "
                     "%s with each shard" % (type(module).__name__, name),
@@ -122,11 +122,11 @@ class Generators:
                 )
 
     def kept(self) -> ContextManager[Callable[[], bool]]:
-        """Leave all generators as they were before; what is given says whether something was drawn."""
+        """Restore all generators at the end; the context's value is a function that says whether a number was drawn."""
         return kept()
 
     def follow(self, world: World) -> None:
-        """Go on with rank 0's random numbers, on all ranks."""
+        """Set the generators of all ranks to the states of rank 0."""
         states: List[Any] = [*_torch_state(), random_states.portable()]
         told = messages.broadcast(states, 0)
         if world.rank:
@@ -135,20 +135,20 @@ class Generators:
             random_states.put_portable(told[2])
 
     def digest(self) -> int:
-        """Return a number that ranks share where all their generators are in the same state."""
+        """Return a checksum of the states of all generators; ranks compare it."""
         states = [b"" if one is None else one.cpu().numpy().tobytes() for one in _torch_state()]
         return zlib.crc32(b"".join(states), random_states.digest())
 
     def _look(self) -> None:
-        """Notice what was drawn since the generators were last seen."""
+        """Notice draws since the states were last remembered."""
         if self._seen is not None:
             self.was_drawn = self.was_drawn or not _is_same(self._seen, _state())
             self._seen = None
 
     def _swap(self) -> None:
-        other, self._other = self._other, _state()
-        if other is not None:
-            _set_state(other)
+        state, self._other = self._other, _state()
+        if state is not None:
+            _set_state(state)
 
 
 def key_of(key: int, place: int) -> int:
@@ -163,7 +163,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_again(seed: int) -> None:
-    """Seed the generators that are in use; torch.manual_seed notes a traceback for each device that is not, in 3 ms."""
+    """Seed the generators that are in use; torch.manual_seed would spend 3 ms on tracebacks for unused devices."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     devices.seed(seed)
@@ -174,9 +174,10 @@ def seed_again(seed: int) -> None:
 
 @contextmanager
 def kept() -> Iterator[Callable[[], bool]]:
-    """Put every generator of this process and of its device back; the value says whether a number was drawn.
+    """Restore every generator of this process and of its device at the end.
 
-    torch.random.fork_rng() would begin to use all devices that a rank can see.
+    The context's value is a function that says whether a number was drawn. torch.random.fork_rng() would initialise all
+    devices that a rank can see.
     """
     state = _state()
     try:
@@ -194,13 +195,13 @@ def _torch_state() -> List[Any]:
 
 
 def _set_state(state: List[Any]) -> None:
-    (cpu, of_device), others = state
+    (cpu, of_device), library_states = state
     torch.set_rng_state(cpu)
     devices.set_random_state(of_device)
-    random_states.put(others)
+    random_states.put(library_states)
 
 
-def _is_same(one: List[Any], other: List[Any]) -> bool:
-    (cpu, cuda), (other_cpu, other_cuda) = one[0], other[0]
+def _is_same(state: List[Any], other_state: List[Any]) -> bool:
+    (cpu, cuda), (other_cpu, other_cuda) = state[0], other_state[0]
     is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
-    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(one[1], other[1])
+    return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(state[1], other_state[1])

@@ -1,8 +1,8 @@
-"""The states of Python's and numpy's global generators, kept and set again several times in each step.
+"""The states of Python's and numpy's global generators, which echelon reads and sets several times in each step.
 
-random.getstate and numpy.random.get_state make Python objects of 624 words, in 0.1 ms. Here the words are copied as
-they lie in memory. Where that is, is found by a trial with a generator of our own, and believed only if the trial shows
-that a copy draws the same numbers; otherwise the libraries' own functions are called.
+random.getstate and numpy.random.get_state make Python objects of 624 words, in 0.1 ms. Here the words are copied from
+memory. A trial with a separate generator finds their address. The address is used only if the trial shows that a copy
+has the same state; otherwise the libraries' own functions are called.
 """
 
 import ctypes
@@ -18,17 +18,17 @@ _TRIED = 0.123456789
 
 
 class Kept(NamedTuple):
-    """Both states, as bytes of memory or as the library gives them; numpy's is None where a script has none."""
+    """Both states, as bytes of memory or as the library returns them; numpy's is None if numpy is not imported."""
 
     python: Any
     numpy: Any
 
 
 class _Place(NamedTuple):
-    """Pieces of memory that hold a state."""
+    """The spans of memory that hold a state."""
 
     spans: Tuple[Tuple[int, int], ...]
-    """Address and number of bytes of each."""
+    """The address and the number of bytes of each span."""
 
     def read(self) -> bytes:
         return b"".join([ctypes.string_at(*span) for span in self.spans])
@@ -41,12 +41,12 @@ class _Place(NamedTuple):
 
 
 def keep() -> Kept:
-    """Return the states."""
+    """Return the states of both generators."""
     return Kept(_keep_python(), _keep_numpy())
 
 
 def put(kept: Kept) -> None:
-    """Set states that were kept in this process; one that is None leaves its generator alone."""
+    """Set states that `keep` returned in this process; a state of None leaves its generator alone."""
     words, normal = kept.python[0], kept.python[-1]
     if isinstance(words, bytes):
         _place_of_python().write(words)
@@ -59,27 +59,27 @@ def put(kept: Kept) -> None:
         sys.modules["numpy"].random.set_state(kept.numpy)
 
 
-def is_same(one: Kept, other: Kept) -> bool:
-    """Say whether two states that were kept are equal."""
-    are_bytes = isinstance(one.numpy, bytes) and isinstance(other.numpy, bytes)
-    is_numpy_same = one.numpy == other.numpy if are_bytes else str(one.numpy) == str(other.numpy)
-    return is_numpy_same and bool(one.python == other.python)
+def is_same(first: Kept, second: Kept) -> bool:
+    """Say whether two kept states are equal."""
+    are_bytes = isinstance(first.numpy, bytes) and isinstance(second.numpy, bytes)
+    is_numpy_same = first.numpy == second.numpy if are_bytes else str(first.numpy) == str(second.numpy)
+    return is_numpy_same and bool(first.python == second.python)
 
 
 def digest() -> int:
-    """Return a number that two processes share where both states are equal."""
+    """Return a checksum of both states, for a comparison between processes."""
     kept = keep()
     return zlib.crc32(repr((kept.python, kept.numpy)).encode())
 
 
 def portable() -> List[Any]:
-    """Return the states as the libraries give them, for another process."""
+    """Return the states in the libraries' own form, for another process."""
     numpy = sys.modules.get("numpy")
     return [random.getstate(), None if numpy is None else numpy.random.get_state()]
 
 
 def put_portable(states: List[Any]) -> None:
-    """Set what `portable` gave."""
+    """Set states that `portable` returned."""
     random.setstate(states[0])
     if states[1] is not None and "numpy" in sys.modules:
         sys.modules["numpy"].random.set_state(states[1])
@@ -99,16 +99,16 @@ def _keep_numpy() -> Any:
 
 @lru_cache(maxsize=None)
 def _place_of_python() -> _Place:
-    """Return where the words of `random` are, and the position that stands before them; nowhere if that is not so."""
-    tried, other = random.Random(1), random.Random(2)
+    """Return the memory of the words of `random` and of the position before them; no spans if the trial fails."""
+    tried, twin = random.Random(1), random.Random(2)
     tried.random()
     words = struct.pack("=%dI" % _NUM_WORDS, *tried.getstate()[1][:-1])
     offset = ctypes.string_at(id(tried), tried.__sizeof__()).find(words) - 4
     span = (offset, 4 + len(words))
     if sys.implementation.name != "cpython" or offset < 0:
         return _Place(())
-    _Place(_moved(span, other)).write(_Place(_moved(span, tried)).read())
-    if tried.getstate()[1] != other.getstate()[1]:
+    _Place(_moved(span, twin)).write(_Place(_moved(span, tried)).read())
+    if tried.getstate()[1] != twin.getstate()[1]:
         return _Place(())
     return _Place(_moved(span, random._inst))
 
@@ -118,16 +118,17 @@ def _moved(span: Tuple[int, int], owner: Any) -> Tuple[Tuple[int, int], ...]:
 
 
 def _numpy_generators() -> Tuple[Any, Any]:
-    """Return the generator behind the functions of numpy.random, and what draws its bits, which a script may change."""
+    """Return the generator behind numpy.random's functions, and its bit generator, which a script may replace."""
     generator = sys.modules["numpy"].random.mtrand._rand
     return generator, getattr(generator, "_bit_generator", None)
 
 
 @lru_cache(maxsize=4)
 def _place_of_numpy(generator: Any, bits: Any) -> _Place:
-    """Return where numpy's words and position are, and the second of two normal numbers; nowhere if that is not found.
+    """Return the memory of numpy's words, position and second normal number; no spans if the trial fails.
 
-    The words are public (BitGenerator.ctypes). The number is part of the generator: whether there is one, and which.
+    The address of the words is public (BitGenerator.ctypes). The generator itself holds the second number of a pair of
+    normal numbers, and a flag that says whether there is such a number.
     """
     cls: Any = type(generator)
     offset = _offset_of_normal(cls) if type(bits).__name__ == "MT19937" else None
@@ -138,14 +139,14 @@ def _place_of_numpy(generator: Any, bits: Any) -> _Place:
 
 @lru_cache(maxsize=None)
 def _offset_of_normal(cls: Any) -> Optional[int]:
-    """Return where a generator keeps its second normal number: eight bytes that say whether, then the number."""
-    tried, other = cls(1), cls(2)
+    """Return the offset of a generator's second normal number: eight bytes for the flag, then the number."""
+    tried, twin = cls(1), cls(2)
     name, words, position = tried.get_state()[:3]
     tried.set_state((name, words, position, 1, _TRIED))
     memory = ctypes.string_at(id(tried), tried.__sizeof__())
     offset = memory.find(struct.pack("=d", _TRIED)) - 8
     if sys.implementation.name != "cpython" or offset < 0 or memory.count(struct.pack("=d", _TRIED)) > 1:
         return None
-    other.set_state((name, words, position, 0, 0.0))
-    ctypes.memmove(id(other) + offset, memory[offset : offset + 16], 16)
-    return offset if tried.get_state()[3:] == other.get_state()[3:] == (1, _TRIED) else None
+    twin.set_state((name, words, position, 0, 0.0))
+    ctypes.memmove(id(twin) + offset, memory[offset : offset + 16], 16)
+    return offset if tried.get_state()[3:] == twin.get_state()[3:] == (1, _TRIED) else None

@@ -1,7 +1,7 @@
-"""Generators without a seed, and names that are drawn: from the run's own seed, so that all ranks go one way.
+"""Generators without a seed, and random names: they get the run's own seed, so that all ranks do the same.
 
-Only what the script calls itself is meant; a library that draws a secret draws a secret. What a rank's own samples are
-loaded with is its own, also in the workers of a DataLoader, whose seed says whose samples they load.
+Only the script's own calls are replaced; a library's secret stays a secret. The loading of a rank's own samples draws
+the rank's own numbers, also in the workers of a DataLoader, whose seed shows whose samples they load.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _CLASSES_OF_NUMPY = ("RandomState", "MT19937", "PCG64", "PCG64DXSM", "Philox", "
 
 
 class Seeds:
-    """Numbers in place of those that the system would give: the same on all ranks, where all ask for the same."""
+    """Numbers in place of the system's entropy; they are equal on all ranks if all ranks ask in the same order."""
 
     def __init__(self, seed: int, rank: int, generators: Generators) -> None:
         self._seed = seed
@@ -32,10 +32,10 @@ class Seeds:
         self._num_given: Dict[str, int] = {}
 
     def next(self, num_bits: int = _BITS) -> int:
-        """Return another number."""
+        """Return a new number of `num_bits` bits."""
         worker = get_worker_info()
         if worker is not None:
-            whose = "worker %d" % torch.initial_seed()  # another on each rank, save where each loads whole batches
+            whose = "worker %d" % torch.initial_seed()  # differs between ranks, unless each rank loads whole batches
         else:
             whose = "rank %d" % self._rank if self._generators.is_own else "all"
             self._generators.note_drawn()
@@ -48,7 +48,7 @@ class Seeds:
 
 
 def install(seeds: Seeds) -> None:
-    """Hook what draws from the system when nobody gives a seed."""
+    """Hook the functions that draw a seed from the system when they get none."""
     hooks = Hooks()
     for module, name in (("random", "Random.seed"), ("random", "seed")):
         hooks.replace(module, name, _seeded(seeds, place=1 if "." in name else 0), why=_WHY)
@@ -66,7 +66,7 @@ def install(seeds: Seeds) -> None:
 
 
 def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
-    """Let what the script takes for a name or a coin be equal; secrets of libraries stay secrets."""
+    """Make the names and coins that the script draws equal on all ranks; secrets of libraries stay secrets."""
 
     def drawn(num_bytes: Any = None) -> bytes:
         size = 32 if num_bytes is None else num_bytes
@@ -102,7 +102,7 @@ def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def _seeded(seeds: Seeds, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
-    """Give a function the seed that it is called without."""
+    """Return a wrapper that passes a seed to a function where the script passes none."""
 
     def wrap(original: Any) -> Any:
         def seeded(*args: Any, **kwargs: Any) -> Any:
@@ -116,14 +116,14 @@ def _seeded(seeds: Seeds, *, place: int = 0, num_bits: int = _BITS) -> Callable[
 
 
 def _is_wanted_by_script(frame: Any) -> bool:
-    """Say whether a seed is wanted by the script's own line; what random.Random does when it is made is part of it."""
+    """Say whether the script's own line wants a seed, directly or through the constructor of random.Random."""
     while frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__") == "random" and frame.f_back:
         frame = frame.f_back
     return is_of_script(frame)
 
 
 class _Known:
-    """Of the class of a class that stands in the place of another: what the other has made is an instance too."""
+    """The metaclass of a class that replaces another: instances of the original class are its instances too."""
 
     original: Any
 
@@ -138,10 +138,10 @@ def _stand_in(original: Any, names: Dict[str, Any]) -> Any:
 
 
 def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any], Any]) -> None:
-    def act(found: Any) -> None:
-        original = getattr(found, name, None)
+    def act(imported_module: Any) -> None:
+        original = getattr(imported_module, name, None)
         if original is not None:
-            hooks.put(found, name, original, stand_in(original), why=_WHY)
+            hooks.put(imported_module, name, original, stand_in(original), why=_WHY)
 
     hooks.when_imported(module, act, why=_WHY, attribute=name)
 
