@@ -1,7 +1,7 @@
 """Find observers of gradients that may have to be multiplied by a factor later (global_tensors/ignore_index.py).
 
-A factor afterwards gives the right gradients of weights, as backward() is linear. It does not undo what a hook or a
-script's own autograd function has done with them, nor reach the gradient of something else that needs one.
+A later factor gives the right gradients of weights, as backward() is linear. It does not undo changes by a hook or a
+script's own autograd function, nor reach the gradients of other tensors.
 """
 
 from functools import wraps

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from . import device as devices
 from . import plain_data, plain_data_kinds
 
-_HEAD_BYTES = 1024  # one message holds what most ranks tell
+_HEAD_BYTES = 1024  # most values fit into one message
 _LENGTH_BYTES = 8
 
 

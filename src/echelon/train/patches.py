@@ -17,7 +17,7 @@ OnImport = Callable[[Any], None]
 AT_ONCE, FOR_A_BLOCK = "at once", "for the duration of a block"
 _ABSENT = object()
 """The value of an absent name: a class inherits the name, or nobody has it."""
-_NOT_CAPTURED = ("posix", "nt", "_io")  # what the import system itself uses
+_NOT_CAPTURED = ("posix", "nt", "_io")  # the import system itself uses these
 _ROOM = __name__.rpartition(".")[0] + "."
 _INSIDE = (__name__, "contextlib")
 
@@ -223,10 +223,10 @@ _held: List[Set[int]] = []
 def look_through() -> None:
     """Note the values in modules that were imported since the last call.
 
-    A look at all that PyTorch holds copies, in a process that was forked, every page it is on, which takes longer than
-    all else before a script begins. So the process that ranks are forks of looks first, once for all of them.
+    In a forked process, a look at all PyTorch values copies the memory pages that hold them. This takes longer than
+    all other work before a script begins. So the warm process looks once, before it forks the ranks.
     """
-    ours = __name__.partition(".")[0]  # all of it: a rank takes what only its warm process needs out of sys.modules
+    ours = __name__.partition(".")[0]  # the whole package: a rank removes the warm process's modules from sys.modules
     fresh: List[Dict[str, Any]] = []
     for name, module in reversed(sys.modules.items()):  # the latest first
         namespace = _namespace_of(module)

@@ -43,7 +43,7 @@ def take_apart(value: Any) -> Optional[Tuple[Any, ...]]:
         return (name, *_ROWS[name].parts(value))
     if isinstance(value, pathlib.PurePath):
         return ("path", str(value))
-    if isinstance(value, HTTPMessage):  # what urllib.request.urlretrieve returns
+    if isinstance(value, HTTPMessage):  # urllib.request.urlretrieve returns it
         return ("headers", list(value.items()))
     return None
 

@@ -61,7 +61,7 @@ class Oracle:
         os.close(self._pipe)
         self._pid, self._pipe = 0, writing
         self.is_here = True
-        random.setstate(state)  # Python seeds it anew in a child
+        random.setstate(state)  # Python reseeds it in a child
         torch.set_num_threads(1)  # the threads of the parent's pool are not here
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)

@@ -10,7 +10,7 @@ PyTorch 2.6 gives these threads no name: there they stay.
 import os
 from contextlib import suppress
 
-_LOOP = "gloo_tcp_loop"  # what gloo calls the thread
+_LOOP = "gloo_tcp_loop"  # gloo's name for the thread
 NICENESS = 10
 """How much lower: with 19, two programs that keep the same two cores busy made a step half as long again."""
 

@@ -48,7 +48,7 @@ def install(files: Files, hooks: Hooks) -> None:
         return made
 
     hooks.put(builtins, "open", _open, opened, why=_WHY)
-    patches.replace(io, "open", opened, why=_WHY)  # what pathlib uses
+    patches.replace(io, "open", opened, why=_WHY)  # pathlib uses it
     hooks.when_imported("numpy", _hook_numpy(opened), why=_WHY, attribute="savetxt")
     _hook_old_pathlib(opened)
 

@@ -226,7 +226,7 @@ class Record:
             while time.monotonic() < deadline and not all(os.path.exists(path) for path in wanted):
                 time.sleep(0.005)
         finally:
-            os._exit(0)  # all that is compared is written, whatever the others do
+            os._exit(0)  # the record is complete, even if other ranks are not ready
 
 
 def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
