@@ -317,6 +317,65 @@ def test_all_that_scaling_replaces_is_put_back(tmp_path: Path, rank: int, option
     assert (num_left, differences) == (0, [])
 
 
+CALLED = """
+import inspect, json, os, sys
+import echelon.train.start as start
+from echelon.scale_options import ScaleOptions
+from echelon.train import patches
+
+NAMED = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+
+def parameters(function):
+    return inspect.signature(getattr(function, "__func__", function), follow_wrapped=False).parameters
+
+def below(patch):
+    if patch._below is not patches._ABSENT:
+        return patch._below
+    return next(vars(kind)[patch.attribute] for kind in patch.owner.__mro__[1:] if patch.attribute in vars(kind))
+
+def differences(patch):
+    try:
+        old, new = parameters(below(patch)), parameters(patch.new)
+    except (TypeError, ValueError, StopIteration, AttributeError):
+        return []  # no function, or one of C without a signature
+    kinds = {parameter.kind for parameter in new.values()}
+    named = [name for name, parameter in new.items() if parameter.kind.name in NAMED]
+    wanted = [name for name, parameter in old.items() if parameter.kind.name in NAMED]
+    takes_any = any(parameter.kind.name == "VAR_KEYWORD" for parameter in old.values())
+    skipped = isinstance(patch.owner, type)  # self
+    strange = [] if takes_any else [name for name in named[skipped:] if name not in old]
+    lacking = [name for name in wanted[skipped:] if name not in new and inspect.Parameter.VAR_KEYWORD not in kinds]
+    return strange + lacking
+
+os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="2")
+start.start_hooked(ScaleOptions.from_json(sys.argv[1]))
+table = [patch for patch in patches._table if isinstance(patch, patches.Patch)]
+print(json.dumps([len(table), {patch.row().name: names for patch in table if (names := differences(patch))}]))
+sys.stdout.flush()
+os._exit(0)
+"""
+BY_POSITION = {"sys.excepthook", "torch.Tensor.__format__"}
+"""What Python calls by position alone."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"syncs_batch_norm": True, "keeps_batch": True, "draws_all": True}, {"how": "fsdp", "num_shards": 4},
+        {"how": "tensor"}, {"how": "context"}, {"how": "pipeline"}, {"steps_alone": 8},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_takes_a_place_takes_the_same_arguments(tmp_path: Path, options: dict[str, Any]) -> None:
+    """A script may give each argument by its name, as PyTorch has it: load_state_dict(state_dict=...)."""
+    (tmp_path / "called.py").write_text(CALLED)
+    done = warm.run(["called.py", json.dumps(options)], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    number, strange = json.loads(done.stdout)
+    assert number > 100
+    assert strange.keys() <= BY_POSITION
+
+
 IMPORTED = (
     WHOLE
     + """

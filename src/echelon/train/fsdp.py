@@ -197,14 +197,14 @@ def install() -> None:
 
 
 def _hook_modules() -> None:
-    state_dict, load_state_dict = nn.Module.state_dict, nn.Module.load_state_dict
+    original, load_original = nn.Module.state_dict, nn.Module.load_state_dict
 
     outer: List[nn.Module] = []
 
     def get(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         outer.append(self)
         try:
-            parts = state_dict(self, *args, **kwargs)
+            parts = original(self, *args, **kwargs)
         finally:
             outer.pop()
         if outer and kwargs.get("destination") is not None:
@@ -214,13 +214,13 @@ def _hook_modules() -> None:
             result._metadata = parts._metadata
         return result
 
-    def load(self: nn.Module, loaded: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         own = dict(self.named_parameters(remove_duplicate=False))
-        loaded = {
+        state_dict = {
             name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value
-            for name, value in loaded.items()
+            for name, value in state_dict.items()
         }
-        return load_state_dict(self, loaded, *args, **kwargs)
+        return load_original(self, state_dict, *args, **kwargs)
 
     patches.replace(nn.Module, "state_dict", get, why=_WHY_SAVED)
     patches.replace(nn.Module, "load_state_dict", load, why=_WHY_LOADED)
@@ -239,8 +239,8 @@ def _hook_optimizers() -> None:
     patches.replace(torch.optim.Optimizer, "state_dict", lambda self: _with_wholes(original(self)), why=_WHY_SAVED)
     load = torch.optim.Optimizer.load_state_dict
 
-    def load_state_dict(self: torch.optim.Optimizer, loaded: Any) -> None:
-        load(self, loaded)
+    def load_state_dict(self: torch.optim.Optimizer, state_dict: Any) -> None:
+        load(self, state_dict)
         for parameter in [one for one in self.state if is_sharded(one)]:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
 

@@ -66,15 +66,15 @@ def _hook_saving(models: SplitModels) -> None:
     """Refuse to save a whole module of which this rank has only a part."""
     original = torch.save
 
-    def save(content: Any, *args: Any, **kwargs: Any) -> Any:
-        inside = content.values() if isinstance(content, dict) else [content]
+    def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        inside = obj.values() if isinstance(obj, dict) else [obj]
         for value in inside:
             if isinstance(value, nn.Module) and not models.is_alone and models.has_part_of(value):
                 raise ScalingError(
                     "torch.save() got a whole %s, but every rank has only a part of it" % type(value).__name__,
                     "save its state, which is whole: torch.save(model.state_dict(), …)",
                 )
-        return original(content, *args, **kwargs)
+        return original(obj, *args, **kwargs)
 
     patches.replace(torch, "save", save, why="A module that each rank has a part of cannot be saved as it is.")
 
