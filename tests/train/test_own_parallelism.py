@@ -113,6 +113,48 @@ def test_checked_as_any_other(tmp_path: Path) -> None:
     assert "equal within rounding: 2 steps on 2 ranks" in done.stdout
 
 
+OWN_CLASSES = """
+import sys
+import echelon
+import torch
+from torch import nn
+
+run = echelon.start()
+torch.manual_seed(0)
+kinds = {"sharded": echelon.FullySharded, "replicated": echelon.Replicated, "number": 3, "module": nn.Linear}
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+trained = run.parallelize(model, kinds[sys.argv[1]], loss=nn.functional.mse_loss)
+trained.optimize(torch.optim.Adam, lr=0.1)
+for _ in range(3):
+    x = torch.randn(8, 4)
+    step = trained.step(x, x[:, :2], clip=0.5)
+trained.save("kept.pt")
+if run.is_main:
+    kept = torch.load("kept.pt", weights_only=True)["model"]
+    print([float(step.loss), float(step.gradient_norm), *(float(weight.sum()) for weight in kept.values())])
+"""
+
+
+def test_classes_of_echelon_by_hand(tmp_path: Path) -> None:
+    """run.parallelize(model, FullySharded) trains with the object that --scale fsdp has, and saves whole weights."""
+    (tmp_path / "classes.py").write_text(OWN_CLASSES)
+    expected = pytest.approx(weights(tmp_path, "classes.py", "replicated"), abs=1e-5)
+    for kind in ("replicated", "sharded"):
+        done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "classes.py", kind)
+        assert json.loads(done.stdout or "[]") == expected, done.stderr
+        assert "first step: equals that of one device" in done.stderr
+
+
+@pytest.mark.parametrize(("kind", "told"), [("number", "got 3 in place of"), ("module", "got <class 'torch.nn.")])
+def test_what_is_no_class_of_parallelism(tmp_path: Path, kind: str, told: str) -> None:
+    """run.parallelize() names what it got, and what it takes."""
+    (tmp_path / "classes.py").write_text(OWN_CLASSES)
+    done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "classes.py", kind)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "way out: run.parallelize(model, echelon.Strategy(…)), or" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told", "hint"),
     [

@@ -163,9 +163,10 @@ class Run(Training):
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
         """
         from .parallel.apply import ModelHints, parallelize
+        from .parallel.strategy import Strategy
         from .parallelism.trained import Trained
 
-        if isinstance(strategy, type):
+        if not isinstance(strategy, Strategy):
             self.use(strategy)
             return Trained(self, model, loss)
         self._compare_nothing("all ranks must call run.parallelize() together")
@@ -174,6 +175,7 @@ class Run(Training):
 
     def use(self, kind: Type[Parallelism]) -> None:
         """Share the training in another way from now on, before anything is trained."""
+        self._refuse(kind)
         before, self.parallelism = self.parallelism, kind(self._setup())
         self.parallelism.observers = before.observers  # which hooks know
         if not kind.is_as_one_device:
@@ -181,6 +183,23 @@ class Run(Training):
         self.keys = Keys(self.parallelism)
         self.calls = self.calls.succeeded_by(kind.kind_of_calls(self))
         self.parallelism.install(self)
+
+    def _refuse(self, kind: Any) -> None:
+        """Refuse what is no parallelism, or comes too late."""
+        from .parallel.strategy import StrategyError
+
+        if not isinstance(kind, type) or not issubclass(kind, Parallelism):
+            what = "an object" if isinstance(kind, Parallelism) else repr(kind)
+            raise StrategyError(
+                "run.parallelize() got %s in place of a strategy or a class of parallelism" % what,
+                hint="run.parallelize(model, echelon.Strategy(…)), or run.parallelize(model, echelon.Replicated)",
+            )
+        if self.has_begun or self.world.is_exact:
+            exact = "an exact training adds up gradients in an order of its own"
+            raise StrategyError(
+                "the training has begun with another parallelism" if self.has_begun else exact,
+                hint="call run.parallelize() before the first batch, after echelon.start() without exact",
+            )
 
     def _compare_nothing(self, why: str) -> None:
         self.first_step.cancel(why)
