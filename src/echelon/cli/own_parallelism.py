@@ -1,14 +1,11 @@
 """--scale FILE.py:CLASS: a parallelism of the user's own."""
 
-import ast
 import os
 import re
 from collections.abc import Mapping
 
 from echelon.cli.exchange_options import SCALES
 from echelon.errors import UsageError
-from echelon.script.find import read_source
-from echelon.script.source import judge, parse
 
 _FORM = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)")
 _NOT_OWN = {
@@ -38,6 +35,11 @@ def scale(values: Mapping[str, str]) -> str:
 
 def _refuse_without_class(text: str, path: str, name: str) -> None:
     """Refuse a file that cannot be read, or has no such class."""
+    import ast
+
+    from echelon.script.find import read_source
+    from echelon.script.source import judge, parse
+
     if not os.path.exists(path):
         raise UsageError(f"--scale {text}: there is no file {path}", hint=f"ls {os.path.dirname(path) or '.'}")
     source = read_source(path, path)

@@ -6,26 +6,24 @@ from typing import NoReturn
 
 from .. import records
 from ..errors import UsageError
-from ..scale_options import DTENSOR, MODEL_PARALLEL, OBSERVE, ScaleOptions
+from ..scale_options import OBSERVE, ScaleOptions
 
 
 def prepare(scale: str) -> None:
     """Import in the warm process the modules that every rank would import, if the script imports PyTorch."""
     if "torch" not in sys.modules:
         return
-    how = ScaleOptions.from_json(scale).how
-    if how == OBSERVE:
+    options = ScaleOptions.from_json(scale)
+    if options.how == OBSERVE:
         from .proof import observe  # noqa: F401
 
         return
     from . import start  # noqa: F401
     from .files import install
+    from .parallelism import choice
 
     install.prepare()
-    if how in DTENSOR:
-        from .parallel import elementwise  # noqa: F401
-    if how in MODEL_PARALLEL:
-        from .parallelism import context, pipeline, tensor  # noqa: F401
+    choice.of_echelon(options)
 
 
 def begin(scale: str, *, was_forked: bool) -> None:

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, ContextManager, Dict, Type
 
 from ...errors import UsageError
+from ...scale_options import ScaleOptions
 from .. import patches
 from .base import Parallelism, Setup
 
@@ -36,11 +37,16 @@ def choose(setup: Setup) -> Parallelism:
     options = setup.options
     if setup.world.is_alone:
         return _own(KINDS["data"])(setup)
+    return (of_user(options.how) if options.is_of_user else of_echelon(options))(setup)
+
+
+def of_echelon(options: ScaleOptions) -> Type[Parallelism]:
+    """Import the class of echelon that the options ask for on several ranks."""
     if options.is_of_user:
-        return of_user(options.how)(setup)
+        return _own(KINDS["data"])  # which most classes of users derive from
     if options.steps_alone:
-        return _own(LOCAL_SGD)(setup)
-    return _own((EXACT if setup.world.is_exact else KINDS)[options.how])(setup)
+        return _own(LOCAL_SGD)
+    return _own((EXACT if options.num_shards else KINDS)[options.how])
 
 
 def _own(place: str) -> Type[Parallelism]:
