@@ -120,6 +120,7 @@ def become(words: Sequence[str], environ: Mapping[str, str], outputs: Sequence[i
         os.environ.clear()
         os.environ.update(environ)
         _forget_signals()
+        sys.excepthook = sys.__excepthook__  # that of a command is not that of what it starts
         atexit._clear()  # what is registered is the parent's
         code = _exit_code_of(lambda: _run(list(words)))
     finally:

@@ -335,7 +335,9 @@ for step, loss in enumerate(train(TensorDataset(x, x[:, :1]))):
     )
     done = run(tmp_path, script.replace("echelon.train", "_echelon.train"), num_ranks=2)
     assert done.returncode == 1
-    assert "rank 0 on" in done.err.partition("failed first: no space left on the disk")[0].splitlines()[-1]
+    assert "rank 0 on" in done.err.partition("failed first: no space left on the disk")[0].splitlines()[-1], "".join(
+        (done.err, *done.rank_logs)
+    )
     assert "No space left on device: " in done.err
     assert not list((tmp_path / "on-2").glob("new.pt*"))
 
