@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from echelon.train.parallel.strategy import Strategy as Strategy
-    from echelon.train.parallelism.base import Parallelism as Parallelism
     from echelon.train.parallelism.fully_sharded import FullySharded as FullySharded
     from echelon.train.parallelism.replicated import Replicated as Replicated
     from echelon.train.parallelism.shared_batches import SharedBatches as SharedBatches
@@ -49,7 +48,6 @@ def start(exact: int = 0) -> Run:
 
 _OF_TRAINING = {
     "Strategy": "parallel.strategy",
-    "Parallelism": "parallelism.base",
     "SharedBatches": "parallelism.shared_batches",
     "Replicated": "parallelism.replicated",
     "FullySharded": "parallelism.fully_sharded",

@@ -317,6 +317,22 @@ for step, loss in enumerate(train(TensorDataset(x, x[:, :1]))):
     assert not (tmp_path / "on-2" / "new.pt").exists()
 
 
+def test_scripted_model_is_saved_by_one_rank(tmp_path: Path) -> None:
+    """The save() of a scripted model writes once, and the file is that of one device."""
+    same(
+        tmp_path,
+        TRAIN
+        + """
+scripted = torch.jit.script(model)
+for loss in train(TensorDataset(x, x[:, :1])):
+    pass
+scripted.save("scripted.pt")
+print(sorted(torch.jit.load("scripted.pt").state_dict()), len(os.listdir(".")))
+""",
+        are_bytes_equal=False,
+    )
+
+
 def test_full_disk_has_its_name(tmp_path: Path) -> None:
     """What torch.save() calls an iostream error is a full disk; rank 0, which wrote, is named, and nothing is torn."""
     script = (

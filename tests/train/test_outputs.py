@@ -103,3 +103,11 @@ def test_error_of_the_script(tmp_path: Path) -> None:
     assert "mat1 and mat2 shapes cannot be multiplied (6x2 and 6x3)" in done.stderr
     assert "During handling" not in done.stderr
     assert "echelon/train" not in done.stderr
+
+
+def test_error_that_is_its_own_cause(tmp_path: Path) -> None:
+    """`raise error from error` ends the run as any other error does."""
+    output = "error = ValueError('of the script'); raise error from error"
+    done = run(tmp_path, 2, RETURN=output)
+    assert done.returncode == 1
+    assert "ValueError: of the script" in done.stderr

@@ -8,6 +8,7 @@ import pytest
 from tests import warm
 
 WEIGHTED = """
+import torch
 import torch.distributed as dist
 from echelon import SharedBatches
 
@@ -29,7 +30,9 @@ class Weighted(SharedBatches):
         if self.is_local:
             self.is_local = False
             for parameter in self.known_parameters():
-                parameter.grad *= (0.5 + self.world.rank) / self.world.size
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad *= 2 * (0.5 + self.world.rank) / self.world.size**2
                 dist.all_reduce(parameter.grad)
 
 
@@ -39,7 +42,7 @@ class Even(Weighted):
     is_as_one_device = True
 
     def mean_gradients(self, loss, run_backward):
-        run_backward(loss / (0.5 + self.world.rank))
+        run_backward(loss / (0.5 + self.world.rank) * self.world.size / 2)
         self.is_local = True
         self.reduce()
 """
@@ -113,6 +116,25 @@ def test_checked_as_any_other(tmp_path: Path) -> None:
     assert "equal within rounding: 2 steps on 2 ranks" in done.stdout
 
 
+TWO = """
+import json
+import echelon
+import torch
+from torch import nn
+
+run = echelon.start()
+torch.manual_seed(0)
+both = [run.parallelize(nn.Linear(4, 4), echelon.FullySharded, loss=nn.functional.mse_loss) for _ in range(2)]
+for trained in both:
+    trained.optimize(torch.optim.SGD, lr=0.1)
+for _ in range(2):
+    x = torch.randn(8, 4)
+    for trained in both:
+        trained.step(x, x.flip(1))
+states = [trained.state() for trained in both]
+if run.is_main:
+    print(json.dumps([value for state in states for value in state["weight"].flatten().tolist()]))
+"""
 OWN_CLASSES = """
 import sys
 import echelon
@@ -145,7 +167,10 @@ def test_classes_of_echelon_by_hand(tmp_path: Path) -> None:
         assert "first step: equals that of one device" in done.stderr
 
 
-@pytest.mark.parametrize(("kind", "told"), [("number", "got 3 in place of"), ("module", "got <class 'torch.nn.")])
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("number", "but got 3, which is 3, and no parallelism"), ("module", "but got 'Linear', which is <class")],
+)
 def test_what_is_no_class_of_parallelism(tmp_path: Path, kind: str, told: str) -> None:
     """run.parallelize() names what it got, and what it takes."""
     (tmp_path / "classes.py").write_text(OWN_CLASSES)
@@ -179,17 +204,31 @@ def test_wrong_class(tmp_path: Path, words: str, told: str, hint: str) -> None:
     assert not (tmp_path / "echelon-runs").exists()
 
 
+NOT_WHOLE = "class Weighted(SharedBatches): pass\n"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("raise RuntimeError('no such cluster')\n", "the file fails with RuntimeError: no such cluster"),
-        ("class Weighted:\n    pass\n", "Weighted is <class 'other.Weighted'>, and no parallelism"),
+        ("class Weighted: pass\n", "Weighted is <class 'other.Weighted'>, and no parallelism"),
+        ("from echelon import SharedBatches\n" + NOT_WHOLE, "Weighted has no mean_gradients(loss, run_backward)"),
+        ("from neighbour import SharedBatches\n" + NOT_WHOLE, "Weighted has no mean_gradients(loss, run_backward)"),
     ],
+    ids=["fails", "no parallelism", "not whole", "beside another file"],
 )
 def test_class_that_ranks_refuse(tmp_path: Path, text: str, told: str) -> None:
     """What only an import can tell is told by the ranks, without a traceback."""
-    (tmp_path / "other.py").write_text(text + "class Weighted: pass\n")
+    (tmp_path / "neighbour.py").write_text("from echelon import SharedBatches\n")
+    (tmp_path / "other.py").write_text(text if "class" in text else text + "class Weighted: pass\n")
     done = run(tmp_path, "-m", "echelon", "run", "-n", "2", "--scale", "other.py:Weighted", "train.py")
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_two_models_of_one_training(tmp_path: Path) -> None:
+    """A second model joins the parallelism of the first, whose optimizer stays known."""
+    (tmp_path / "two.py").write_text(TWO)
+    expected = pytest.approx(weights(tmp_path, "two.py"), abs=1e-5)
+    assert weights(tmp_path, "-m", "echelon", "run", "-n", "2", "two.py") == expected

@@ -16,7 +16,7 @@ _NOT_OWN = {
 
 
 def scale(values: Mapping[str, str]) -> str:
-    """Return what --scale says; raise UsageError for what is neither a word of its own nor FILE.py:CLASS."""
+    """Return the value of --scale; raise UsageError if it is neither a known word nor FILE.py:CLASS."""
     text = values.get("scale", "auto")
     if text in SCALES:
         return text
@@ -50,7 +50,8 @@ def _refuse_without_class(text: str, path: str, name: str) -> None:
     imported = [
         alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
-    if name not in (*classes, *imported):
+    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    if name not in (*classes, *imported, *assigned):
         raise UsageError(
             f"--scale {text}: {path} has no class {name}; its classes are {', '.join(classes) or 'none'}",
             hint=f"--scale {path}:{classes[0]}" if classes else f"write in {path}: class {name}(echelon.Replicated): …",

@@ -1,4 +1,4 @@
-"""What `echelon run --explain-hooks` starts: two ranks that install all patches, never meet, and tell the table."""
+"""What `echelon run --explain-hooks` starts: two ranks install all patches, never meet, and print the table."""
 
 import json
 import os

@@ -154,9 +154,11 @@ def _hook_readers_of_gradients(run: Run) -> None:
 
         return clip
 
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        is_norm = name == "clip_grad_norm_"
-        function = clips(run.parallelism.clip_grad_norm() if is_norm else getattr(nn.utils, name))
+    def clip_norm(*args: Any, **kwargs: Any) -> Any:
+        return run.parallelism.clip_grad_norm()(*args, **kwargs)
+
+    for name, clipping in (("clip_grad_norm_", clip_norm), ("clip_grad_value_", nn.utils.clip_grad_value_)):
+        function = wraps(getattr(nn.utils, name))(clips(clipping))
         for owner in (nn.utils, nn.utils.clip_grad):
             patches.replace(owner, name, function, why="Gradients are clipped when they are those of the whole batch.")
     unscale = wrapped(torch.amp.GradScaler.unscale_)

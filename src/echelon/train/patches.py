@@ -334,7 +334,8 @@ class _Finder:
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
             if spec is not None:
-                self._follow(name, spec.loader)
+                if spec.loader is not None:  # else it is a folder without __init__.py
+                    self._follow(name, spec.loader)
                 return spec
         return None
 

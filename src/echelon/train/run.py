@@ -70,9 +70,7 @@ class Run(Training):
         self._is_nudged = self.record is not None and bool(os.environ.get(records.NUDGED))
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
-        self.first_step.keeps_dropout = self.parallelism.keeps_dropout
-        self.first_step.syncs_batch_norm = options.syncs_batch_norm or not self.parallelism.shares_batches
-        self.first_step.compares_buffers = self.parallelism.shares_batches
+        self._follow_parallelism()
         pace = Pace(world, self.say)
         is_compared = self.first_step.is_due and self.record is None
         self.later = LaterSteps(self, pace) if is_compared else StepObserver(pace)
@@ -85,6 +83,12 @@ class Run(Training):
         self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
         self.has_begun = False
         self._last_fraction = world.hosted / world.size
+
+    def _follow_parallelism(self) -> None:
+        """Compare the first step as the parallelism allows."""
+        self.first_step.keeps_dropout = self.parallelism.keeps_dropout
+        self.first_step.syncs_batch_norm = self.options.syncs_batch_norm or not self.parallelism.shares_batches
+        self.first_step.compares_buffers = self.parallelism.shares_batches
 
     def new_parallelism(self) -> Parallelism:
         """Make the parallelism that the options ask for."""
@@ -157,7 +161,7 @@ class Run(Training):
         `loss` gives the mean over a batch's targets from outputs and targets (without it, the output is the loss),
         `count` over how many elements; `blocks` are names of modules that repeat, `plan` how the tensor axis cuts them,
         `sample` inputs of a batch for a pipeline, `state` the first weights or their file, and `initialize` gives a
-        module of the meta device its first weights. In place of a strategy a class of echelon.Parallelism may be given,
+        module of the meta device its first weights. In place of a strategy a class of parallelism may be given,
         as --scale has it; it needs only the loss. StrategyError says what does not fit model, ranks or PyTorch.
 
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
@@ -176,8 +180,15 @@ class Run(Training):
     def use(self, kind: Type[Parallelism]) -> None:
         """Share the training in another way from now on, before anything is trained."""
         self._refuse(kind)
+        if type(self.parallelism) is kind:
+            return  # another model of the same training
         before, self.parallelism = self.parallelism, kind(self._setup())
         self.parallelism.observers = before.observers  # which hooks know
+        for optimizer in before.known_optimizers():
+            self.parallelism.add(optimizer)
+        self._follow_parallelism()
+        if not kind.cuts_draws:
+            self.draws.become_alone()
         if not kind.is_as_one_device:
             self._compare_nothing("the parallelism of the script is not that of one device")
         self.keys = Keys(self.parallelism)
@@ -188,10 +199,11 @@ class Run(Training):
         """Refuse what is no parallelism, or comes too late."""
         from .parallel.strategy import StrategyError
 
-        if not isinstance(kind, type) or not issubclass(kind, Parallelism):
-            what = "an object" if isinstance(kind, Parallelism) else repr(kind)
+        why_not = "is an object" if isinstance(kind, Parallelism) else choice.reason_against(kind)
+        if why_not:
             raise StrategyError(
-                "run.parallelize() got %s in place of a strategy or a class of parallelism" % what,
+                "run.parallelize() takes a strategy or a class of parallelism, but got %r, which %s"
+                % (getattr(kind, "__name__", kind), why_not),
                 hint="run.parallelize(model, echelon.Strategy(…)), or run.parallelize(model, echelon.Replicated)",
             )
         if self.has_begun or self.world.is_exact:
@@ -299,6 +311,7 @@ class Run(Training):
         """Leave a script alone that turns out to share the work by itself."""
         self.say("not scaled: the script calls torch.distributed.init_process_group()")
         self.is_aside = True
+        self.batches_per_step = 1
         self.world = self.world._replace(size=1, together=None)
         self.parallelism.become_alone()
         self.draws.become_alone()

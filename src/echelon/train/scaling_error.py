@@ -100,7 +100,9 @@ def as_of_library(error: BaseException) -> BaseException:
 
 def _leave_out_own_frames(error: Optional[BaseException]) -> None:
     """Let the traceback of an error of script or library be that of one device, without the frames of echelon."""
-    while error is not None:
+    seen: List[BaseException] = []
+    while error is not None and error not in seen:  # `raise error from error` is legal
+        seen.append(error)
         frames: List[TracebackType] = []
         trace = error.__traceback__
         while trace is not None:

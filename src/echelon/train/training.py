@@ -1,4 +1,4 @@
-"""What the parts of one training know of it, and of each other."""
+"""The state of one training that all its parts share."""
 
 import os
 import sys
@@ -75,7 +75,7 @@ class Training:
         raise NotImplementedError
 
     def begins_training(self) -> bool:
-        """Say whether what begins now is for training: gradients are wanted, and somebody steps along them."""
+        """Say whether a batch that begins now is for training: gradients are recorded, and there is an optimizer."""
         return torch.is_grad_enabled() and self.parallelism.has_optimizers
 
     @property
@@ -111,7 +111,7 @@ class Training:
 
     @property
     def weight(self) -> float:
-        """By what a mean over this rank's samples counts; the mean of all ranks' weights is 1."""
+        """The weight of a mean over this rank's samples in a mean over ranks; the mean of all weights is 1."""
         if self.loop is not None and self.loop.num_rows:
             rows = rows_of(self.loop.num_rows, self.world.size)
             own = rows[self.world.rank : self.world.rank + self.world.hosted]  # several shards, with exact

@@ -15,6 +15,7 @@ from echelon.lint.starts import Start
 from echelon.lint.toml import words
 
 HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")
+NODES = re.compile(r"^(?!.*\bhead\b).*(show\s+hostnames?|nodeset|NODELIST)", re.DOTALL)
 LAST = re.compile(r"\|\s*tail\s+(?:-n\s*|--lines=|-)1\b")
 LOOPBACK = re.compile(r"(?:localhost|127\.0\.0\.1)(?::|$)")
 MEETING = ("MASTER_ADDR", "HEAD_NODE", "RDZV_HOST", "MASTER_NODE", "HEAD_NODE_IP", "head_node_ip")
@@ -98,7 +99,7 @@ def last_node(job: Job) -> Iterator[Hit]:
     if job.num_nodes < 2 or any(start.option("rdzv-backend", "rdzv-endpoint") for start in job.started("torchrun")):
         return
     for variable in job.variables:
-        if variable.name in MEETING and LAST.search(variable.value):
+        if variable.name in MEETING and LAST.search(variable.value) and NODES.search(variable.value):
             message = "the address is that of the last node, but rank 0 is on the first"
             yield hit(variable.word, message, _first_node())
 

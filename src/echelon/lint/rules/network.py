@@ -137,10 +137,21 @@ def no_cache(job: Job) -> Iterator[Hit]:
 def unset(job: Job) -> Iterator[Hit]:
     """Find a number of threads that comes from a variable of Slurm which this job does not have."""
     name = f"{words()['slurm']['variable']}CPUS_PER_TASK"
-    if not job.is_batch or job.option("cpus-per-task") is not None or _sources(job):
+    if (
+        not job.is_batch
+        or job.option("cpus-per-task")
+        or job.option("tres-per-task")
+        or job.last(name)
+        or _sources(job)
+    ):
         return
     for variable in job.variables:
-        if variable.name.endswith("NUM_THREADS") and re.fullmatch(r"\$\{?" + name + r"\}?", variable.value):
+        is_of_job = variable.command.outer is None  # srun sets it in a step with -c
+        if (
+            is_of_job
+            and variable.name.endswith("NUM_THREADS")
+            and re.fullmatch(r"\$\{?" + name + r"\}?", variable.value)
+        ):
             message = f"{variable.name} is empty: {name} is set only in a job with --cpus-per-task"
             yield hit(variable.word, message, f"export {variable.name}=${{{name}:-1}}")
 

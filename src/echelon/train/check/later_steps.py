@@ -104,7 +104,7 @@ class LaterSteps(StepObserver):
     def at_call(
         self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
-        """Fork the oracle once and return True in it. With `before_device`, return only after the end of the oracle."""
+        """Note a model call before it is computed, and compare its results at once if the step is a spot."""
         if not self.is_on:
             return
         is_spot = self.spots.is_due(self.step)

@@ -16,6 +16,7 @@ _FUNCTIONS = (
     ("torch", "save", 1, "f"),
     ("torch.jit", "save", 1, "f"),
     ("torch.jit", "ScriptModule.save", 1, "f"),
+    ("torch.jit._script", "RecursiveScriptModule.save", 1, "f"),
     ("safetensors.torch", "save_file", 1, "filename"),
     ("safetensors.torch", "save_model", 1, "filename"),
     ("safetensors.numpy", "save_file", 1, "filename"),
@@ -65,12 +66,12 @@ def _appearing(files: Files, place: int, key: str) -> Callable[[Any], Any]:
                 temporary = os.path.join(folder, os.path.basename(path))  # the same name: torch.save stores it too
                 keywords = {key: temporary} if key in kwargs else {}
                 result = original(*(args if keywords else _with(args, place, temporary)), **{**kwargs, **keywords})
-                _put(temporary, os.path.realpath(path))
+                _put_all(temporary, os.path.realpath(path))
             except RuntimeError as error:
                 _refuse_full_disk(path, error)
                 raise
             finally:
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             return result
 
         return write
@@ -97,6 +98,15 @@ def _refuse_full_disk(path: str, error: RuntimeError) -> None:
     status = os.statvfs(os.path.dirname(os.path.realpath(path)))
     if status.f_bavail * status.f_frsize < FULL_BYTES:
         raise as_of_library(RuntimeError("No space left on device: %s (%s)" % (path, error))) from None
+
+
+def _put_all(temporary: str, path: str) -> None:
+    """Move a whole file to its place, after the files that onnx.save(), for one, has put beside it."""
+    folder, main = os.path.split(temporary)
+    for name in os.listdir(folder):
+        if name != main:
+            os.replace(os.path.join(folder, name), os.path.join(os.path.dirname(path), name))
+    _put(temporary, path)
 
 
 def _put(temporary: str, path: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedT
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils.clip_grad import clip_grad_norm_  # itself, before it is replaced
 
 from ...scale_options import ScaleOptions
 from ..gather import is_sharded
@@ -80,7 +81,7 @@ class Parallelism:
 
     def clip_grad_norm(self) -> Callable[..., Any]:
         """Return the replacement for torch.nn.utils.clip_grad_norm_; gradients are those of the global batch."""
-        return nn.utils.clip_grad_norm_
+        return clip_grad_norm_
 
     def reduce(self) -> None:
         """Make gradients those of the global batch before a script reads them, if that is still due."""

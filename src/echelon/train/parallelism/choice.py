@@ -10,6 +10,7 @@ from ...errors import UsageError
 from ...scale_options import ScaleOptions
 from .. import patches
 from .base import Parallelism, Setup
+from .shared_batches import SharedBatches
 
 KINDS: Dict[str, str] = {
     "data": "replicated:Replicated",
@@ -22,7 +23,6 @@ KINDS: Dict[str, str] = {
 EXACT: Dict[str, str] = {"data": "exact:ExactReplicated", "fsdp": "exact:ExactFullySharded"}
 """Module and class by the name for --scale, with --exact."""
 PUBLIC: Dict[str, str] = {
-    "Parallelism": "base:Parallelism",
     "SharedBatches": "shared_batches:SharedBatches",
     "Replicated": "replicated:Replicated",
     "FullySharded": "fully_sharded:FullySharded",
@@ -37,7 +37,13 @@ def choose(setup: Setup) -> Parallelism:
     options = setup.options
     if setup.world.is_alone:
         return _own(KINDS["data"])(setup)
-    return (of_user(options.how) if options.is_of_user else of_echelon(options))(setup)
+    kind = of_user(options.how) if options.is_of_user else of_echelon(options)
+    if (options.compress or options.bucket_megabytes) and not issubclass(kind, _own(KINDS["data"])):
+        raise UsageError(
+            "--compress and --bucket-mb are for gradients that DDP exchanges, but %s is no Replicated" % kind.__name__,
+            hint="class %s(echelon.Replicated), or remove the option" % kind.__name__,
+        )
+    return kind(setup)
 
 
 def of_echelon(options: ScaleOptions) -> Type[Parallelism]:
@@ -59,12 +65,25 @@ def of_user(place: str) -> Type[Parallelism]:
     """Import FILE.py:CLASS; raise UsageError where that is no parallelism."""
     path, _, name = place.rpartition(":")
     kind = getattr(_module_of(path), name, None)
-    if not isinstance(kind, type) or not issubclass(kind, Parallelism):
+    why_not = reason_against(kind)
+    if why_not:
         raise UsageError(
-            "--scale %s: %s is %s, and no parallelism" % (place, name, "not there" if kind is None else repr(kind)),
+            "--scale %s: %s %s" % (place, name, why_not),
             hint="write in %s: from echelon import Replicated; class %s(Replicated): …" % (path, name),
         )
-    return kind
+    checked: Any = kind
+    return checked  # type: ignore[no-any-return]
+
+
+def reason_against(kind: Any) -> str:
+    """Return why something is no parallelism that can be made; empty if it is one."""
+    if kind is None:
+        return "is not there"
+    if not isinstance(kind, type) or not issubclass(kind, Parallelism):
+        return "is %r, and no parallelism" % (kind,)
+    if issubclass(kind, SharedBatches) and kind.mean_gradients is SharedBatches.mean_gradients:
+        return "has no mean_gradients(loss, run_backward)"
+    return "" if hasattr(kind, "kind_of_calls") else "does not say how models are called, as SharedBatches does"
 
 
 def _module_of(path: str) -> Any:
@@ -73,12 +92,16 @@ def _module_of(path: str) -> Any:
     assert spec is not None and spec.loader is not None  # noqa: S101  (it ends with .py)
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path.insert(0, folder)  # for what stands beside the file; Python has not put the script's folder there yet
     try:
         with _as_echelon():
             spec.loader.exec_module(module)
     except Exception as error:
         told = "%s: %s" % (type(error).__name__, error)
         raise UsageError("--scale %s:…: the file fails with %s" % (path, told), hint="python %s" % path) from error
+    finally:
+        sys.path.remove(folder)
     return module
 
 

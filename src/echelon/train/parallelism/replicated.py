@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel, distributed
 
 from .. import patches
 from ..buckets import Buckets
-from ..compression import ONE_BUCKET_MEGABYTES, compress, is_of_matrices
+from ..compression import ONE_BUCKET_MEGABYTES, compress, described, is_of_matrices
 from .base import Setup
 from .shared_batches import SharedBatches
 
@@ -46,6 +46,9 @@ class Replicated(SharedBatches):
         self._backwards_per_step = 1  # in the step before
         self._is_in_step = False
         self._accumulates = True
+
+    def headline(self) -> str:
+        return super().headline() + described(self._options.compress)
 
     def become_alone(self) -> None:
         super().become_alone()

@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..compression import described
 from ..gather import is_sharded
 from ..global_tensors import exchange, losses
 from ..global_tensors.calls import Calls
@@ -33,7 +32,7 @@ class SharedBatches(Parallelism):
         return (
             "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole"
             % self.world.size
-        ) + described(self._options.compress)
+        )
 
     def install(self, run: Any) -> None:
         losses.install(run)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 import torch
 from torch import nn
 
+from ..gather import whole
 from ..global_tensors.tensors import plain
 from ..parallel import batches
 from ..parallel.state_files import State, read
@@ -58,21 +59,23 @@ class Trained:
     @torch.no_grad()
     def evaluate(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Return the loss over a whole batch; every rank computes it."""
+        self._run.parallelism.settle()
         return self._forward(inputs, targets)
 
     def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
         inputs, targets = (batches.each(self._here, batch) for batch in (inputs, targets))
         args, named = batches.arguments_of(inputs)
         outputs = self.model(*args, **named)
-        loss: torch.Tensor = outputs if self._loss is None else self._loss(outputs, targets)
+        loss: torch.Tensor = batches.own_loss(outputs) if self._loss is None else self._loss(outputs, targets)
         return loss
 
     def _here(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._run.world.device)
 
     def state(self) -> Dict[str, Any]:
-        """Return the whole model's state as one device has it."""
-        return dict(self.model.state_dict())
+        """Return the whole model's state as one device has it, in the memory of the host; every rank must ask."""
+        self._run.parallelism.settle(self.model)
+        return {name: _kept(value) for name, value in self.model.state_dict().items()}
 
     def load(self, state: State) -> None:
         """Load the state of a whole model, from a mapping or a file."""
@@ -84,3 +87,7 @@ class Trained:
         if self._run.is_main:
             torch.save(content, path + ".part")
             os.replace(path + ".part", path)
+
+
+def _kept(value: Any) -> Any:
+    return whole(value.detach()).cpu().clone() if isinstance(value, torch.Tensor) else value
