@@ -9,8 +9,14 @@ import torch
 from .runs import FOLDER, start
 
 REFUSED = {
+    "adversarial": "the first step differs from one device",
     "cnn_batchnorm": "changes its buffer",
+    "collate_drops": "the collate function returns 22 of 24 samples",
+    "distribution_outputs": "the script computes with the samples of a single shard",
+    "flow": "gradients cannot pass from functions of the whole batch to functions of single samples",
+    "listed_outputs": "gradients cannot pass from functions of the whole batch to functions of single samples",
     "loss_in_model": "the mean in this loss leaves targets out",
+    "masked_tokens": "the first step differs from one device",
     "seq2seq": "gradients cannot pass from functions of the whole batch to functions of single samples",
     "whole_batch_gradient": "torch.autograd.grad for a tensor that has no entry for each sample",
 }

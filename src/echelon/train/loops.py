@@ -220,6 +220,7 @@ class Loop:
             size = batches.length_of(batch) if self._sampler.is_whole and run.world.size > 1 else 0
             if size and size < sum(rows) and not run.world.is_exact:
                 rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
+            _refuse_dropped(batch, rows, self._sampler)
             run.later.at_batch(self._sampler.indices.popleft())
         self._num_batches += 1
         self.num_rows = sum(rows)
@@ -241,6 +242,18 @@ class Loop:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _refuse_dropped(batch: Any, rows: Tuple[int, ...], sampler: ShardedSampler) -> None:
+    """Refuse a collate function that leaves samples out: the shards of an exact run have fixed samples."""
+    is_listed = sampler.run.world.is_exact and sampler.is_whole
+    size, num_samples = batches.length_of(batch[0]) if is_listed else 0, sum(rows)
+    if size and size != num_samples:
+        raise ScalingError(
+            "with --exact the collate function returns %d of %d samples, but each shard has its own samples"
+            % (size, num_samples),
+            "let the dataset leave these samples out, or run without --exact",
+        )
 
 
 def _collates_rows(loader: Any, run: "Training") -> bool:

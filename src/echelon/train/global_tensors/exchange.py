@@ -23,8 +23,16 @@ _MOST_DIMS = 8
 _register_hook = torch.Tensor.register_hook  # the original: echelon's own hooks are not observed
 
 
-class Needed(Exception):
-    """A virtual shard is computed by itself and needs the part of another shard."""
+class ExactError(Exception):
+    """The whole of a global tensor is needed, but virtual shards are computed one by one."""
+
+    is_told_briefly = True
+
+    def __str__(self) -> str:
+        return (
+            "with --exact the script computes with the samples of a single shard, outside of a model and of a loss\n"
+            "  way out: do this in one call of a model or of a loss function, or run without --exact"
+        )
 
 
 class _Total(torch.autograd.Function):
@@ -126,7 +134,7 @@ def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[in
 def _refuse_alone(world: World) -> None:
     single_rank.refuse_exchange()
     if world.is_exact:
-        raise Needed
+        raise ExactError
 
 
 def counts(number: int, world: World) -> Tuple[int, ...]:

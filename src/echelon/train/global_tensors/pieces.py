@@ -151,7 +151,7 @@ def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lea
             torch.set_rng_state(state)  # each shard draws for all rows and keeps its own rows
         try:
             result = compute(*part)
-        except exchange.Needed:
+        except exchange.ExactError:
             return None
         if result is None:
             return None
