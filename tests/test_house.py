@@ -135,7 +135,7 @@ def test_devices_are_asked_at_one_door(path: Path) -> None:
 
 SET_ELSEWHERE = {
     "train/check/spots.py": "setattr(self._times, ",  # our own numbers
-    "train/parallel/blocks.py": "setattr(model.get_submodule(parent), ",  # the user's model
+    "train/strategies/blocks.py": "setattr(model.get_submodule(parent), ",  # the user's model
     "train/plain_data_kinds.py": "setattr(error, ",  # an error that another rank has sent
     "train/rng/states.py": "random._inst.gauss_next",  # a part of the state of Python's generator
     "train/fsdp.py": "setattr(root, ",  # the user's model

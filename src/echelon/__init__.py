@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from echelon.train.parallel.strategy import Strategy as Strategy
     from echelon.train.parallelism.fully_sharded import FullySharded as FullySharded
     from echelon.train.parallelism.replicated import Replicated as Replicated
     from echelon.train.parallelism.shared_batches import SharedBatches as SharedBatches
     from echelon.train.run import Run
+    from echelon.train.strategies.strategy import Strategy as Strategy
 
 __version__ = "0.1.0"
 
@@ -47,7 +47,7 @@ def start(exact: int = 0) -> Run:
 
 
 _OF_TRAINING = {
-    "Strategy": "parallel.strategy",
+    "Strategy": "strategies.strategy",
     "SharedBatches": "parallelism.shared_batches",
     "Replicated": "parallelism.replicated",
     "FullySharded": "parallelism.fully_sharded",

@@ -1,6 +1,6 @@
 """The records that `echelon prove` compares: the variables that ask ranks for a record, its files, and its labels.
 
-The launcher sets the variables, ranks write the files (`train/proof`), and the room `proof` reads them.
+The launcher sets the variables, ranks write the files (`train/recording`), and the room `proof` reads them.
 """
 
 FOLDER = "ECHELON_RECORD"

@@ -34,7 +34,7 @@ from echelon.errors import EchelonError
 from echelon.host import Finished, Host
 from echelon.launch import prove
 from echelon.proof import compare
-from echelon.train.proof import observe
+from echelon.train.recording import observe
 
 NUM_RANKS, NUM_STEPS, SECONDS = 2, 12, 60.0
 PORTS = 5  # that are tried, one after the other

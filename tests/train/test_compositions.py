@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from tests.train import compositions
 from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, Composition
-from tests.train.parallel import ranks
+from tests.train.strategies import ranks
 
 SIZES = (2, 3)
 MANY = bool(os.environ.get("ECHELON_ALL_RANKS"))

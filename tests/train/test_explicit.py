@@ -69,7 +69,7 @@ def test_mean_is_weighted_by_the_samples_of_each_rank(tmp_path: Path) -> None:
 REFUSED = """
 import torch
 import echelon
-from echelon.train.parallel import versions
+from echelon.train.strategies import versions
 
 run = echelon.start()
 """

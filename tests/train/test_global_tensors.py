@@ -2,7 +2,7 @@
 
 import pytest
 from tests.train import view_cases
-from tests.train.parallel import ranks
+from tests.train.strategies import ranks
 
 
 @pytest.mark.parametrize(("num_ranks", "num_samples"), [(2, 8), (3, 7), (3, 4), (4, 3)])

@@ -284,7 +284,7 @@ import echelon.train.start as start
 from echelon.scale_options import ScaleOptions
 from echelon.train import patches
 for name in ("elementwise", "dropout", "context"):
-    importlib.import_module("echelon.train.parallel." + name)
+    importlib.import_module("echelon.train.strategies." + name)
 importlib.import_module("echelon.train.model_parallel.hooks")
 os.environ.update(RANK=sys.argv[2], LOCAL_RANK="0", WORLD_SIZE="2")
 before = state()

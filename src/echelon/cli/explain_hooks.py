@@ -16,7 +16,7 @@ from echelon.host import Host, own_command
 from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec import Job
 
-PROGRAM = "echelon.train.explained"
+PROGRAM = "echelon.train.explain_hooks"
 EXPLICIT = "explicit"  # in place of options
 PATIENCE_SECONDS = 600.0  # to import PyTorch from a shared disk on a full node
 WIDTH = 80

@@ -75,7 +75,7 @@ class Recording:
         return median if median >= SHORTEST_SECONDS else None
 
     def kept(self) -> list[tuple[int, str]]:
-        """Return the steps and kinds of which rank 0 kept tensors, in the order in which a mistake shows in them."""
+        """Return the steps and kinds whose tensors rank 0 kept, in the order in which a mistake shows in them."""
         names = os.listdir(self.folder)
         steps = {int(name.split("-")[1]) for name in names if name.startswith("step-")}
         return [(step, kind) for step in sorted(steps) for kind in records.KINDS

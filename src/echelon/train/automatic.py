@@ -15,7 +15,7 @@ def prepare(scale: str) -> None:
         return
     options = ScaleOptions.from_json(scale)
     if options.how == OBSERVE:
-        from .proof import observe  # noqa: F401
+        from .recording import observe  # noqa: F401
 
         return
     from . import start  # noqa: F401
@@ -39,7 +39,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
         return  # one rank is one device: nothing to share, and nothing that differs from plain Python
     try:
         if options.how == OBSERVE:
-            from .proof import observe
+            from .recording import observe
         else:
             from . import start
     except ImportError as error:

@@ -81,7 +81,7 @@ def of_shards(batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be
 
 
 def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
-    """Return the global tensors of a batch of which every rank has its part; a collate function may change the rows."""
+    """Return a batch's global tensors, made of each rank's part; a collate function may change the rows."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
     kept = counts[0] if counts and max(counts[0]) <= max(rows) else rows  # a collate function may drop samples

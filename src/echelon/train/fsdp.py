@@ -78,7 +78,7 @@ class ShardedModels:
 
 def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
     """Refuse a PyTorch whose fully_shard fails during the first step."""
-    from .parallel import versions
+    from .strategies import versions
 
     if not devices.is_accelerator(device) and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
         raise ScalingError(
@@ -227,7 +227,7 @@ def _hook_modules() -> None:
 
 
 def _with_wholes(state: Any) -> Any:
-    """Return a state with whole tensors, many of which are gathered by one message."""
+    """Return a state with whole tensors; one message gathers many of them."""
     spread = [one for one in tensors_of(state) if is_sharded(one)]
     # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
     wholes = iter(map(whole, spread) if any(one.requires_grad for one in spread) else each_whole(spread))

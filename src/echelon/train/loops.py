@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from . import batches
 from .exact import loading
 from .global_tensors.pieces import shards_of
-from .proof.record import in_other_order
+from .recording.record import in_other_order
 from .rng.generators import key_of, seed_all
 from .scaling_error import ScalingError
 from .world import World

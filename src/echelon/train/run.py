@@ -29,17 +29,17 @@ from .late_hooks import LateHooks
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .parallelism import choice
 from .parallelism.base import Parallelism, Setup
-from .proof import record
+from .recording import record
 from .rng.draws import Draws
 from .rng.generators import Generators
 from .scaling_error import ScalingError
 from .training import Training
 
 if TYPE_CHECKING:
-    from .parallel.state_files import State
-    from .parallel.strategy import Strategy
-    from .parallel.training import Parallel
     from .parallelism.trained import Trained
+    from .strategies.parallel import Parallel
+    from .strategies.state_files import State
+    from .strategies.strategy import Strategy
 
 Floats = Union[torch.Tensor, float]
 
@@ -166,9 +166,9 @@ class Run(Training):
 
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
         """
-        from .parallel.apply import ModelHints, parallelize
-        from .parallel.strategy import Strategy
         from .parallelism.trained import Trained
+        from .strategies.apply import ModelHints, parallelize
+        from .strategies.strategy import Strategy
 
         if not isinstance(strategy, Strategy):
             self.use(strategy)
@@ -197,7 +197,7 @@ class Run(Training):
 
     def _refuse(self, kind: Any) -> None:
         """Refuse what is no parallelism, or comes too late."""
-        from .parallel.strategy import StrategyError
+        from .strategies.strategy import StrategyError
 
         why_not = "is an object" if isinstance(kind, Parallelism) else choice.reason_against(kind)
         if why_not:
@@ -328,7 +328,7 @@ class Run(Training):
         if self.record is not None:
             with self.parallelism.shown():
                 if self._is_nudged:
-                    from .proof.observe import nudge
+                    from .recording.observe import nudge
 
                     nudge(self.parallelism.parameters_of(optimizer))
                 self.record.before_step(optimizer, self.parallelism.parameters())

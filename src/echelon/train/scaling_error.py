@@ -144,7 +144,7 @@ def end_refused() -> None:
 
 
 def is_about_parts(error: BaseException) -> bool:
-    """Say whether PyTorch failed on a tensor of which each rank holds a part."""
+    """Say whether PyTorch failed on a tensor that is divided among the ranks."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

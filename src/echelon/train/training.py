@@ -18,7 +18,7 @@ from .global_tensors.ignore_index import IgnoreIndex
 from .global_tensors.model_calls import ModelCalls
 from .late_hooks import LateHooks
 from .parallelism.base import Parallelism
-from .proof.record import Record
+from .recording.record import Record
 from .rng.draws import Draws
 from .rng.generators import Generators
 from .world import World

@@ -19,9 +19,9 @@ from echelon.scale_options import MODEL_PARALLEL
 from echelon.train import fsdp, optimizer_kinds
 from echelon.train.check import signature
 from echelon.train.global_tensors.tensors import tensors_of
-from echelon.train.parallel import versions
 from echelon.train.parallelism.choice import KINDS
 from echelon.train.scaling_error import ScalingError
+from echelon.train.strategies import versions
 
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 300

@@ -53,12 +53,16 @@ def is_our_python(word: str) -> bool:
 
 def renamed(options: Sequence[Given], keys: dict[str, str]) -> tuple[Given, ...]:
     """Return the options that `echelon run` has too, under its names."""
-    return tuple(Given(key=keys[each.key], value=each.value, text=each.text) for each in options if each.key in keys)
+    return tuple(
+        Given(key=keys[option.key], value=option.value, text=option.text) for option in options if option.key in keys
+    )
 
 
 def without_meaning(options: Sequence[Given], reasons: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the options without an effect here, each once, with its reason."""
     by_name = {
-        each.text.partition(" ")[0].partition("=")[0]: reasons[each.key] for each in options if each.key in reasons
+        option.text.partition(" ")[0].partition("=")[0]: reasons[option.key]
+        for option in options
+        if option.key in reasons
     }
     return tuple(by_name.items())

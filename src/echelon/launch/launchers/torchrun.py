@@ -33,9 +33,9 @@ def line(name: str, words: Sequence[str]) -> Line:
             name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
         ),
         options=tuple(
-            Given(key=each.key.replace("-", "_"), value=each.value, text=each.text)
-            for each in arguments.given
-            if each.key not in ("module", "no-python")
+            Given(key=option.key.replace("-", "_"), value=option.value, text=option.text)
+            for option in arguments.given
+            if option.key not in ("module", "no-python")
         ),
         rank_argument="--local-rank=" if passes_rank else "",
     )

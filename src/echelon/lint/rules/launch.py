@@ -37,7 +37,7 @@ def nproc(job: Job) -> Iterator[Hit]:
 
 
 def started_by_each_task(job: Job) -> Iterator[Hit]:
-    """Find an srun that starts a launcher several times on a node, each of which starts all ranks."""
+    """Find an srun that starts a launcher several times on a node, so that all ranks start several times."""
     for start in job.started(*PER_NODE):
         tasks = job.step_tasks_per_node(start)
         if start.step and tasks > 1:

@@ -1,5 +1,6 @@
 """torch.autograd.grad and a script's own autograd functions, for global tensors."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 
 import torch
@@ -31,9 +32,15 @@ def install(run: "Training") -> None:
     def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
-        if any(isinstance(one, Pieces) for one in (*_listed(outputs), *_listed(inputs))):
-            return _grad_of_shards(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
-        return _grad(original, run, _listed(outputs), _listed(inputs), grad_outputs, args, kwargs)
+        outputs, inputs = _listed(outputs), _listed(inputs)
+
+        def local_grad(local_outputs: Any, local_inputs: Any, weights: Any) -> Any:
+            return original(local_outputs, local_inputs, weights, *args, **kwargs)
+
+        of_part = partial(_grad, local_grad, run.world, allows_unused=_allows_unused(*args, **kwargs))
+        if any(isinstance(tensor, Pieces) for tensor in (*outputs, *inputs)):
+            return _grad_of_shards(of_part, run.world.hosted, outputs, inputs, grad_outputs)
+        return of_part(outputs, inputs, grad_outputs)
 
     why = "A gradient that the script asks for is that of the whole batch."
     patches.replace(torch.autograd, "grad", grad, why=why)
@@ -55,13 +62,7 @@ def install_functions() -> None:
 
 
 def _grad_of_shards(
-    original: Callable[..., Any],
-    run: "Training",
-    outputs: List[Any],
-    inputs: List[Any],
-    output_gradients: Any,
-    args: Any,
-    kwargs: Any,
+    of_part: Callable[..., Any], num_shards: int, outputs: List[Any], inputs: List[Any], output_gradients: Any
 ) -> Any:
     """Differentiate each virtual shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
@@ -69,10 +70,8 @@ def _grad_of_shards(
             "with --exact the script calls torch.autograd.grad for a tensor that has no entry for each sample",
             "use loss.backward(), or run without --exact",
         )
-    return pieces.of(
-        [_grad(original, run, part[0], part[1], part[2], args, kwargs)
-         for part in pieces.apart((outputs, inputs, output_gradients), run.world.hosted)]
-    )  # fmt: skip
+    parts = pieces.apart((outputs, inputs, output_gradients), num_shards)
+    return pieces.of([of_part(part[0], part[1], part[2]) for part in parts])
 
 
 def _listed(value: Any) -> List[Any]:
@@ -80,13 +79,13 @@ def _listed(value: Any) -> List[Any]:
 
 
 def _grad(
-    original: Callable[..., Any],
-    run: "Training",
+    local_grad: Callable[..., Any],
+    world: World,
     outputs: List[Any],
     inputs: List[Any],
     output_gradients: Any,
-    args: Any,
-    kwargs: Any,
+    *,
+    allows_unused: bool,
 ) -> Any:
     """Differentiate this rank's part of the outputs; sum the gradient of an input that all ranks have over ranks."""
     are_parts = [isinstance(one, GlobalTensor) for one in outputs]
@@ -95,16 +94,16 @@ def _grad(
         are_parts = [False]
     wanted = _listed(output_gradients) if output_gradients is not None else [None] * len(outputs)
     weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
-    num_ranks = 1 if run.world.is_exact else run.world.size
+    num_ranks = 1 if world.is_exact else world.size
     # as in backward(): each part is multiplied by the number of ranks, and hooks on the way divide by it
-    gradients = original(
+    gradients = local_grad(
         [one.local * num_ranks if isinstance(one, GlobalTensor) else one for one in outputs],
         [getattr(one, "local", one) for one in inputs],
-        weights if output_gradients is not None else None, *args, **kwargs,
+        weights if output_gradients is not None else None,
     )  # fmt: skip
-    if _allows_unused(*args, **kwargs) and not run.world.is_exact:
-        gradients = _with_zeros(gradients, inputs, run.world)
-    factor = 1.0 if run.world.is_exact and all(are_parts) else 1.0 / run.world.size
+    if allows_unused and not world.is_exact:
+        gradients = _with_zeros(gradients, inputs, world)
+    factor = 1.0 if world.is_exact and all(are_parts) else 1.0 / world.size
     input_gradients: List[Optional[torch.Tensor]] = []
     for gradient, variable in zip(gradients, inputs):  # noqa: B905
         if gradient is None:
@@ -112,9 +111,9 @@ def _grad(
         elif isinstance(variable, Sharded):
             input_gradients.append(Sharded(gradient * factor, variable.world, variable.rows, variable.dim_of_rows))
         elif isinstance(variable, Partial):
-            input_gradients.append(exchange.total(gradient * (factor / run.world.size), run.world))
+            input_gradients.append(exchange.total(gradient * (factor / world.size), world))
         else:
-            input_gradients.append(exchange.total(gradient * factor, run.world))
+            input_gradients.append(exchange.total(gradient * factor, world))
     return tuple(input_gradients)
 
 

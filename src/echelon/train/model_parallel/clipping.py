@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import patches
-from ..parallel import norms
-from ..parallel.norms import EPSILON, INFINITE, local
+from ..strategies import norms
+from ..strategies.norms import EPSILON, INFINITE, local
 from ..world import World
 
 

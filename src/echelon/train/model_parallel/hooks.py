@@ -9,9 +9,9 @@ from torch import nn
 
 from .. import patches
 from ..gather import whole
-from ..parallel import dropout
-from ..proof.record import Record
+from ..recording.record import Record
 from ..scaling_error import ScalingError
+from ..strategies import dropout
 from . import clipping
 from .ways_out import WITH_THE_BATCH
 
@@ -63,7 +63,7 @@ def _hook_scaler(models: SplitModels) -> None:
 
 
 def _hook_saving(models: SplitModels) -> None:
-    """Refuse to save a whole module of which this rank has only a part."""
+    """Refuse to save a whole module if this rank has only a part of it."""
     original = torch.save
 
     def save(obj: Any, *args: Any, **kwargs: Any) -> Any:

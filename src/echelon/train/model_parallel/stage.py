@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..global_tensors.tensors import map_tensors, tensors_of
-from ..parallel import seen
+from ..strategies import seen
 
 SHARED = -1
 """The stage number of a weight that several stages use."""

@@ -8,10 +8,9 @@ from torch import nn
 from ..gather import is_sharded
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel.ways_out import WITH_THE_BATCH
-from ..parallel import context, dtensors
-from ..parallel.strategy import StrategyError
 from ..scaling_error import ScalingError
-from .model_parallel import ModelParallel, refusing
+from ..strategies import context, dtensors
+from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 
 
 class Context(ModelParallel):
@@ -22,13 +21,7 @@ class Context(ModelParallel):
 
     def split(self, root: nn.Module) -> None:
         """Let one model compute sequences that are cut."""
-        for name, module in root.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                raise StrategyError(
-                    "%s is a BatchNorm, which needs the statistics of all tokens, but each rank has only some "
-                    "tokens" % name,
-                    hint="LayerNorm",
-                )
+        refuse_batch_norms(root, "the statistics of all tokens, but each rank has only some tokens", "use LayerNorm")
         context.apply(root, self.axes)
         dtensors.teach_attention()
 

@@ -6,7 +6,7 @@ import torch
 
 from .. import fsdp
 from ..gather import is_sharded
-from ..parallel import elementwise
+from ..strategies import elementwise
 from .base import Setup
 from .shared_batches import SharedBatches
 

@@ -19,11 +19,11 @@ from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel import hooks
 from ..model_parallel.absent_weights import AbsentWeight
 from ..model_parallel.ways_out import WITH_SEEDS, WITH_THE_BATCH
-from ..parallel import norms, versions
-from ..parallel.axes import Axes
-from ..parallel.strategy import Strategy, StrategyError
 from ..replaced_parameters import ReplacedParameters
 from ..scaling_error import ScalingError, is_about_parts
+from ..strategies import norms, versions
+from ..strategies.axes import Axes
+from ..strategies.strategy import Strategy, StrategyError
 from .base import Parallelism, Setup
 
 if TYPE_CHECKING:
@@ -279,6 +279,13 @@ class ModelParallel(Parallelism):
                 )
 
         return wait
+
+
+def refuse_batch_norms(root: nn.Module, needs: str, hint: str) -> None:
+    """Refuse a model with a BatchNorm, whose statistics would be those of a part of the batch."""
+    for name, module in root.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise StrategyError(f"{name} is a BatchNorm, which needs {needs}", hint=hint)
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from ..model_parallel.absent_weights import AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
 from ..model_parallel.stage import SHARED, Layout, Stage
 from ..model_parallel.ways_out import WITH_THE_BATCH
-from ..parallel import blocks, stages
-from ..parallel.strategy import Strategy, StrategyError
 from ..scaling_error import ScalingError
+from ..strategies import blocks, stages
+from ..strategies.strategy import Strategy, StrategyError
 from .base import Setup
-from .model_parallel import ModelParallel, refusing
+from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 
 
 class Pipeline(ModelParallel):
@@ -49,13 +49,8 @@ class Pipeline(ModelParallel):
     def split(self, root: nn.Module) -> None:
         """Refuse a model that cannot be placed on ranks; its first forward pass places it."""
         self.refuse_without_blocks(root)
-        for name, module in root.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                raise StrategyError(
-                    "%s is a BatchNorm, which needs the statistics of the whole batch, but a pipeline computes "
-                    "a few rows at a time" % name,
-                    hint="use GroupNorm or LayerNorm",
-                )
+        needs = "the statistics of the whole batch, but a pipeline computes a few rows at a time"
+        refuse_batch_norms(root, needs, "use GroupNorm or LayerNorm")
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module from outside of all other modules."""

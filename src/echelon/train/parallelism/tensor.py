@@ -4,8 +4,8 @@ from typing import Any, Dict, List
 
 from torch import nn
 
-from ..parallel import blocks, elementwise, tensor_plans
-from ..parallel.strategy import StrategyError
+from ..strategies import blocks, elementwise, tensor_plans
+from ..strategies.strategy import StrategyError
 from .model_parallel import ModelParallel
 
 

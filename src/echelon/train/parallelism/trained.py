@@ -8,10 +8,10 @@ from torch import nn
 
 from ..gather import whole
 from ..global_tensors.tensors import plain
-from ..parallel import batches
-from ..parallel.state_files import State, read
-from ..parallel.strategy import StrategyError
-from ..parallel.training import NO_LIMIT, Step
+from ..strategies import batches
+from ..strategies.parallel import NO_LIMIT, Step
+from ..strategies.state_files import State, read
+from ..strategies.strategy import StrategyError
 
 if TYPE_CHECKING:
     from ..training import Training

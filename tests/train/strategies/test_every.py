@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.train.parallel import proving, test_equal
-from tests.train.parallel.models import NUM_ROWS
+from tests.train.strategies import proving, test_equal
+from tests.train.strategies.models import NUM_ROWS
 
-from echelon.train.parallel.strategy import AXES, RESHARD, Strategy, StrategyError
+from echelon.train.strategies.strategy import AXES, RESHARD, Strategy, StrategyError
 
 MOST = {"tensor": 4, "pipeline": 4}  # of these models' heads and blocks
 WAYS: tuple[tuple[str, float, str], ...] = (("adamw", 0.5, "none"), ("sgd", 0.0, "full"))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.train.parallel import counting, models, ranks
+from tests.train.strategies import counting, models, ranks
 
-from echelon.train.parallel import strategy as strategies
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies import strategy as strategies
+from echelon.train.strategies.strategy import Strategy
 
 PAGES = sorted((Path(__file__).parents[3] / "docs" / "strategies").glob("*.md"))
 OVERVIEW = Path(__file__).parents[3] / "docs" / "strategies.md"

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from tests.train.parallel import exactly, ranks
+from tests.train.strategies import exactly, ranks
 
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies.strategy import Strategy
 
 DEPTHS = (exactly.FEWEST_BLOCKS, 4, exactly.MOST_BLOCKS)
 

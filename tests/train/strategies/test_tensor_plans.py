@@ -1,9 +1,9 @@
 """What of a block is cut is told by the names of its layers."""
 
-from tests.train.parallel import models
+from tests.train.strategies import models
 from torch import nn
 
-from echelon.train.parallel.tensor_plans import Cut, cuts_of
+from echelon.train.strategies.tensor_plans import Cut, cuts_of
 
 
 def test_attention_and_mlp_of_a_block() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.parallel import proving, ranks, training
+from tests.train.strategies import proving, ranks, training
 
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies.strategy import Strategy
 
 LOSS, WEIGHT = 2e-6, 3e-5  # relative; of the largest weight
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.parallel import proving, ranks, test_equal, training
+from tests.train.strategies import proving, ranks, test_equal, training
 
 from echelon.train import optimizer_kinds
-from echelon.train.parallel import spreading
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies import spreading
+from echelon.train.strategies.strategy import Strategy
 
 SGD = [
     (2, Strategy(shard=2, accumulation=2)),

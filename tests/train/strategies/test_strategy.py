@@ -8,8 +8,8 @@ import pytest
 
 import echelon
 from echelon.errors import UsageError
-from echelon.train.parallel import versions
-from echelon.train.parallel.strategy import Strategy, StrategyError
+from echelon.train.strategies import versions
+from echelon.train.strategies.strategy import Strategy, StrategyError
 
 
 def test_every_factor_is_printed() -> None:

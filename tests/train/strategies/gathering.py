@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from echelon.train.cpu import all_gather
-from echelon.train.parallel import versions
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies import versions
+from echelon.train.strategies.strategy import Strategy
 
 
 def rows() -> torch.Tensor:

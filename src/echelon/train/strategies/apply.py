@@ -25,7 +25,7 @@ from .strategy import Strategy, StrategyError
 
 if TYPE_CHECKING:
     from ..training import Training
-    from .training import Parallel
+    from .parallel import Parallel
 
 
 class ModelHints(NamedTuple):
@@ -48,8 +48,8 @@ def parallelize(
     count: Optional[Callable[[Any], int]],
 ) -> "Parallel":
     """Apply a strategy, and return the object that trains the model."""
-    from .exactly import ExactParallel
-    from .training import Parallel
+    from .exact_parallel import ExactParallel
+    from .parallel import Parallel
 
     ranks = run.world.processes
     if run.record is not None and ranks.size == 1:

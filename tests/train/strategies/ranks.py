@@ -64,7 +64,7 @@ def serve() -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environ = {**clean, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
-        command = [sys.executable, "-m", "tests.train.parallel.ranks"]
+        command = [sys.executable, "-m", "tests.train.strategies.ranks"]
         _server[:] = [subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)]
         atexit.register(_server[0].kill)
     return _server[0]
@@ -82,7 +82,7 @@ def main() -> None:
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
 
-    import echelon.train.parallel.exactly  # noqa: F401
+    import echelon.train.strategies.exact_parallel  # noqa: F401
 
     gc.enable()
     torch.set_num_threads(1)

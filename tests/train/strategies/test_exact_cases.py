@@ -4,13 +4,13 @@ import functools
 from typing import Any
 
 import pytest
-from tests.train.parallel import exactly, ranks, test_equal
-from tests.train.parallel.same_bits import alone, compare, data, pipeline, train
+from tests.train.strategies import exactly, ranks, test_equal
+from tests.train.strategies.same_bits import alone, compare, data, pipeline, train
 
 from echelon.train import optimizer_kinds
 from echelon.train.exact import number
-from echelon.train.parallel.strategy import Strategy
 from echelon.train.scaling_error import ScalingError
+from echelon.train.strategies.strategy import Strategy
 
 FEW = 6
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tests.train.parallel import models, training
+from tests.train.strategies import models, training
 from torch.profiler import ProfilerActivity, profile
 
 from echelon.train.cpu import all_gather
-from echelon.train.parallel import norms
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies import norms
+from echelon.train.strategies.strategy import Strategy
 
 SMALL = 4  # elements: the sums of losses, counts and norms are not what a formula is about
 WORDS = {"all_reduce": "all-reduce", "all_gather": "all-gather", "send": "send", "broadcast": "broadcast"}

@@ -8,8 +8,8 @@ from torch import nn
 
 from . import batches, stages
 from .axes import Axes
+from .parallel import Parallel
 from .strategy import StrategyError
-from .training import Parallel
 from .versions import Begins
 from .virtual_shards import VirtualShards
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 import torch
 from torch import nn
 
-from ..proof.record import Record
+from ..recording.record import Record
 from . import states
 from .axes import Axes
 from .optimizers import Optimizing

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..check import same_batch
 from ..gather import whole
-from ..proof.record import in_other_order
+from ..recording.record import in_other_order
 from ..rng.generators import Generators
 from . import (
     additivity,

@@ -5,11 +5,11 @@ import os
 from typing import Any
 
 import torch
-from tests.train.parallel import models
+from tests.train.strategies import models
 
 from echelon.train import start
-from echelon.train.parallel import spreading
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies import spreading
+from echelon.train.strategies.strategy import Strategy
 
 
 def parallelized(kind: str, strategy: Strategy, **wishes: Any) -> Any:
@@ -25,7 +25,7 @@ def cross(num_queries: int, num_keys: int, is_causal: bool) -> tuple[float, floa
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    from echelon.train.parallel import attention
+    from echelon.train.strategies import attention
 
     torch.manual_seed(3)
     original, mesh = torch.nn.functional.scaled_dot_product_attention, init_device_mesh("cpu", (2,))
@@ -306,7 +306,7 @@ OTHER_MEANS = {
 
 def other_mean(kind: str, strategy: Strategy, is_told: bool) -> tuple[str, str]:
     """Return the loss of a step, or what was refused."""
-    from echelon.train.parallel.strategy import StrategyError
+    from echelon.train.strategies.strategy import StrategyError
 
     wishes = {"count": lambda targets: int((targets > 0).sum())} if is_told else {}
     trained = parallelized("gpt", strategy, loss=OTHER_MEANS[kind], **wishes)
@@ -357,8 +357,8 @@ def odd_model(kind: str) -> torch.nn.Module:
 
 def refused(kind: str, strategy: Strategy, wishes: dict[str, Any]) -> tuple[str, str]:
     """Return what an error says, and its way out."""
-    from echelon.train.parallel.strategy import StrategyError
-    from echelon.train.parallel.versions import VersionError
+    from echelon.train.strategies.strategy import StrategyError
+    from echelon.train.strategies.versions import VersionError
 
     inputs, targets = models.batches("gpt", num_rows=3 if kind == "odd" else 8)[0]
     if kind == "odd" and strategy.context > 1:

@@ -1,5 +1,5 @@
 """The server of ranks imports torch while these tests do."""
 
-from tests.train.parallel import ranks
+from tests.train.strategies import ranks
 
 ranks.serve()

@@ -7,10 +7,10 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
 
-from tests.train.parallel import ranks, training
+from tests.train.strategies import ranks, training
 
 from echelon.proof import compare
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies.strategy import Strategy
 
 EQUAL = (compare.EQUAL, compare.WITHIN)
 

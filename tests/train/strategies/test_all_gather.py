@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.train.parallel import gathering, ranks
+from tests.train.strategies import gathering, ranks
 
 from echelon.train.cpu import all_gather
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.train.parallel import training
+from tests.train.strategies import training
 from torch import nn
 from torch.nn import functional
 
 from echelon.train import start
 from echelon.train.exact import tree
-from echelon.train.parallel.strategy import Strategy, StrategyError
-from echelon.train.parallel.versions import VersionError
+from echelon.train.strategies.strategy import Strategy, StrategyError
+from echelon.train.strategies.versions import VersionError
 
 NUM_SHARDS, NUM_ROWS, WIDTH, NUM_CLASSES = 8, 16, 16, 5
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 8

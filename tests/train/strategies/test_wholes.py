@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.train.parallel import ranks, spread
+from tests.train.strategies import ranks, spread
 
 BOOLS = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9), reason="PyTorch 2.6 joins no bools over gloo"

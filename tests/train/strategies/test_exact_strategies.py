@@ -6,10 +6,10 @@
 from pathlib import Path
 
 import pytest
-from tests.train.parallel import exactly, ranks, test_equal
-from tests.train.parallel.same_bits import alone, compare, data, pipeline, train, train_beside
+from tests.train.strategies import exactly, ranks, test_equal
+from tests.train.strategies.same_bits import alone, compare, data, pipeline, train, train_beside
 
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies.strategy import Strategy
 
 NUM_STEPS = 200
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tests.train.parallel import models, ranks, test_equal, training
+from tests.train.strategies import models, ranks, test_equal, training
 
-from echelon.train.parallel import safetensors as ours
-from echelon.train.parallel.strategy import Strategy
+from echelon.train.strategies import safetensors as ours
+from echelon.train.strategies.strategy import Strategy
 
 MOVES = [
     (2, Strategy(shard=2), Strategy(tensor=2)),
