@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -299,6 +300,21 @@ def test_sitecustomize_that_fails_does_not_end_the_run(shell: Shell, launch: str
     done = shell.run("--launch", launch, "train.py", PYTHONPATH=f"{site.parent}:{SOURCES}")
     assert (done.stdout, done.exit_code) == (b"ran\n", 0), done.said
     assert "broken site" in done.said
+
+
+@pytest.mark.parametrize(("scale", "code", "told"), [("data", 127, "each rank would train by itself"), ("off", 0, "")])
+def test_wrapper_of_python_scales_nothing_silently(shell: Shell, scale: str, code: int, told: str) -> None:
+    """A wrapper may drop PYTHONPATH, and with it all that would scale the script: each rank would train alone."""
+    wrapper = shell.script(f'#!/bin/bash\nexec -a "$0" {sys.executable} "$@"\n', "environment/bin/python")
+    wrapper.chmod(0o755)
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), wrapper.parents[1])
+    (wrapper.parents[1] / "lib").symlink_to(Path(sys.prefix, "lib"))
+    script = shell.script("import torch; print('trained')")
+    command = [str(wrapper), "-m", "echelon", "run", "-n", "2", "--scale", scale, str(script)]
+    done = subprocess.run(command, cwd=shell.folder, env=shell.environ, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "trained" in done.stdout) == (code, code == 0), done.stderr
+    assert told in done.stderr
+    assert f"{wrapper} is a wrapper, which may drop PYTHONPATH" in done.stderr
 
 
 def test_interpreter_of_the_ranks_is_ones_own(shell: Shell) -> None:

@@ -123,7 +123,7 @@ class Starter:
             return environ
         reason = warm_process.reason_against(self.spec.argv, self.archive)
         if reason and self.spec.scale:
-            raise CannotStart("each rank would train by itself: " + reason)
+            raise CannotStart("each rank would train by itself: %s; start echelon with another Python" % reason)
         return environ if reason else warm_process.with_hook(environ, self.archive)
 
     def give_up_fork(self, why: str) -> None:

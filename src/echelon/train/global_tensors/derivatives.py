@@ -100,7 +100,7 @@ def _grad(
         [one.local * num_ranks if isinstance(one, GlobalTensor) else one for one in outputs],
         [getattr(one, "local", one) for one in inputs],
         weights if output_gradients is not None else None,
-    )  # fmt: skip
+    )
     if allows_unused and not world.is_exact:
         gradients = _with_zeros(gradients, inputs, world)
     factor = 1.0 if world.is_exact and all(are_parts) else 1.0 / world.size
