@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any, List
 
 from .. import patches
+from ..check import oracle
+from ..recording import record
 
 SCRIPT, ITSELF, ANYBODY = "the script", "itself", "anybody"
 
@@ -33,7 +35,7 @@ _ALONE = frozenset(
     ]
 )
 _ALONE_PARTS = ("torch._inductor", "torch._dynamo", "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile")
-_OURS = tuple("%s.%s" % (__name__.rsplit(".", 2)[0], module) for module in ("proof.record", "check.oracle"))
+_OURS = (record.__name__, oracle.__name__)
 _LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)
 
 
