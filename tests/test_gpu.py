@@ -98,7 +98,7 @@ def test_rows_on_one_gpu() -> None:
     assert bench.commands[-1][:3] == ("-n", "2", "--share-devices")
     assert bench.commands[-1][-1] == "0"
     assert rows.two_on_one(Prepared(losses(2, 1), losses(2, 1))).how == rows.FAILED  # no line says it
-    rows.spread(bench)
+    rows.split("fsdp")(bench)
     assert "--share-devices" in bench.commands[-1]
     several = Prepared(losses(2, 1), said, num_devices=2)
     assert rows.two_ranks(several).how == rows.SHOWN

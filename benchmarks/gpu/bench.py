@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,8 +56,12 @@ class Bench:
     """What programs are told: "cuda" or, for a look at the program itself, "cpu"."""
     num_devices: int
     missing: tuple[str, ...] = ()
+    log: Path | None = None
+    """The file that gets each command with all that it printed."""
     _ends: float = field(default_factory=lambda: time.monotonic() + ALL_SECONDS)
     _kept: dict[tuple[str, ...], Done] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _log_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def seconds_left(self) -> float:
@@ -63,11 +69,15 @@ class Bench:
 
     def alone(self, *arguments: str) -> Done:
         """Run train.py by Python alone, once for each set of arguments."""
-        if arguments not in self._kept:
-            self._kept[arguments] = self._start(
-                [self.python, str(PROGRAMS / "train.py"), "--device", self.device, *arguments]
-            )
-        return self._kept[arguments]
+        words = [self.python, str(PROGRAMS / "train.py"), "--device", self.device, *arguments]
+        with self._lock:
+            if arguments not in self._kept:
+                self._kept[arguments] = self._start(words)
+            return self._kept[arguments]
+
+    def script(self, path: Path) -> Done:
+        """Run a script by Python alone."""
+        return self._start([self.python, str(path)])
 
     def train(self, options: tuple[str, ...], *arguments: str, devices: str = "") -> Done:
         """Run train.py by `echelon run`; `devices` are those that are visible."""
@@ -95,14 +105,23 @@ class Bench:
     def _start(self, words: list[str], more: dict[str, str] | None = None) -> Done:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environ |= {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **(more or {})}
+        began = time.monotonic()
         limit = max(1.0, min(ROW_SECONDS, self.seconds_left))
         try:
             done = subprocess.run(
                 words, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=limit, check=False
             )
+            ended = Done(done.returncode, done.stdout, done.stderr)
         except subprocess.TimeoutExpired as error:
-            return Done(124, _text(error.stdout), f"{_text(error.stderr)}\nit took longer than {limit:.0f} s")
-        return Done(done.returncode, done.stdout, done.stderr)
+            ended = Done(124, _text(error.stdout), f"{_text(error.stderr)}\nit took longer than {limit:.0f} s")
+        self._note(words, ended, time.monotonic() - began)
+        return ended
+
+    def _note(self, words: list[str], ended: Done, seconds: float) -> None:
+        if self.log is not None:
+            head = f"$ {shlex.join(words)}\n[exit code {ended.code} after {seconds:.1f} s]\n"
+            with self._log_lock, self.log.open("a", encoding="utf-8") as file:
+                file.write(f"{head}{ended.out}{ended.err}\n")
 
 
 def _text(said: bytes | str | None) -> str:

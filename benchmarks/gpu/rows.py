@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.gpu.bench import PROGRAMS, Bench, Done
+from benchmarks.gpu.bench import PROGRAMS, ROOT, Bench, Done
 from echelon.node.survey import load, take
 
+SCRIPTS = ROOT / "tests" / "scripts"
 SHOWN, FAILED, SKIPPED, UNRUN = "shown", "FAILED", "skipped", "not run"
 RELATIVE = 1e-4  # of a loss in float32, whose sums a device makes in another order
+LOOSE = 2e-2  # with numbers of 16 bits, or over many steps, in which rounding grows
 MOST_SHOWN = 160  # letters of what a program has said
 
 
@@ -31,6 +33,8 @@ class Row:
     name: str
     promise: str
     show: Callable[[Bench], Seen]
+    is_alone: bool = False
+    """Whether no other row may run beside it, since it measures the device or fills it."""
 
 
 def failed(done: Done) -> Seen:
@@ -40,9 +44,13 @@ def failed(done: Done) -> Seen:
     return Seen(how=FAILED, what=f"exit code {done.code}: {errors[-1].strip()[:MOST_SHOWN]}")
 
 
-def same_losses(bench: Bench, done: Done, *arguments: str, note: str = "") -> Seen:
+def same_losses(bench: Bench, done: Done, *arguments: str, note: str = "", relative: float = RELATIVE) -> Seen:
     """Compare with Python alone."""
-    alone = bench.alone(*arguments)
+    return compare(bench.alone(*arguments), done, note=note, relative=relative)
+
+
+def compare(alone: Done, done: Done, *, note: str = "", relative: float = RELATIVE) -> Seen:
+    """Compare the losses of two runs."""
     for each in (alone, done):
         if each.code or not each.losses():
             return failed(each)
@@ -51,7 +59,7 @@ def same_losses(bench: Bench, done: Done, *arguments: str, note: str = "") -> Se
     worst = max(
         abs(one - other) / max(abs(other), 1e-9) for one, other in zip(done.losses(), alone.losses(), strict=True)
     )
-    how = SHOWN if worst <= RELATIVE else FAILED
+    how = SHOWN if worst <= relative else FAILED
     what = f"{len(alone.losses())} losses within {worst:.0e} of Python alone"
     return Seen(how=how, what=f"{what}; {note}" if note else what)
 
@@ -103,8 +111,14 @@ def first_step(bench: Bench) -> Seen:
     return Seen(how=SHOWN if "equals that of one device" in said else FAILED, what=said[:MOST_SHOWN])
 
 
-def spread(bench: Bench) -> Seen:
-    return same_losses(bench, bench.train((*_ranks(bench), "--scale", "fsdp", "--no-check")))
+def split(how: str, *words: str) -> Callable[[Bench], Seen]:
+    """Return a row in which a model is split over ranks."""
+
+    def show(bench: Bench) -> Seen:
+        options = (*_ranks(bench), "--scale", how, "--no-check")
+        return same_losses(bench, bench.train(options, *words), *words)
+
+    return show
 
 
 def exact(bench: Bench) -> Seen:
@@ -124,6 +138,48 @@ def dropout(bench: Bench) -> Seen:
     if seen.how == SHOWN or "--same-random" not in bench.echelon("run", "--help").out:
         return seen
     return same_losses(bench, bench.train((*_ranks(bench), "--no-check", "--same-random"), *words), *words)
+
+
+def idiom(*words: str, relative: float = RELATIVE) -> Callable[[Bench], Seen]:
+    """Return a row in which train.py uses what scripts for GPUs use."""
+
+    def show(bench: Bench) -> Seen:
+        return same_losses(bench, bench.train((*_ranks(bench), "--no-check"), *words), *words, relative=relative)
+
+    return show
+
+
+def foreign(bench: Bench) -> Seen:
+    """Run the scripts of tests/scripts that name CUDA."""
+    paths = [path for path in sorted(SCRIPTS.glob("*.py")) if "cuda" in path.read_text(encoding="utf-8")]
+    alone = {path: bench.script(path) for path in paths}
+    working = [path for path in paths if not alone[path].code]
+    unequal = []
+    for path in working:
+        seen = compare(alone[path], bench.run((*_ranks(bench), "--scale", "data"), path), relative=LOOSE)
+        if seen.how != SHOWN:
+            unequal.append(f"{path.stem}: {seen.what}")
+    what = f"{len(working) - len(unequal)} of {len(working)} scripts have the losses of Python alone"
+    if len(working) < len(paths):
+        what += f"; {len(paths) - len(working)} fails on a GPU by Python alone too"
+    return Seen(how=FAILED if unequal else SHOWN, what="; ".join([what, *unequal])[: 4 * MOST_SHOWN])
+
+
+def proved(bench: Bench) -> Seen:
+    words = ("--steps", "10", str(PROGRAMS / "train.py"), "--device", bench.device)
+    done = bench.echelon("prove", *_ranks(bench), *words)
+    verdict = next((line for line in done.out.splitlines() if line.startswith("equal within rounding")), "")
+    return Seen(how=SHOWN, what=verdict) if verdict and not done.code else failed(done)
+
+
+def by_nccl(bench: Bench) -> Seen:
+    if bench.device == "cpu":
+        return Seen(how=SKIPPED, what="NCCL needs a GPU")
+    options = ("-n", str(bench.num_devices), "--scale", "off")
+    done = bench.run(options, PROGRAMS / "by_hand.py", "--device", bench.device, "--backend", "nccl")
+    if done.code or not done.milliseconds():
+        return failed(done)
+    return Seen(how=SHOWN, what=f"a step of {bench.num_devices} ranks takes {done.milliseconds():.2f} ms")
 
 
 def overhead(bench: Bench) -> Seen:
@@ -177,10 +233,34 @@ ROWS = (
     Row(name="two", promise="two ranks on two GPUs train as one", show=two_ranks),
     Row(name="shared", promise="two ranks on one GPU train as one, by gloo", show=two_on_one),
     Row(name="check", promise="the first step is compared with one device", show=first_step),
-    Row(name="fsdp", promise="weights that are spread over ranks (--scale fsdp) train as on one device", show=spread),
+    Row(
+        name="fsdp", promise="weights that are spread over ranks (--scale fsdp) train as one device", show=split("fsdp")
+    ),
+    Row(
+        name="tensor",
+        promise="layers that are split over ranks (--scale tensor)",
+        show=split("tensor", "--blocks", "4"),
+    ),
+    Row(name="pipeline", promise="a model in stages (--scale pipeline)", show=split("pipeline", "--blocks", "4")),
     Row(name="exact", promise="the same bits on one and two ranks (--exact 4)", show=exact),
     Row(name="dropout", promise="dropout draws the same numbers as on one device", show=dropout),
-    Row(name="overhead", promise="the time of a step, compared with plain Python and DDP by hand", show=overhead),
-    Row(name="sampling", promise="how busy the devices are", show=sampling),
-    Row(name="memory", promise="a full device is explained", show=out_of_memory),
+    Row(name="bf16", promise="autocast with bfloat16", show=idiom("--precision", "bfloat16", relative=LOOSE)),
+    Row(
+        name="fp16",
+        promise="autocast with float16 and a GradScaler",
+        show=idiom("--precision", "float16", relative=LOOSE),
+    ),
+    Row(name="pin", promise="workers, pinned memory, copies that do not wait, a fused optimizer", show=idiom("--pin")),
+    Row(name="compile", promise="torch.compile", show=idiom("--compile")),
+    Row(name="scripts", promise="scripts of tests/scripts that use CUDA", show=foreign),
+    Row(name="prove", promise="echelon prove on two ranks", show=proved),
+    Row(name="nccl", promise="a script that distributes itself by NCCL", show=by_nccl),
+    Row(
+        name="overhead",
+        promise="the time of a step, compared with plain Python and DDP by hand",
+        show=overhead,
+        is_alone=True,
+    ),
+    Row(name="sampling", promise="how busy the devices are", show=sampling, is_alone=True),
+    Row(name="memory", promise="a full device is explained", show=out_of_memory, is_alone=True),
 )

@@ -1,14 +1,20 @@
 """The one door to devices, with functions of a build for CUDA or XPU in place of PyTorch's own."""
 
+import ctypes
 import os
+import threading
+import time
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from echelon.node import device_driver, preload
 from echelon.train import device as devices
-from echelon.train import groups
+from echelon.train import groups, point_to_point
 
 CPU = torch.device("cpu")
 
@@ -96,7 +102,7 @@ def test_pinned_memory_is_a_first_use(driver: Driver) -> None:
 def test_driver_that_a_library_began(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A library may use a device without PyTorch: the file that the driver has open shows it."""
     assert not devices.is_in_use()
-    monkeypatch.setattr(devices, "_FILES", dict.fromkeys(("cuda", "xpu"), (str(tmp_path / "uvm"),)))
+    monkeypatch.setattr(device_driver, "DEVICE_FILES", (str(tmp_path / "uvm"),))
     with (tmp_path / "uvm").open("w"):
         assert devices.is_in_use()
     assert not devices.is_in_use()
@@ -134,3 +140,70 @@ def test_out_of_memory() -> None:
     """PyTorch's own error of a full device is known as such."""
     assert devices.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not devices.is_out_of_memory(RuntimeError(os.strerror(12)))
+
+
+class Library:
+    """libcuda.so.1, as far as it says whether cuInit() has run."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def cuDeviceGetCount(self, _count: Any) -> int:
+        return self.code
+
+
+@pytest.mark.parametrize(
+    ("code", "opened", "found"),
+    [
+        (3, ["/dev/nvidia-uvm", "/dev/nvidiactl"], []),  # NVML since driver 580
+        (0, ["/dev/nvidia-uvm", "/dev/nvidiactl"], ["/dev/nvidia-uvm"]),
+        (None, ["/dev/nvidia-uvm"], []),  # NVML, without CUDA
+        (3, ["/dev/nvidia-uvm", "/dev/kfd"], ["/dev/kfd"]),
+    ],
+)
+def test_nvml_is_no_use_of_a_device(
+    code: Any, opened: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML opens a file of the driver and starts a thread, as CUDA does; the answer of CUDA's library decides."""
+
+    def load(_name: str, **_options: Any) -> Library:
+        if code is None:
+            raise OSError
+        return Library(code)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(device_driver.os, "listdir", lambda _path: [str(number) for number in range(len(opened))])
+    monkeypatch.setattr(device_driver.os, "readlink", lambda path: opened[int(path.rpartition("/")[2])])
+    assert device_driver.open_files() == found
+
+
+def test_thread_of_nvml_allows_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread by NVML's name is no reason against a fork until CUDA has begun."""
+    end = threading.Event()
+
+    def wait() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("cuda00001800007")
+        end.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        while "cuda00001800007" not in [Path(path).read_text().strip() for path in glob("/proc/self/task/*/comm")]:
+            time.sleep(0.01)
+        monkeypatch.setattr(device_driver, "has_cuda_begun", lambda: False)
+        assert "cuda00001800007" not in preload._threads()
+        monkeypatch.setattr(device_driver, "has_cuda_begun", lambda: True)
+        assert "cuda00001800007" in preload._threads()
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_tensors_of_a_device_travel_over_the_cpu_by_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gloo carries a device's tensors, a copy on the CPU is sent, and what is received is copied back."""
+    monkeypatch.setattr(point_to_point, "_is_by_gloo", lambda _tensor, _group: True)
+    monkeypatch.setattr(dist, "recv", lambda tensor, *_: tensor.fill_(7.0))
+    into = torch.zeros(3)
+    assert point_to_point._carrier(into, None) is not into
+    point_to_point.receive(into, 1)
+    assert into.tolist() == [7.0] * 3

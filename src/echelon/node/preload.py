@@ -9,9 +9,9 @@ import time
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set
 
 from ..environment.rank_names import RANK_NAMES
+from . import device_driver
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and does not initialise the driver
-DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")  # NVML keeps /dev/nvidiactl open, but only reads
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # of pyarrow's allocator, which locks itself around every fork
 
 
@@ -129,7 +129,7 @@ def reasons_against_fork(readers: Sequence[str]) -> List[str]:
         names = sorted(_threads())
         if names:
             reasons.append("an import started threads that stay: %s" % ", ".join(names))
-    reasons += ["an import opened %s" % path for path in sorted(set(_open_device_files()))]
+    reasons += ["an import opened %s" % path for path in device_driver.open_files()]
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is not None and cuda.is_initialized():
@@ -147,6 +147,8 @@ def _threads() -> Set[str]:
                     names.add(file.read().strip())
             except OSError:
                 continue  # the thread has just ended
+    if not device_driver.has_cuda_begun():
+        names = {name for name in names if not name.startswith(device_driver.NVML_THREADS)}
     return names - HARMLESS_THREADS
 
 
@@ -155,15 +157,3 @@ def _fork_once() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-
-
-def _open_device_files() -> List[str]:
-    paths = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            path = os.readlink("/proc/self/fd/" + descriptor)
-        except OSError:
-            continue
-        if path.startswith(DEVICE_FILES):
-            paths.append(path)
-    return paths

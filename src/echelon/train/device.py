@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from ..node import device_driver
 from . import patches
 
 CPU = "cpu"
@@ -24,8 +25,6 @@ _STARTS = ("_cuda_init", "_xpu_init")
 _COUNTS = ("_cuda_getDeviceCount", "_xpu_getDeviceCount")
 """Functions of torch._C that start the driver, and return only a number."""
 _WHY_COUNTED = "Devices are counted in a child, so that this process can be forked."
-_FILES = {"cuda": ("/dev/nvidia-uvm", "/dev/kfd"), "xpu": ("/dev/dri/render",)}
-"""The files that a running driver has open; NVML, which only reads, opens /dev/nvidiactl but not the first file."""
 _MOST_COUNTED = 255  # an exit code
 
 
@@ -77,17 +76,7 @@ def is_in_use() -> bool:
     built = _built()
     if built == CPU:
         return False
-    return _is_begun() or bool(_open_files(_FILES.get(built, ())))
-
-
-def _open_files(names: Tuple[str, ...]) -> List[str]:
-    paths = []
-    for descriptor in os.listdir("/proc/self/fd") if names and os.path.isdir("/proc/self/fd") else ():
-        try:
-            paths.append(os.readlink("/proc/self/fd/" + descriptor))
-        except OSError:
-            continue  # the descriptor of this listdir()
-    return [path for path in paths if path.startswith(names)]
+    return _is_begun() or bool(device_driver.open_files())
 
 
 def before_first_use(act: Callable[[], None]) -> None:

@@ -8,8 +8,8 @@ distances; of large tensors they exchange halves.
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
-import torch.distributed as dist
 
+from .. import point_to_point
 from ..cpu.all_gather import TAG
 from ..world import World
 
@@ -157,10 +157,6 @@ def _add_to(mine: torch.Tensor, theirs: torch.Tensor, *, is_upper: bool) -> None
 
 def _swap(mine: torch.Tensor, theirs: torch.Tensor, partner: int) -> None:
     """Send a tensor to another process and receive one from it; either may be empty."""
-    wishes = []
-    if mine.numel():
-        wishes.append(dist.P2POp(dist.isend, mine.contiguous(), partner, tag=TAG))
-    if theirs.numel():
-        wishes.append(dist.P2POp(dist.irecv, theirs, partner, tag=TAG))
-    for work in dist.batch_isend_irecv(wishes) if wishes else ():
-        work.wait()
+    sends = [point_to_point.To(mine, partner)] if mine.numel() else []
+    receives = [point_to_point.To(theirs, partner)] if theirs.numel() else []
+    point_to_point.Exchange(sends, receives, tag=TAG).wait()

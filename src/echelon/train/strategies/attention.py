@@ -9,6 +9,7 @@ from typing import Any, List, Tuple
 import torch
 import torch.distributed as dist
 
+from .. import point_to_point
 from ..gather import whole
 from . import dropout
 from .strategy import StrategyError
@@ -131,7 +132,7 @@ class _Ring(torch.autograd.Function):
         pair = [key.contiguous(), value.contiguous()]
         for step in range(number):
             source = (place - step) % number
-            following = _Passing(pair, group) if step + 1 < number else None
+            following = _pass_on(pair, group) if step + 1 < number else None
             if not causal or source <= place:
                 scores = _scores(query, pair[0], scale, is_own=causal and source == place)
                 theirs = scores.logsumexp(-1, keepdim=True)
@@ -164,7 +165,7 @@ class _Ring(torch.autograd.Function):
                 of_values += chances.mT @ gradient
             if step + 1 == number:
                 travelling = travelling[2:]  # only the gradients travel on, to the ranks of their keys and values
-            travelling = _Passing(travelling, context.group).wait()
+            travelling = _pass_on(travelling, context.group).wait()
         of_keys, of_values = travelling
         return of_query.to(query.dtype), of_keys.to(key.dtype), of_values.to(value.dtype), None, None, None
 
@@ -177,24 +178,14 @@ def _scores(query: torch.Tensor, key: torch.Tensor, scale: float, *, is_own: boo
     return scores
 
 
-class _Passing:
-    """Sends tensors to the next rank of the ring, and receives tensors from the rank before."""
-
-    def __init__(self, tensors: List[torch.Tensor], group: Any) -> None:
-        place, number = dist.get_rank(group), dist.get_world_size(group)
-        after = dist.get_global_rank(group, (place + 1) % number)
-        before = dist.get_global_rank(group, (place - 1) % number)
-        self._received = [torch.empty_like(one) for one in tensors]
-        self._sent = tensors  # kept until they are sent
-        sends = [dist.P2POp(dist.isend, one, after, group) for one in tensors]
-        receives = [dist.P2POp(dist.irecv, one, before, group) for one in self._received]
-        self._works = dist.batch_isend_irecv(sends + receives)
-
-    def wait(self) -> List[torch.Tensor]:
-        """Return the received tensors."""
-        for work in self._works:
-            work.wait()
-        return self._received
+def _pass_on(tensors: List[torch.Tensor], group: Any) -> point_to_point.Exchange:
+    """Send tensors to the next rank of the ring, and receive tensors from the rank before."""
+    place, number = dist.get_rank(group), dist.get_world_size(group)
+    after = dist.get_global_rank(group, (place + 1) % number)
+    before = dist.get_global_rank(group, (place - 1) % number)
+    sends = [point_to_point.To(tensor, after) for tensor in tensors]
+    receives = [point_to_point.To(torch.empty_like(tensor), before) for tensor in tensors]
+    return point_to_point.Exchange(sends, receives, group=group)
 
 
 _ring: Any = _Ring.apply

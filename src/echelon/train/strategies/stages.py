@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import messages
+from .. import messages, point_to_point
 from . import blocks, stage_modules
 from .axes import Axes
 from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
@@ -163,9 +163,9 @@ def _hand_over(carried: Any, gives: bool, source: int, target: int, group: Any, 
     source, target = dist.get_global_rank(group, source), dist.get_global_rank(group, target)
     if gives:
         messages.send((tuple(carried.shape), carried.dtype), target)
-        dist.send(carried.contiguous(), target)
+        point_to_point.send(carried, target)
         return None
     shape, dtype = messages.receive(source)
     carried = torch.empty(shape, dtype=dtype, device=device)
-    dist.recv(carried, source)
+    point_to_point.receive(carried, source)
     return carried

@@ -3,10 +3,9 @@
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from .. import messages
+from .. import messages, point_to_point
 from ..gather import each_whole, is_dtensor
 from . import blocks
 from .axes import Axes
@@ -71,10 +70,10 @@ def _from_stage(value: Any, entry: Entry, axes: Axes) -> Any:
     if source == 0 or axes.world.rank not in (0, source):
         return value
     if axes.world.rank == source:
-        dist.send(value.contiguous(), 0)
+        point_to_point.send(value, 0)
         return None
     value = torch.empty(entry.shape, dtype=entry.dtype, device=axes.world.device)
-    dist.recv(value, source)
+    point_to_point.receive(value, source)
     return value
 
 
