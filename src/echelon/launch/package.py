@@ -14,7 +14,7 @@ from echelon.node import private
 from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
-_ROOMS = ("node", "topology", "environment", "train")
+_ROOMS = ("node", "topology", "environment", "checkpoint", "train")
 _ALONE = ("errors", "records", "scale_options")  # modules beside the rooms that `train` imports
 
 

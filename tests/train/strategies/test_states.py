@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from tests.train.strategies import models, ranks, test_equal, training
 
-from echelon.train.strategies import safetensors as ours
+from echelon.checkpoint import safetensors as ours
 from echelon.train.strategies.strategy import Strategy
 
 MOVES = [

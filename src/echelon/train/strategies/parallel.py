@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, 
 import torch
 from torch import nn
 
+from ...checkpoint import safetensors
 from ..check import same_batch
 from ..gather import whole
 from ..recording.record import in_other_order
@@ -20,7 +21,6 @@ from . import (
     norms,
     precision,
     recorded,
-    safetensors,
     spreading,
     stages,
     states,

@@ -5,7 +5,9 @@ from typing import Mapping, Union
 
 import torch
 
-from . import safetensors
+from ...checkpoint import safetensors
+from ...checkpoint.errors import FormatError
+from .strategy import StrategyError
 
 State = Union[str, Mapping[str, torch.Tensor]]
 
@@ -16,6 +18,9 @@ def read(state: State) -> Mapping[str, torch.Tensor]:
         return state
     path = os.fspath(state)
     if os.path.isdir(path) or path.endswith(".safetensors"):
-        return safetensors.read(path)
+        try:
+            return safetensors.read(path)
+        except FormatError as error:
+            raise StrategyError(error.message, hint=error.hint) from None
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     return content.get("model", content)  # type: ignore[no-any-return]

@@ -1,0 +1,70 @@
+"""Files that are on the disk when they are closed, with a checksum that is computed while they are written."""
+
+import os
+from types import TracebackType
+from typing import Any, Optional, Type, Union
+
+from . import manifest
+from .errors import writing
+from .manifest import WrittenFile
+
+_PART_BYTES = 8 << 20
+Content = Union[bytes, bytearray, memoryview]
+
+
+class File:
+    """A file of a checkpoint, for a `with`: written, hashed, and on the disk when the block ends.
+
+    `written` is its size and checksum afterwards. Raises WriteError if the file system refuses.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.written = WrittenFile(0, "")
+        self._hashed: Any = manifest.hasher()
+        self._num_bytes = 0
+        with writing(path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = os.open(path, flags, 0o600)
+
+    def write(self, content: Any) -> None:
+        """Write bytes, or anything that has a buffer."""
+        rest = memoryview(content)
+        if rest.ndim != 1 or rest.itemsize != 1:
+            rest = rest.cast("B")
+        with writing(self.path):
+            while len(rest):
+                num_bytes = os.write(self._descriptor, rest[:_PART_BYTES])
+                self._hashed.update(rest[:num_bytes])
+                self._num_bytes += num_bytes
+                rest = rest[num_bytes:]
+
+    def __enter__(self) -> "File":
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        try:
+            with writing(self.path):
+                if kind is None:
+                    os.fsync(self._descriptor)
+                    self.written = WrittenFile(self._num_bytes, manifest.checksum_of(self._hashed))
+        finally:
+            os.close(self._descriptor)
+
+
+def write_file(path: str, content: Content) -> WrittenFile:
+    """Write a whole file; return its size and checksum."""
+    with File(path) as file:
+        file.write(content)
+    return file.written
+
+
+def fsync_folder(path: str) -> None:
+    """Let the names of a folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
