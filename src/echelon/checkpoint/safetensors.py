@@ -138,12 +138,17 @@ def write_stream(file: Any, specs: Sequence[Spec], tensors: Iterable[torch.Tenso
 
     `file` has a method `write(buffer)`. A tensor of a device is copied in parts of 64 MiB.
     """
-    rows = [(one.name, *_stored_as(one.dtype, one.shape)) for one in specs]
-    texts = {DTYPE_TEXT + one.name: dtype_name(one.dtype) for one in specs if one.dtype not in WORDS}
-    file.write(header.encode(rows, texts))
+    write_header(file, specs)
     for tensor in tensors:
         for part in raw_parts(tensor):
             file.write(part)
+
+
+def write_header(file: Any, specs: Sequence[Spec]) -> None:
+    """Write the header of tensors into an open file; their bytes must follow in the same order."""
+    rows = [(one.name, *_stored_as(one.dtype, one.shape)) for one in specs]
+    texts = {DTYPE_TEXT + one.name: dtype_name(one.dtype) for one in specs if one.dtype not in WORDS}
+    file.write(header.encode(rows, texts))
 
 
 def raw_parts(tensor: torch.Tensor) -> Iterator[Any]:

@@ -1,0 +1,146 @@
+"""Copies of tensors in the memory of the host, how much of it a copy needs, and how much there is."""
+
+import os
+from typing import Iterator, List, Optional, Sequence
+
+import torch
+
+from . import safetensors
+
+BLOCK_BYTES = 64 << 20
+"""PyTorch rounds pinned memory up to a power of two, so that one large block would waste up to half."""
+SHARE_OF_AVAILABLE = 0.9
+"""The rest is for what the training itself allocates while the checkpoint is written."""
+_NO_LIMIT = 1 << 60
+
+
+def needed_bytes(num_bytes: int) -> int:
+    """Return the host memory that copies of so many bytes take.
+
+    >>> needed_bytes(100), needed_bytes((64 << 20) + 1) >> 20
+    (128, 64)
+    """
+    rest = num_bytes % BLOCK_BYTES
+    return num_bytes if rest == 0 else num_bytes - rest + _block_bytes(rest)
+
+
+def available_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return the memory that this process may still take: of the machine, and of the cgroup of its job."""
+    rows = _rows(os.path.join(proc, "meminfo"))
+    machine = next((int(row.split()[1]) << 10 for row in rows if row.startswith("MemAvailable:")), _NO_LIMIT)
+    limits = [_left_in(folder) for folder in _cgroup_folders(proc, cgroups)]
+    return max(0, min([machine, *limits]))
+
+
+class HostCopies:
+    """Blocks of host memory for the bytes of tensors; they are kept and used again by the next save."""
+
+    def __init__(self) -> None:
+        self._blocks: List[torch.Tensor] = []
+        self._num_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the memory that is held already."""
+        return sum(block.numel() for block in self._blocks)
+
+    def copy(self, tensors: Sequence[torch.Tensor], num_bytes: int) -> None:
+        """Copy the bytes of tensors, one after the other; from CUDA into pinned memory, without waiting in between."""
+        is_pinned = any(tensor.is_cuda for tensor in tensors)
+        self._hold(num_bytes, is_pinned)
+        position = 0
+        for tensor in tensors:
+            if tensor.numel():
+                position = self._append(_flat(tensor), position)
+        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+            torch.cuda.synchronize(device)
+        self._num_bytes = position
+
+    def parts(self) -> Iterator[memoryview]:
+        """Yield the copied bytes."""
+        rest = self._num_bytes
+        for block in self._blocks:
+            if rest <= 0:
+                return
+            for part in safetensors.raw_parts(block[: min(rest, block.numel())]):
+                yield part
+            rest -= block.numel()
+
+    def _append(self, flat: torch.Tensor, position: int) -> int:
+        done = 0
+        while done < flat.numel():
+            index, start = divmod(position, BLOCK_BYTES)
+            length = min(flat.numel() - done, self._blocks[index].numel() - start)
+            source = flat[done : done + length]
+            self._blocks[index][start : start + length].copy_(source, non_blocking=source.is_cuda)
+            done, position = done + length, position + length
+        return position
+
+    def _hold(self, num_bytes: int, is_pinned: bool) -> None:
+        """Have blocks for so many bytes."""
+        if self._blocks and self._blocks[0].is_pinned() != is_pinned:
+            self._blocks = []
+        sizes = [BLOCK_BYTES] * (num_bytes // BLOCK_BYTES)
+        if num_bytes % BLOCK_BYTES:
+            sizes.append(_block_bytes(num_bytes % BLOCK_BYTES))
+        del self._blocks[len(sizes) :]
+        for index, size in enumerate(sizes):
+            if index < len(self._blocks) and self._blocks[index].numel() >= size:
+                continue
+            block = torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned)
+            self._blocks[index : index + 1] = [block]
+
+
+def _block_bytes(num_bytes: int) -> int:
+    return 1 << (num_bytes - 1).bit_length()
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return safetensors.plain(tensor).contiguous().reshape(-1).view(torch.uint8)
+
+
+def _rows(path: str) -> List[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _cgroup_folders(proc: str, cgroups: str) -> Iterator[str]:
+    """Yield the folders of this process's cgroup and of all above it, of version 2 or 1."""
+    for row in _rows(os.path.join(proc, "self", "cgroup")):
+        _, controllers, path = (*row.split(":", 2), "", "")[:3]
+        if controllers not in ("", "memory"):
+            continue
+        root = os.path.join(cgroups, controllers)
+        inner = path.strip("/")
+        while True:
+            yield os.path.join(root, inner)
+            if not inner:
+                break
+            inner = os.path.dirname(inner)
+
+
+def _left_in(folder: str) -> int:
+    """Return what is left of a cgroup's limit; memory of files that the kernel can drop counts as left."""
+    limit, used = (
+        _number(folder, "memory.max", "memory.limit_in_bytes"),
+        _number(folder, "memory.current", "memory.usage_in_bytes"),
+    )
+    if limit is None or used is None:
+        return _NO_LIMIT
+    rows = [row.split() for row in _rows(os.path.join(folder, "memory.stat"))]
+    dropped = [int(row[1]) for row in rows if len(row) == 2 and row[0] in ("inactive_file", "total_inactive_file")]
+    return limit - used + max(dropped, default=0)
+
+
+def _number(folder: str, *names: str) -> Optional[int]:
+    for name in names:
+        rows = _rows(os.path.join(folder, name))
+        if rows:
+            try:
+                return int(rows[0])
+            except ValueError:
+                return None  # "max": there is no limit
+    return None

@@ -1,0 +1,289 @@
+"""Save the state of a training while it goes on: copied between two steps, written and published in the background."""
+
+import json
+import socket
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+
+import torch
+
+from . import exchange, host_memory, safetensors, shards, tensors_file
+from .errors import CheckpointError
+from .manifest import WrittenFile
+from .store import Checkpoint, Draft, Store
+
+PATIENCE_SECONDS = 3600.0
+"""How long rank 0 waits for a rank that does not say that it has written."""
+_POLL_SECONDS = 0.02
+_LOCAL_ERRORS = (CheckpointError, OSError, RuntimeError, ValueError, TypeError, MemoryError)
+
+
+class Durations(NamedTuple):
+    """How long the newest save took, in seconds."""
+
+    stopped_seconds: float = 0.0
+    """The training waited for the copies."""
+    written_seconds: float = 0.0
+    """From the beginning of the save until rank 0 published it, or another rank had written its file."""
+
+
+class _Save(NamedTuple):
+    step: int
+    name: str
+    """The name of the draft."""
+    share: shards.Share
+    documents: Mapping[str, bytes]
+    about: Mapping[str, Any]
+    began: float
+
+
+class Saver:
+    """Saves checkpoints of all ranks into a folder; a failure is a line, and never an error of the training.
+
+    All ranks call the same methods at the same step. A collective that fails, because another rank is gone, raises
+    what it raises in the training. `rank` and `num_ranks` are those of `process_group`; `store` is
+    the torch.distributed.Store by which the ranks' threads tell rank 0 that they have written, without it the store
+    of torch.distributed. `say` prints a line; only rank 0 says anything.
+
+    >>> import tempfile
+    >>> saver = Saver(tempfile.mkdtemp(), 0, 1)
+    >>> saver.save(120, {"model-0/bias": torch.ones(2)}, {"journal.json": b"{}"}, {"loss": 0.5})
+    True
+    >>> saver.wait()
+    True
+    >>> saver.published.step
+    120
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        rank: int,
+        num_ranks: int,
+        keep: int = 3,
+        process_group: Any = None,
+        store: Any = None,
+        say: Callable[[str], None] = print,
+        *,
+        available_bytes: Callable[[], int] = host_memory.available_bytes,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.published: Optional[Checkpoint] = None
+        """On rank 0: the newest checkpoint that this object has published."""
+        self.durations = Durations()
+        self._folder = Store(folder, keep)
+        self._rank, self._num_ranks, self._group = rank, num_ranks, process_group
+        self._messages = store
+        self._say = say
+        self._available_bytes, self._patience_seconds = available_bytes, patience_seconds
+        self._plans = shards.Plans(process_group)
+        self._copies = host_memory.HostCopies()
+        self._thread: Optional[threading.Thread] = None
+        self._step_in_writing = 0
+
+    @property
+    def is_writing(self) -> bool:
+        """Say whether this rank still writes the save before."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(
+        self, step: int, tensors: Mapping[str, torch.Tensor], documents: Mapping[str, bytes], about: Mapping[str, Any]
+    ) -> bool:
+        """Copy the state and begin to write it; return whether a save has begun, which is equal on all ranks.
+
+        `tensors` may be changed as soon as it returns. `documents` are small files that rank 0 writes, `about` is JSON
+        for the manifest. A save is skipped, with a line, while the one before is still written: call `wait` for both.
+        """
+        began = time.monotonic()
+        told = self._tell_all(step, tensors, documents)
+        names = [one["draft"] for one in told]
+        refusal = _refusal(told, self._step_in_writing)
+        share: Optional[shards.Share] = None
+        if not refusal:
+            try:
+                share = self._plans.share([one["digest"] for one in told])
+            except _LOCAL_ERRORS as error:  # the same on all ranks, for all have the same plans
+                refusal = _text(error)
+        if share is None:
+            self._refuse(step, refusal, names[0])
+            return False
+        self._step_in_writing = step
+        self._begin(_Save(step, names[0], share, documents, about, began), [one["host"] for one in told])
+        self.durations = self.durations._replace(stopped_seconds=time.monotonic() - began)
+        return True
+
+    def wait(self, timeout_seconds: Optional[float] = None) -> bool:
+        """Wait until this rank has written, and rank 0 has published; return whether it has."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+        return not self.is_writing
+
+    def _tell_all(
+        self, step: int, tensors: Mapping[str, torch.Tensor], documents: Mapping[str, bytes]
+    ) -> List[Dict[str, Any]]:
+        """Return what each rank says about this save: busy, a mistake, its host, its plan; the draft of rank 0."""
+        mine = {"busy": self.is_writing, "mistake": "", "draft": "", "digest": "", "host": socket.gethostname()}
+        try:
+            if not mine["busy"]:
+                _check_names(documents)
+                mine["digest"] = self._plans.prepare(tensors)
+                mine["draft"] = self._folder.begin(step).name if self._rank == 0 else ""
+        except _LOCAL_ERRORS as error:
+            mine["mistake"] = _text(error)
+        return [json.loads(one) for one in exchange.gather(json.dumps(mine).encode(), self._group)]
+
+    def _refuse(self, step: int, why: str, draft: str) -> None:
+        if self._rank == 0:
+            if draft:
+                self._folder.join(draft).discard()
+            self._say("the checkpoint of step %d is skipped: %s" % (step, why))
+
+    def _begin(self, save: _Save, hosts: List[str]) -> None:
+        """Copy, or write in parts where the copies do not fit; then go on in a thread."""
+        written: Optional[WrittenFile] = None
+        mistake = ""
+        try:
+            if self._fits(save.share, hosts):
+                self._copies.copy(save.share.tensors, save.share.num_bytes[self._rank])
+            else:
+                if self._rank == hosts.index(hosts[self._rank]) == 0:
+                    self._say_parts(save)
+                self._copies = host_memory.HostCopies()
+                written = _write_parts(self._folder.join(save.name), save.share)
+        except _LOCAL_ERRORS as error:
+            mistake = _text(error)
+        save = save._replace(share=save.share._replace(tensors=[]))
+        self._thread = threading.Thread(
+            target=self._finish, args=(save, written, mistake), name="echelon-checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def _fits(self, share: shards.Share, hosts: List[str]) -> bool:
+        """Say whether the copies of all ranks of this host fit into its memory."""
+        mine = hosts[self._rank]
+        sizes = [size for size, host in zip(share.num_bytes, hosts) if host == mine]  # noqa: B905
+        needed = sum(map(host_memory.needed_bytes, sizes)) - self._copies.held_bytes * len(sizes)
+        return needed <= self._available_bytes() * host_memory.SHARE_OF_AVAILABLE
+
+    def _say_parts(self, save: _Save) -> None:
+        needed = sum(map(host_memory.needed_bytes, save.share.num_bytes))
+        self._say(
+            "the checkpoint of step %d needs %.1f GiB of host memory for copies, and %.1f GiB are available: "
+            "it is written in parts, and the training waits"
+            % (save.step, needed / 2**30, self._available_bytes() / 2**30)
+        )
+
+    def _finish(self, save: _Save, written: Optional[WrittenFile], mistake: str) -> None:
+        """Write the copies, tell rank 0, and publish; this is the thread, in which no error may be lost."""
+        try:
+            if not mistake and written is None:
+                written = _write_copies(self._folder.join(save.name), save.share, self._copies)
+        except Exception as error:  # noqa: BLE001  (whatever it is, rank 0 says it, and the training goes on)
+            mistake = _text(error)
+        try:
+            if self._rank == 0:
+                self._publish(save, written, mistake)
+            else:
+                self._report(save.name, written, mistake)
+        except Exception as error:  # noqa: BLE001  (see above)
+            if self._rank == 0:
+                self._folder.join(save.name).discard()
+                self._say("the checkpoint of step %d was not written: %s" % (save.step, _text(error)))
+        self.durations = self.durations._replace(written_seconds=time.monotonic() - save.began)
+
+    def _publish(self, save: _Save, written: Optional[WrittenFile], mistake: str) -> None:
+        reports = [_report_of(written, mistake), *self._reports(save.name)]
+        mistakes = ["rank %d: %s" % (rank, one["mistake"]) for rank, one in enumerate(reports) if one["mistake"]]
+        if mistakes:
+            raise CheckpointError(mistakes[0] if self._num_ranks > 1 else mistakes[0].partition(": ")[2])
+        files = {
+            "rank-%d.safetensors" % rank: WrittenFile(one["bytes"], one["checksum"]) for rank, one in enumerate(reports)
+        }
+        draft = self._folder.join(save.name)
+        for name, content in {**save.documents, tensors_file.NAME: save.share.document}.items():
+            files[name] = draft.write(name, content)
+        self.published = draft.publish(files, num_ranks=self._num_ranks, about=save.about, versions=_versions())
+
+    def _report(self, name: str, written: Optional[WrittenFile], mistake: str) -> None:
+        messages = self._store_of_messages()
+        messages.set(_key(name, self._rank), json.dumps(_report_of(written, mistake)))
+        messages.add(_key(name, "reports"), 1)
+
+    def _reports(self, name: str) -> List[Dict[str, Any]]:
+        """Return what the other ranks have written, when all have said it; no call waits inside of the store."""
+        if self._num_ranks == 1:
+            return []
+        messages, deadline = self._store_of_messages(), time.monotonic() + self._patience_seconds
+        while True:
+            num_reports = messages.add(_key(name, "reports"), 0)
+            if num_reports == self._num_ranks - 1:
+                break
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    "%d of %d ranks have not written within %d s"
+                    % (self._num_ranks - 1 - num_reports, self._num_ranks, self._patience_seconds)
+                )
+            time.sleep(_POLL_SECONDS)
+        reports = [json.loads(messages.get(_key(name, rank))) for rank in range(1, self._num_ranks)]
+        for key in (*range(1, self._num_ranks), "reports"):
+            messages.delete_key(_key(name, key))
+        return reports
+
+    def _store_of_messages(self) -> Any:
+        return exchange.default_store() if self._messages is None else self._messages
+
+
+def _refusal(told: List[Dict[str, Any]], step_in_writing: int) -> str:
+    if any(one["busy"] for one in told):
+        return "that of step %d is still being written" % step_in_writing
+    mistakes = [(rank, one["mistake"]) for rank, one in enumerate(told) if one["mistake"]]
+    if not mistakes:
+        return ""
+    rank, text = mistakes[0]
+    return text if len(told) == 1 else "rank %d: %s" % (rank, text)
+
+
+def _check_names(documents: Mapping[str, bytes]) -> None:
+    for name in documents:
+        if name != name.strip("./") or "/" in name or name.endswith(".safetensors") or name in _OWN_NAMES:
+            raise CheckpointError("%r cannot be the name of a document of a checkpoint" % name)
+
+
+_OWN_NAMES = ("manifest.json", tensors_file.NAME)
+
+
+def _write_copies(draft: Draft, share: shards.Share, copies: host_memory.HostCopies) -> WrittenFile:
+    with draft.file(share.file) as file:
+        safetensors.write_header(file, share.specs)
+        for part in copies.parts():
+            file.write(part)
+    return file.written
+
+
+def _write_parts(draft: Draft, share: shards.Share) -> WrittenFile:
+    with draft.file(share.file) as file:
+        safetensors.write_stream(file, share.specs, share.tensors)
+    return file.written
+
+
+def _report_of(written: Optional[WrittenFile], mistake: str) -> Dict[str, Any]:
+    if written is None:
+        return {"mistake": mistake or "nothing was written", "bytes": 0, "checksum": ""}
+    return {"mistake": mistake, "bytes": written.num_bytes, "checksum": written.checksum}
+
+
+def _key(name: str, what: Any) -> str:
+    return "echelon/checkpoint/%s/%s" % (name, what)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, CheckpointError):
+        return error.message
+    return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0]
+
+
+def _versions() -> Dict[str, str]:
+    ours = getattr(sys.modules.get("echelon"), "__version__", "")
+    return {"torch": str(torch.__version__), **({"echelon": ours} if ours else {})}
