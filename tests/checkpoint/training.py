@@ -111,7 +111,7 @@ def peak_of_sharded(folder: str, megabytes: int) -> tuple[int, int]:
     shards.save({"a": torch.ones(1)}, folder + "-warm")
     shards.load({"a": torch.ones(1)}, folder + "-warm")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    shard = torch.ones(megabytes << 18).div_(3)
+    shard = torch.ones(megabytes, 1 << 18).div_(3)
     tensor = DTensor.from_local(shard, mesh, [Shard(0)])
     dist.barrier()
     before, anonymous = _peak_bytes(), _anonymous_bytes()
