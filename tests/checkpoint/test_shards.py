@@ -91,9 +91,9 @@ def test_strided_target(tmp_path: Path) -> None:
 def test_torch_itself_uses_writer_and_reader(tmp_path: Path) -> None:
     """torch.distributed.checkpoint.save and load work with both classes."""
     saved = {"a": torch.randn(5), "b": torch.randn(2, 2)}
-    dcp.save(saved, storage_writer=shards.Writer(str(tmp_path)), no_dist=True)
+    dcp.save(saved, storage_writer=shards.Writer(str(tmp_path)))
     loaded = {name: torch.zeros_like(one) for name, one in saved.items()}
-    dcp.load(loaded, storage_reader=shards.Reader(str(tmp_path)), no_dist=True)
+    dcp.load(loaded, storage_reader=shards.Reader(str(tmp_path)))
     assert all(torch.equal(loaded[name], one) for name, one in saved.items())
 
 
@@ -201,6 +201,24 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "tensors.json").write_text('{"format": 2}')
     with pytest.raises(FormatError, match="has format 2; this version of echelon reads 1"):
         shards.load(tensors, str(tmp_path))
+
+
+def test_numbers_are_aligned(tmp_path: Path) -> None:
+    """Ours begin at multiples of their size; a file of another program in which they do not is read too."""
+    tensors = {"flag": torch.tensor(True), "c": torch.arange(3).to(torch.complex128), "f": torch.arange(3.0)}
+    shards.save(tensors, str(tmp_path))
+    ours.write(str(tmp_path / "a.safetensors"), tensors)
+    for name in ("rank-0", "a"):
+        reader = ours.Reader(str(tmp_path / f"{name}.safetensors"))
+        mapped = [reader._mapped[entry.first :] for entry in reader._entries.values()]
+        addresses = [torch.frombuffer(part, dtype=torch.uint8).data_ptr() for part in mapped]
+        assert [address % size for address, size in zip(addresses, (16, 4, 1), strict=True)] == [0, 0, 0]
+    specs = [ours.Spec(name, one.dtype, tuple(one.shape)) for name, one in tensors.items()]
+    with open(tmp_path / "b.safetensors", "wb") as file:
+        ours.write_stream(file, specs, tensors.values())
+    read = ours.read(str(tmp_path / "b.safetensors"))
+    assert all(read[name].data_ptr() % one.element_size() == 0 for name, one in tensors.items())
+    assert all(torch.equal(read[name], one) for name, one in tensors.items())
 
 
 def test_slice_reads_a_part(tmp_path: Path) -> None:

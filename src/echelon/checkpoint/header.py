@@ -12,6 +12,8 @@ ITEM_BYTES = {
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
 """The format's words for dtypes, and the bytes of one number."""
+ALIGNMENT = 64
+"""The numbers begin at a multiple of it: copies of 16 bytes at an address that is no multiple of 16 may crash."""
 METADATA = "__metadata__"
 MOST_BYTES = 512 << 20
 
@@ -36,8 +38,8 @@ class Header(NamedTuple):
 def encode(tensors: Iterable[Tuple[str, str, Sequence[int]]], texts: Mapping[str, str]) -> bytes:
     """Return the beginning of a file from names, dtypes and shapes, in the order in which the numbers follow.
 
-    >>> encode([("a", "F32", (2, 3))], {})[8:]
-    b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}       '
+    >>> encode([("a", "F32", (2, 3))], {})[8:].rstrip()
+    b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}'
     """
     fields: Dict[str, Any] = {METADATA: dict(texts)} if texts else {}
     first = 0
@@ -46,7 +48,7 @@ def encode(tensors: Iterable[Tuple[str, str, Sequence[int]]], texts: Mapping[str
         fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [first, end]}
         first = end
     text = json.dumps(fields).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return struct.pack("<Q", len(text)) + text
 
 

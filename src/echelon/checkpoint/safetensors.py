@@ -86,13 +86,14 @@ class Reader:
         if name not in self._entries:
             raise FormatError("%s has no tensor %s" % (self.path, name))
         entry = self._entries[name]
+        part = self._mapped[entry.first : entry.end]
         if entry.first == entry.end:
             stored = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
         else:
-            part = self._mapped[entry.first : entry.end]
             stored = torch.frombuffer(part, dtype=DTYPES[entry.dtype]).reshape(entry.shape)
         text = self._texts.get(DTYPE_TEXT + name)
-        return stored if text is None else _from_bytes(stored, dtype_of(text))
+        tensor = stored if text is None else _from_bytes(stored, dtype_of(text))
+        return tensor if tensor.data_ptr() % tensor.element_size() == 0 else _aligned(part, tensor)
 
     def slice(self, name: str, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """Return a part of a tensor, of `lengths` from `offsets` in each dim; only its bytes are read."""
@@ -126,10 +127,11 @@ def _read_file(path: str) -> Dict[str, torch.Tensor]:
 
 
 def write(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors into a file, and replace an existing file as a whole."""
-    specs = [Spec(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+    """Write tensors into a file, and replace an existing file as a whole; those with larger numbers come first."""
+    ordered = sorted(tensors.items(), key=lambda pair: -pair[1].element_size())
+    specs = [Spec(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in ordered]
     with open(path + ".part", "wb") as file:
-        write_stream(file, specs, tensors.values())
+        write_stream(file, specs, (tensor for _, tensor in ordered))
     os.replace(path + ".part", path)
 
 
@@ -182,6 +184,11 @@ def _stored_as(dtype: torch.dtype, shape: Sequence[int]) -> Tuple[str, Tuple[int
     if dtype in WORDS:
         return WORDS[dtype], tuple(shape)
     return "U8", (*shape, torch.empty(0, dtype=dtype).element_size())
+
+
+def _aligned(part: memoryview, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor that another program has written at an address that its dtype does not allow."""
+    return torch.frombuffer(bytearray(part), dtype=tensor.dtype).reshape(tensor.shape)
 
 
 def _from_bytes(stored: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

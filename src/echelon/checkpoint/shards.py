@@ -66,8 +66,11 @@ class Writer(StorageWriter):
         return dataclasses.replace(plan, items=[item for item in plan.items if not _is_empty_shard(item)])
 
     def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
-        """Tell each rank its number."""
-        return [dataclasses.replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
+        """Tell each rank its number; larger numbers come first in a file, so that all are aligned."""
+        return [
+            dataclasses.replace(plan, items=sorted(plan.items, key=_order), storage_data=rank)
+            for rank, plan in enumerate(plans)
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
         """Write this rank's file."""
@@ -349,6 +352,10 @@ def _keys(plan: SavePlan) -> List[str]:
     if len(set(keys)) == len(keys):
         return keys
     return ["%s#%d" % pair for pair in zip(keys, range(len(keys)))]  # noqa: B905
+
+
+def _order(item: WriteItem) -> int:
+    return 0 if item.tensor_data is None else -torch.empty(0, dtype=item.tensor_data.properties.dtype).element_size()
 
 
 def _is_empty_shard(item: WriteItem) -> bool:
