@@ -29,6 +29,7 @@ EXIT_STATUS = (
         "2",
         "The command line, a file or the allocation is wrong: nothing was started; or a script cannot be scaled.",
     ),
+    ("75", "The run hung: see --hang-timeout."),
     ("124", "--timeout or --time has passed."),
     ("127", "A rank could not be started."),
     ("128 + N", "Signal N ended the rank that failed first, or the run: 130 is Ctrl-C, 137 SIGKILL, 143 SIGTERM."),

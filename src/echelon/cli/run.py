@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli import exchange_options, own_parallelism
+from echelon.cli import exchange_options, own_parallelism, time_limits
 from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
@@ -121,7 +121,8 @@ def read_job(scanned: Scanned) -> Job:
         name=values.get("rdzv_id", "none"),
         show=_show(values),
         debug=_debug(values),
-        timeout_seconds=_limit(values),
+        timeout_seconds=time_limits.of_run(values),
+        hang_timeout=time_limits.of_hang(values),
         max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
@@ -288,30 +289,6 @@ def _show(values: dict[str, str]) -> frozenset[int] | None:
             raise UsageError(f"--show {_seen(text)}: give ranks, all or none", hint="echelon run --show 0,4-7 …")
         shown.update(range(low, high + 1))
     return frozenset(shown)
-
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([a-z]*)", text)
-    if not match or match.group(2) not in _UNITS:
-        raise UsageError(
-            f"--timeout {_seen(text)}: give seconds, or a number with m, h or d",
-            hint="echelon run --timeout 90m …",
-        )
-    return float(match.group(1)) * _UNITS[match.group(2)]
-
-
-def _limit(values: dict[str, str]) -> float:
-    """Return the time limit of a run in seconds: --timeout counts seconds, --time minutes, as Slurm does."""
-    if "time" not in values:
-        return _duration(values.get("timeout", "0"))
-    if "timeout" in values:
-        raise UsageError("--time and --timeout both limit the run", hint=f"remove --timeout {values['timeout']}")
-    from echelon.units import minutes
-
-    return minutes(values["time"]) * 60.0
 
 
 def _run_directory(values: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echelon.launch.hangs import timeout_of
 from echelon.node.agent_spec import AgentSpec
 from echelon.node.connect import GONE_SECONDS
 from echelon.spec import Plan
@@ -51,6 +52,7 @@ def spec(
         rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
         mpi=plan.launcher.mpi if plan.launcher is not None else "",
         store_address="127.0.0.1" if plan.num_nodes == 1 else "",
+        hang_timeout=timeout_of(plan),
         serves_horovod=plan.serves_horovod,
         looks=dict(looks) if looks is not None else None,
     )

@@ -26,6 +26,7 @@ LOST_AGENT = "lost agent"
 LOST_WARM = "lost warm process"
 SLURM = "ended by Slurm"
 TIME_LIMIT = "time limit"
+HANG = "hang"
 INTERRUPTED = "interrupted"
 REFUSED = "the script cannot be scaled"
 REFUSED_EXIT_CODE = 2  # the exit code of a wrong command line

@@ -69,6 +69,14 @@ class RunDirectory:
         except OSError as error:
             self.problem = self.problem or f"{name}: {error.strerror}"
 
+    def write_text(self, name: str, text: str) -> str:
+        """Write a text file of the run; return its path, and keep a failure for the report."""
+        try:
+            private.write(self.file(name), text.encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            self.problem = self.problem or f"{name}: {error.strerror}"
+        return self.file(name)
+
     def event(self, kind: str, **fields: object) -> None:
         """Append one event; the supervisor is the only writer."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n"

@@ -253,7 +253,9 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
     is_shown = plan.show is None or outcome.rank in plan.show  # then the console has already shown its last words
     device = str(outcome.local_rank) if has_devices else ""
     shown = replace(outcome, log=_shortest(outcome.log)) if outcome.log else outcome
-    return failure.describe(shown, device=device, with_tail=not is_shown, scale=plan.scale)
+    return failure.describe(
+        shown, device=device, with_tail=not is_shown or outcome.cause == failure.HANG, scale=plan.scale
+    )
 
 
 def _shortest(path: str) -> str:

@@ -16,6 +16,7 @@ from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
+from echelon.launch.hangs import Hangs
 from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
@@ -52,6 +53,7 @@ class Supervisor:
             on_refusal=self._refuse,
         )
         self.gathering = Gathering(plan, self.crew)
+        self.hangs = Hangs(plan, directory, self.crew, self._fail)
         self.signals = Signals(self.selector, self._receive_signal)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
         self.attempt = Attempt(0)
@@ -85,8 +87,8 @@ class Supervisor:
         """Serve until the end of the run; return the failure that explains it, or None after success."""
         while not self.is_over:
             self._show_progress()
-            now = time.monotonic()
-            wait = self._next_deadline() - now
+            self.hangs.look(self.attempt)
+            wait = self._next_deadline() - time.monotonic()
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
                 if key.fd in self.selector.get_map() and not self.is_over:
                     key.data()
@@ -178,6 +180,7 @@ class Supervisor:
             "signalled": self._hear_signalled,
             "lost": self._hear_lost,
             "stopped": self._hear_stopped,
+            **dict.fromkeys(("pulse", "stacks"), self.hangs.hear),
         }.get(message["kind"], self.hear_else)
         hear(member, message)
 
@@ -266,10 +269,8 @@ class Supervisor:
         if member.share is not None:
             self.attempt.alive -= set(member.share.ranks)
         if not member.is_stopped:
-            lost = Failure(
-                cause=failure.LOST_AGENT, detail=f"the agent on {member.placement.node} is gone ({why})",
-                node=member.placement.node, time=time.time(),
-            )  # fmt: skip
+            detail = f"the agent on {member.placement.node} is gone ({why})"
+            lost = Failure(cause=failure.LOST_AGENT, detail=detail, node=member.placement.node, time=time.time())
             self._fail(lost)
         if all(each.is_stopped for each in self.crew):
             self._end_attempt()

@@ -13,6 +13,7 @@ from .binding import Binding
 from .binding_watch import Holdings
 from .channel import Channel, Closed, Message
 from .guard import Guard
+from .hang_watch import HangWatch
 from .lookout import Lookout
 from .output import RankOutput
 from .output_multiplexer import OutputMultiplexer
@@ -51,6 +52,9 @@ class Agent:
         self.next_flush = 0.0
         self.outputs = OutputMultiplexer(
             self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled
+        )
+        self.hangs = HangWatch(
+            spec.hang_timeout, self._tell, lambda: self.channel is not None and self.channel.is_stalled
         )
         environ = surroundings_of_ranks(spec, placement, self.mark)
         self.binding = Binding(spec, placement, environ)
@@ -107,7 +111,7 @@ class Agent:
                 self.exit_code = 1
             return 0.0
         due = self.holdings.look() if self.holdings is not None and self.attempt is not None else None
-        waits = (wanted, due, self.lookout.advance())
+        waits = (wanted, due, self.lookout.advance(), self.hangs.look(self.attempt))
         return min(FLUSH_SECONDS if seconds is None else seconds for seconds in waits)
 
     # Messages of the supervisor
@@ -135,6 +139,8 @@ class Agent:
             self._start({**self.world, **message})
         elif kind == "signal":
             self._signal(message["number"])
+        elif kind == "stacks":
+            self.hangs.collect(self.attempt, message["round"])
         elif kind == "stop":
             self._stop(message["grace_seconds"], message["attempt"])
         elif kind == "end":

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import private
 
@@ -38,6 +38,7 @@ class AgentSpec(NamedTuple):
     mpi: str = ""  # the program that starts the ranks of MPI: "mpirun", "horovodrun", Slurm's "pmix" …; "": the agent
     looks: Optional[Dict[str, Any]] = None  # the request of the survey beside the ranks; None: no survey
     store_address: str = ""  # the address at which the first agent serves the ranks' stores; "": all interfaces
+    hang_timeout: Union[float, str] = "off"  # seconds, "auto" or "off"
     serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
 
 

@@ -26,14 +26,15 @@ class Entrance(NamedTuple):
 def write(entrance: Entrance) -> int:
     """Return a descriptor of a new unnamed file; children inherit it only if that is requested."""
     content = json.dumps({**entrance._asdict(), "key": entrance.key.hex()}).encode()
-    descriptor = _new_file()
+    descriptor = new_file("echelon-key")
     os.write(descriptor, content)
     return descriptor
 
 
-def _new_file() -> int:
+def new_file(name: str) -> int:
+    """Return a descriptor of a new unnamed file; the kernel lists it under this name."""
     if hasattr(os, "memfd_create"):  # missing in a Python that was built for an old C library
-        return os.memfd_create("echelon-key")
+        return os.memfd_create(name)
     import tempfile  # half a megabyte that most agents do not need
 
     descriptor, path = tempfile.mkstemp()  # created with mode 0600, owned by the user

@@ -20,6 +20,7 @@ class RankOutput:
         self._buffer = bytearray()
         self._forward = forward
         self.pipes: Dict[int, str] = {}  # reading end → "stdout" or "stderr"
+        self.num_bytes = 0
         self.tail = bytearray()
         self.error_time = 0.0
         self.log_problem = ""
@@ -52,6 +53,7 @@ class RankOutput:
         return True
 
     def _keep(self, stream: str, data: bytes) -> None:
+        self.num_bytes += len(data)
         self._buffer += data
         if len(self._buffer) >= LOG_BUFFER_BYTES:
             self.flush()

@@ -7,6 +7,7 @@ from typing import Callable, Dict, List, Optional
 
 from . import memory, sweep
 from .output import RankOutput
+from .pulse_page import PulsePage
 
 
 class Rank:
@@ -16,6 +17,7 @@ class Rank:
         self.rank = rank
         self.local_rank = local_rank
         self.output = output
+        self.pulse: Optional[PulsePage] = None  # None: a program that is no Python, or hangs are not watched
         self.pid = 0
         self.was_forked = False
         self.owed: List[int] = []  # signals that came after the fork was ordered and before it was reported
@@ -107,3 +109,5 @@ class Attempt:
     def close(self) -> None:
         for rank in self.ranks:
             rank.output.close()
+            if rank.pulse is not None:
+                rank.pulse.close()

@@ -5,11 +5,12 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..environment import devices, frameworks, slurm_task, surroundings
 from ..environment.place import Place
-from . import affinity, credentials, sweep, warm_process
+from . import affinity, credentials, pulse, sweep, warm_process
 from .agent_spec import AgentSpec
 from .binding import Binding
 from .output import RankOutput
 from .placement import Placement
+from .pulse_page import PulsePage
 from .ranks import Rank
 from .spawn import CannotStart, merged, open_input, spawn
 from .stores import attempt_key, horovod_token
@@ -85,28 +86,34 @@ class Starter:
         try:
             if self.warm is not None and self.warm.state == READY:
                 rank.was_forked = True
-                files = [stdin, stdout, stderr, *([self._entrance] if self._entrance >= 0 else [])]
-                self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables))
+                inherited = self._inherited(rank, has_hook=True)
+                files = [stdin, stdout, stderr, *inherited]
+                has_pulse = rank.pulse is not None
+                self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables), has_pulse)
             else:
                 self._adopt_orphans()
                 affinity.apply(cpus)  # the program inherits the binding
                 argv = with_argument(self.spec, self._argument(variables))
-                rank.pid = self._spawn(argv, self._exec_environment(variables), (stdin, stdout, stderr))
+                environ = self._exec_environment(variables)
+                inherited = self._inherited(rank, has_hook="ECHELON_LIVE" in environ)
+                rank.pid = _spawn(argv, {**environ, **self._named(rank)}, (stdin, stdout, stderr), inherited)
         finally:
             if cpus and not rank.was_forked:
                 os.sched_setaffinity(0, ours)
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
 
-    def _spawn(self, argv: List[str], environ: Dict[str, str], standard: Tuple[int, int, int]) -> int:
-        """Start a program that inherits the key of the attempt."""
-        if self._entrance < 0:
-            return spawn(argv, environ, *standard)
-        os.set_inheritable(self._entrance, True)
-        try:
-            return spawn(argv, {**environ, **credentials.variable(self._entrance)}, *standard)
-        finally:
-            os.set_inheritable(self._entrance, False)
+    def _inherited(self, rank: Rank, *, has_hook: bool) -> List[int]:
+        """Return the files that a rank inherits: the key of the attempt, and its pulse if the start hook runs in it."""
+        if has_hook and self.spec.hang_timeout != "off":
+            rank.pulse = PulsePage()
+        entrance = [self._entrance] if self._entrance >= 0 else []
+        return entrance + ([rank.pulse.descriptor] if rank.pulse is not None else [])
+
+    def _named(self, rank: Rank) -> Dict[str, str]:
+        """Return the variables that name the inherited files."""
+        entrance = credentials.variable(self._entrance) if self._entrance >= 0 else {}
+        return {**entrance, **(pulse.variable(rank.pulse.descriptor) if rank.pulse is not None else {})}
 
     def _argument(self, variables: Variables) -> str:
         """Return the extra first argument of a rank, as DeepSpeed's launcher passes it."""
@@ -173,6 +180,17 @@ class Starter:
         self._forget_entrance()
         if self.warm is not None:
             self.warm.close()
+
+
+def _spawn(argv: List[str], environ: Dict[str, str], standard: Tuple[int, int, int], inherited: List[int]) -> int:
+    """Start a program that inherits more than its standard streams."""
+    for descriptor in inherited:
+        os.set_inheritable(descriptor, True)
+    try:
+        return spawn(argv, environ, *standard)
+    finally:
+        for descriptor in inherited:
+            os.set_inheritable(descriptor, False)
 
 
 def place_of(message: Dict[str, Any], placement: Placement, offset: int) -> Place:

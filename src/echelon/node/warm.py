@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
-from . import affinity, children, credentials, leave, link, preload, sweep
+from . import affinity, children, credentials, leave, link, preload, pulse, sweep
 
 # Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -112,12 +112,15 @@ def _become_rank(
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    page = descriptors.pop() if message.get("has_pulse") else -1
     for descriptor in descriptors[3:]:
         os.environ.update(credentials.variable(descriptor))
     if message.get("argument"):
         sys.argv.insert(1, message["argument"])
     _reseed()
     _renew_thread_id()
+    if page >= 0:
+        pulse.arm(page)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 

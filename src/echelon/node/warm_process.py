@@ -41,14 +41,16 @@ class WarmProcess:
         cpus: Sequence[int],
         files: Sequence[int],
         argument: str = "",
+        has_pulse: bool = False,
     ) -> None:
-        """Request a rank; `files` are its stdin, stdout and stderr and, if there is one, the file with its key."""
+        """Request a rank; `files` are its three standard streams and, if they exist, its key and its pulse."""
         request = {
             "kind": "fork",
             "local_rank": local_rank,
             "environ": environ,
             "cpus": list(cpus),
             "argument": argument,
+            "has_pulse": has_pulse,
         }
         link.send(self.socket, request, files)
 

@@ -94,6 +94,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         show=job.show,
         stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),
         timeout_seconds=job.timeout_seconds,
+        hang_timeout=job.hang_timeout,
         max_restarts=job.max_restarts,
         rendezvous=_rendezvous(job, around) if where == "meet" else "",
         node_rank=_node_rank(job, around) if where == "meet" else 0,
@@ -103,7 +104,6 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         reasons=(
             Reason(what="nodes", value=str(num_nodes), why=why_nodes),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
-            Reason(what="launch", value=job.launch, why=_why_launch(job)),
             *_why_so(job, around),
             *why_settings,
             *([Reason(what="container", value=container.image, why=container.convention)] if container else []),
@@ -125,9 +125,10 @@ def _run_directory(job: Job, around: Surroundings) -> str:
 
 
 def _why_so(job: Job, around: Surroundings) -> list[Reason]:
-    """Return the reasons about the launcher's line and about scaling."""
+    """Return the reasons about the start of ranks, the launcher's line and scaling."""
+    launch = Reason(what="launch", value=job.launch, why=_why_launch(job))
     read = [Reason(what="read", value=job.launcher.name, why="the launcher's command line")] if job.launcher else []
-    return read + ([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else [])
+    return [launch, *read] + ([Reason(what="scale", value=job.scale, why=around.scale_why)] if around.scale_why else [])
 
 
 def _stdin_rank(job: Job, where: str, world_size: int) -> int:

@@ -60,6 +60,8 @@ class Job:
     """The rank that reads this command's standard input; -1: only a single rank does."""
     timeout_seconds: float = 0.0
     """0: no limit."""
+    hang_timeout: float | str = "auto"
+    """Seconds without a step and without output; "auto": learned from the run's steps; "off": hangs are not noticed."""
     max_restarts: int = 0
     node_rank: int = -1
     """This machine's rank among nodes that are started by hand; -1: not stated."""

@@ -64,6 +64,8 @@ class Plan:
     stdin_rank: int
     """The rank that reads this command's standard input; -1: no rank."""
     timeout_seconds: float
+    hang_timeout: float | str
+    """Seconds, "auto" or "off"."""
     max_restarts: int
     rendezvous: str
     node_rank: int

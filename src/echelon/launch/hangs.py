@@ -1,0 +1,207 @@
+"""Notice a hang: no rank makes a step, writes or works; name the ranks for which the others wait."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from echelon.host import terminal
+from echelon.launch import failure, hang_words
+from echelon.launch.attempt import Attempt
+from echelon.launch.crew import Crew, Member
+from echelon.launch.failure import NEVER, Failure
+from echelon.launch.hang_words import Stand
+from echelon.launch.run_directory import RunDirectory
+from echelon.node import process_state
+from echelon.node.channel import Message
+from echelon.node.hang_watch import AUTO, OFF
+from echelon.spec import Plan
+
+EXIT_CODE = 75  # sysexits.h: EX_TEMPFAIL, the same command may succeed later
+LEAST_SECONDS = 120.0  # auto: however short the steps are
+UNTRAINED_SECONDS = 1800.0  # auto: before the first step, and for ranks that sleep for a time of their own choice
+NUM_LONGEST = 10.0  # auto: so many times the longest step so far
+PAUSE_SECONDS = 5.0  # a turn of the supervisor's loop takes at most one second; a longer one was a pause
+ANSWER_SECONDS = 15.0
+NUM_EQUAL_LOOKS = 3  # ranks that use a core hang if so many looks in a row find the same stacks
+IDLE_SHARE = 0.4  # of the limit: ranks that have done nothing for so long are idle
+MOST_LIMITS = 5.0  # so many times the limit is the patience with ranks that use a core and do not wait for others
+
+
+@dataclass(frozen=True, slots=True)
+class _Pulse:
+    heard_at: float
+    message: Message
+
+
+class Hangs:
+    """The pulses of all nodes, and what to conclude from them."""
+
+    def __init__(self, plan: Plan, directory: RunDirectory, crew: Crew, fail: Callable[[Failure], None]) -> None:
+        self._timeout = timeout_of(plan)
+        self._directory = directory
+        self._crew = crew
+        self._fail = fail
+        self._round = 0
+        self._attempt = -1
+        self._last = time.monotonic()
+        self._begin(-1, self._last)
+
+    def _begin(self, attempt: int, now: float) -> None:
+        self._attempt = attempt
+        self._since = now
+        """No silence before this moment counts: then the attempt began, or the supervisor itself was paused."""
+        self._pulses: dict[int, _Pulse] = {}
+        self._answers: dict[int, list[Stand]] = {}
+        self._deadline = NEVER  # of the answers
+        self._ask_at = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._num_equal = 0
+
+    def hear(self, member: Member, message: Message) -> None:
+        """Record an agent's pulse, or the stands of its ranks."""
+        index = member.placement.agent_index
+        if message["kind"] == "pulse":
+            self._pulses[index] = _Pulse(time.monotonic(), message)
+        elif message["round"] == self._round and self._deadline != NEVER:
+            self._answers[index] = [self._stand(member, record) for record in message["ranks"]]
+
+    def _stand(self, member: Member, record: dict[str, Any]) -> Stand:
+        first = member.share.first_rank if member.share is not None else 0
+        local_rank = member.placement.first_local_rank + int(record["rank"]) - first
+        return hang_words.read(record, member.placement.node, local_rank)
+
+    def look(self, attempt: Attempt) -> None:
+        """Look at each turn of the supervisor's loop; a hang becomes a failure of the attempt."""
+        if self._timeout == OFF:
+            return
+        now = time.monotonic()
+        was_paused, self._last = now - self._last > PAUSE_SECONDS, now
+        if attempt.number != self._attempt:
+            self._begin(attempt.number, now)
+        elif was_paused:
+            self._forgive(now)
+        members = [member for member in self._crew if member.share is not None and not member.is_stopped]
+        if not attempt.is_running or attempt.stopped_at != NEVER or not attempt.alive or not members:
+            return
+        if any(member.placement.agent_index not in self._pulses for member in members):
+            return  # its imports are still running
+        if not self._has_frozen_agent(members, now):
+            self._look(members, now)
+
+    def _forgive(self, now: float) -> None:
+        self._since = now
+        self._deadline, self._num_equal = NEVER, 0
+        self._pulses = {index: _Pulse(now, pulse.message) for index, pulse in self._pulses.items()}
+
+    def _has_frozen_agent(self, members: list[Member], now: float) -> bool:
+        limit = max(float(self._timeout), 1.0) if self._timeout != AUTO else LEAST_SECONDS
+        silent = [each for each in members if now - self._pulses[each.placement.agent_index].heard_at >= limit]
+        for member in silent:
+            seconds = now - self._pulses[member.placement.agent_index].heard_at
+            self._fail(_of_agent(member, seconds, is_here=member.address.startswith("127.")))
+        return bool(silent)
+
+    def _look(self, members: list[Member], now: float) -> None:
+        quiet = self._least(members, "quiet_seconds", now)
+        limit = self._limit(members)
+        if quiet < limit:
+            self._deadline, self._num_equal = NEVER, 0
+        elif self._deadline != NEVER:
+            if len(self._answers) >= len(members) or now >= self._deadline:
+                self._deadline = NEVER
+                self._judge(members, quiet, limit, now)
+        elif now >= self._ask_at:
+            self._round += 1
+            self._answers = {}
+            self._deadline = now + ANSWER_SECONDS
+            self._crew.tell_all("stacks", round=self._round)
+
+    def _limit(self, members: list[Member]) -> float:
+        if self._timeout != AUTO:
+            return float(self._timeout)
+        messages = [self._pulses[member.placement.agent_index].message for member in members]
+        if not any(message["has_stepped"] for message in messages):
+            return UNTRAINED_SECONDS
+        return max(LEAST_SECONDS, NUM_LONGEST * max(float(message["longest_seconds"]) for message in messages))
+
+    def _least(self, members: list[Member], name: str, now: float) -> float:
+        """Return the shortest of a kind of silence over all nodes."""
+        pulses = [self._pulses[member.placement.agent_index] for member in members]
+        return min(now - self._since, *(float(each.message[name]) + now - each.heard_at for each in pulses))
+
+    def _judge(self, members: list[Member], quiet: float, limit: float, now: float) -> None:
+        """Call it a hang, or look again later: ranks that work may only need more time."""
+        stands = sorted((stand for each in self._answers.values() for stand in each), key=lambda stand: stand.rank)
+        if not stands:
+            return
+        seen = tuple((stand.rank, stand.threads, stand.is_frozen) for stand in stands)
+        self._num_equal = self._num_equal + 1 if seen == self._seen else 1
+        self._seen = seen
+        verdict = hang_words.judge(stands)
+        if self._may_go_on(members, verdict, quiet, limit):
+            self._ask_at = now + max(0.5, min(limit / 4, 30.0))
+        else:
+            self._report(verdict, quiet)
+
+    def _may_go_on(self, members: list[Member], verdict: hang_words.Verdict, quiet: float, limit: float) -> bool:
+        """Say whether silent ranks may only need more time."""
+        is_late = quiet >= MOST_LIMITS * limit
+        if self._timeout != AUTO and is_late:
+            return False
+        idle = IDLE_SHARE * min(limit, LEAST_SECONDS)
+        if self._least(members, "others_idle_seconds", time.monotonic()) < idle:
+            return True
+        if self._timeout == AUTO and quiet < UNTRAINED_SECONDS and any(stand.sleeps for stand in verdict.odd):
+            return True
+        busy = [stand for group in verdict.groups for stand in group if stand.idle_seconds < idle]
+        if not busy:
+            return False
+        return self._num_equal < NUM_EQUAL_LOOKS or not (is_late or all(stand.is_shared for stand in busy))
+
+    def _report(self, verdict: hang_words.Verdict, quiet: float) -> None:
+        odd = verdict.odd[0] if verdict.odd else None
+        path = self._directory.write_text(f"hang-{self._attempt}.txt", hang_words.full(verdict))
+        ranks = [stand.rank for stand in verdict.odd]
+        self._directory.event("hang", attempt=self._attempt, seconds=round(quiet, 1), ranks=ranks, words=verdict.words)
+        detail = f"no step and no output for {quiet:.0f} s: {verdict.words}; all stacks: {_shortest(path)}"
+        place = {"rank": odd.rank, "node": odd.node, "local_rank": odd.local_rank} if odd is not None else {}
+        self._fail(
+            Failure(
+                cause=failure.HANG,
+                detail=detail,
+                exit_code=EXIT_CODE,
+                time=time.time(),
+                tail=hang_words.last_words(odd) if odd is not None else "",
+                log=self._directory.file("logs", f"attempt-{self._attempt}", f"rank-{odd.rank}.log") if odd else "",
+                **place,  # type: ignore[arg-type]
+            )
+        )
+
+
+def timeout_of(plan: Plan) -> float | str:
+    """Return the limit of a plan: "auto" watches no run in which a person at the keyboard may answer a rank."""
+    if plan.hang_timeout == AUTO and plan.stdin_rank >= 0 and terminal.is_terminal(sys.stdin):
+        return OFF
+    return plan.hang_timeout
+
+
+def _shortest(path: str) -> str:
+    """Return the shorter of the absolute and the relative path."""
+    short = os.path.relpath(path)
+    return path if short.startswith("..") else short
+
+
+def _of_agent(member: Member, seconds: float, *, is_here: bool) -> Failure:
+    node = member.placement.node
+    process = process_state.read(member.pid) if is_here else None
+    why = process_state.STATES.get(process.state, "") if process is not None else ""
+    ranks = sorted(member.share.ranks) if member.share is not None else []
+    of_ranks = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "no rank"
+    detail = f"the agent on {node}, which runs {of_ranks}, has been silent for {seconds:.0f} s"
+    detail += f": process {member.pid} is {why}" if why else "; the agent or its node is frozen"
+    return Failure(cause=failure.HANG, detail=detail, exit_code=EXIT_CODE, node=node, time=time.time())

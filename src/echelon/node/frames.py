@@ -1,0 +1,111 @@
+"""Read the stacks that faulthandler writes, and tell a script's own lines from those of Python, PyTorch and echelon."""
+
+import re
+from typing import List, NamedTuple, Optional
+
+# Thread 0x00007f2a5c7fa740 [python] (most recent call first):   from Python 3.14 on with the name
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])? \(most recent call first\):")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')  # '  File "/home/me/train.py", line 41 in step'
+_LIBRARY = re.compile(r"[/.]pyz/|/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/torch/|^<string>")
+_OURS = re.compile(r"node\.pyz/|/_?echelon/(?:train|node)/")
+
+
+class Frame(NamedTuple):
+    """A call on a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Thread(NamedTuple):
+    """A thread and its stack, the most recent call first."""
+
+    ident: int
+    frames: List[Frame]
+
+
+def parse(text: str) -> List[Thread]:
+    """Return the threads of one dump."""
+    threads: List[Thread] = []
+    for line in text.splitlines():
+        begin, frame = _THREAD.match(line), _FRAME.match(line)
+        if begin:
+            threads.append(Thread(int(begin.group(1), 16), []))
+        elif frame and threads:
+            threads[-1].frames.append(Frame(frame.group(1), int(frame.group(2)), frame.group(3)))
+    return threads
+
+
+def main_first(threads: List[Thread], main: int) -> List[Thread]:
+    """Return the threads with the main thread at the beginning."""
+    return sorted(threads, key=lambda thread: thread.ident != main)
+
+
+def own(frames: List[Frame]) -> Optional[int]:
+    """Return the position of the script's innermost line; a library's line if no line is the script's."""
+    for pattern in (_LIBRARY, _OURS):
+        for position, frame in enumerate(frames):
+            if not pattern.search(frame.file) and not _OURS.search(frame.file):
+                return position
+    return None
+
+
+# where a file of Python or PyTorch waits: the end of the file, its function, and the name that users know
+_KNOWN = (
+    (r"torch/distributed/distributed_c10d\.py$", r"[a-z]\w*", "{}"),
+    (r"torch/distributed/nn/functional\.py$", r"[a-z]\w*", "{}"),
+    (r"torch/distributed/rendezvous\.py$", r"[a-z]\w*", "the rendezvous"),
+    (r"torch/utils/data/dataloader\.py$", r"__next__", "DataLoader.__next__"),
+    (r"torch/utils/data/dataloader\.py$", r"__iter__|__init__", "DataLoader.__iter__"),
+    (r"torch/autograd/|torch/_tensor\.py$", r"backward|_engine_run_backward", "backward"),
+    (r"torch/optim/", r"step", "optimizer.step"),
+    (r"torch/serialization\.py$", r"save|load", "torch.{}"),
+    (r"/subprocess\.py$", r"communicate|wait|run|_wait", "a child process"),
+    (r"/threading\.py$", r"join|_wait_for_tstate_lock", "Thread.join"),
+    (r"/multiprocessing/", r"join|recv|get|wait", "multiprocessing"),
+    (r"/queue\.py$", r"get|put", "Queue.{}"),
+    (r"/ssl\.py$|/socket\.py$", r"[a-z]\w*", "the network"),
+)
+_TABLE = tuple((re.compile(file), re.compile(function + r"\Z"), name) for file, function, name in _KNOWN)
+_INNER = frozenset({"wrapper", "wait", "decorate_context", "_wait"})
+
+
+def waits_in(frames: List[Frame]) -> str:
+    """Return the name of the call that a stack is in, beyond the script's line; empty if there is none.
+
+    The outermost name counts, as it is the one in the script's line. In echelon's own code an exchange counts.
+    """
+    position = own(frames)
+    inner = frames[: len(frames) if position is None else position]
+    names = [name for frame in reversed(inner) for name in [_name(frame)] if name]
+    if names:
+        return names[0]
+    if any(_OURS.search(frame.file) for frame in inner):
+        return "an exchange between ranks"
+    return inner[-1].function if inner else ""
+
+
+def _name(frame: Frame) -> str:
+    if frame.function in _INNER:
+        return ""
+    for file, function, name in _TABLE:
+        if file.search(frame.file) and function.match(frame.function):
+            return name.format(frame.function)
+    return ""
+
+
+def is_collective(frames: List[Frame]) -> bool:
+    """Say whether a stack waits for other ranks."""
+    position = own(frames)
+    inner = frames[: len(frames) if position is None else position]
+    return any(
+        re.search(r"torch/distributed/|torch/nn/parallel/|torch/autograd/", frame.file)
+        or (_OURS.search(frame.file) and "/train/" in frame.file)
+        for frame in inner
+    )
+
+
+def is_library(frame: Frame) -> bool:
+    """Say whether a frame is not the script's own."""
+    return bool(_LIBRARY.search(frame.file))

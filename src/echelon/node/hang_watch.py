@@ -1,0 +1,97 @@
+"""Tell the supervisor when the ranks of this node made a step, wrote or worked last; collect stacks on request."""
+
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+from . import rank_stands
+from .rank_work import Work
+from .ranks import Attempt
+
+OFF, AUTO = "off", "auto"
+LONGEST_BEAT_SECONDS = 5.0
+CALM_SECONDS = 30.0  # after so long without a step and a word, the ranks' use of cores and files is measured
+PAUSE_SECONDS = 3.0  # a turn of the agent's loop that is so late was a pause of the agent
+
+
+class HangWatch:
+    """The pulse of this node, sent to the supervisor at each beat."""
+
+    def __init__(self, timeout: Union[float, str], tell: Callable[..., None], is_stalled: Callable[[], bool]) -> None:
+        self._is_on = timeout != OFF
+        seconds = timeout if isinstance(timeout, (int, float)) else 4 * CALM_SECONDS
+        self._beat = min(LONGEST_BEAT_SECONDS, max(0.1, seconds / 10))
+        self._calm = min(CALM_SECONDS, seconds / 4)
+        self._tell = tell
+        self._is_stalled = is_stalled
+        self._clear(None, time.monotonic())
+
+    def _clear(self, attempt: Optional[Attempt], now: float) -> None:
+        self._attempt = attempt
+        self._counts: Dict[int, Tuple[int, int]] = {}
+        self._next = self._last = self._quiet_since = self._step_at = now
+        self._longest_seconds = 0.0
+        self._has_stepped = False
+        self._work = Work(now)
+
+    def look(self, attempt: Optional[Attempt]) -> Optional[float]:
+        """Send a pulse if it is time; return the seconds until the next one, None for never."""
+        if not self._is_on or attempt is None or attempt.is_stopping:
+            return None
+        now = time.monotonic()
+        if attempt is not self._attempt:
+            self._clear(attempt, now)
+        if now < self._next:
+            return self._next - now
+        self._forgive_pause(now)
+        self._next = now + self._beat
+        self._note_progress(attempt, now)
+        if now - self._quiet_since >= self._calm:
+            self._work.look([rank.pid for rank in attempt.alive], now)
+        else:
+            self._work = Work(now)
+        self._send(attempt.number, now)
+        return self._beat
+
+    def _forgive_pause(self, now: float) -> None:
+        """Count no pause of the agent as silence of its ranks: the same may have stopped both."""
+        if now - self._last > self._beat + PAUSE_SECONDS:
+            self._quiet_since = self._step_at = now
+            self._work = Work(now)
+        self._last = now
+
+    def _note_progress(self, attempt: Attempt, now: float) -> None:
+        counts = {
+            rank.rank: (rank.pulse.steps if rank.pulse is not None else 0, rank.output.num_bytes)
+            for rank in attempt.ranks
+        }
+        if counts != self._counts or self._is_stalled():
+            self._quiet_since = now
+        before, after = _steps(self._counts), _steps(counts)
+        if after != before:
+            if self._has_stepped:
+                self._longest_seconds = max(self._longest_seconds, now - self._step_at)
+            self._has_stepped = self._has_stepped or after > 0
+            self._step_at = now
+        self._counts = counts
+
+    def _send(self, number: int, now: float) -> None:
+        self._tell(
+            "pulse",
+            attempt=number,
+            quiet_seconds=now - self._quiet_since,
+            others_idle_seconds=now - self._work.others_at,
+            longest_seconds=self._longest_seconds,
+            has_stepped=self._has_stepped,
+        )
+
+    def collect(self, attempt: Optional[Attempt], number: int) -> None:
+        """Send where each rank of this node is."""
+        ranks: List[Dict[str, Any]] = []
+        if attempt is not None:
+            now = time.monotonic()
+            ranks = [rank_stands.of_rank(rank, now - self._work.own_at(rank.pid)) for rank in attempt.alive]
+        self._tell("stacks", attempt=attempt.number if attempt is not None else -1, round=number, ranks=ranks)
+
+
+def _steps(counts: Dict[int, Tuple[int, int]]) -> int:
+    return sum(steps for steps, _ in counts.values())

@@ -1,0 +1,90 @@
+"""The pulse of a rank: a page of memory that it shares with its agent, and the stacks that it writes on a signal.
+
+The file of a pulse begins with the page. The stacks of all threads follow the page. `faulthandler` writes them from C,
+also while the rank waits in C, or while another thread holds Python's lock.
+"""
+
+import faulthandler
+import mmap
+import os
+import signal
+import sys
+from _thread import get_ident
+from typing import Any, Callable, Dict, MutableMapping, Sequence
+
+from ..environment import digits
+
+VARIABLE = "ECHELON_PULSE_FD"
+SIGNAL = (
+    signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
+)  # libraries and sites send USR1, USR2 and few others
+PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes
+STEPS, MAIN_THREAD, DESCRIPTOR = range(3)
+"""The words of the page: the number of steps, the id of the main thread, and 1 + the descriptor; 0: not armed."""
+_OPTIMIZERS = "torch.optim.optimizer"
+
+
+def words(descriptor: int) -> "memoryview":
+    """Map the page of a pulse; its 64-bit words are numbers that both processes see."""
+    return memoryview(mmap.mmap(descriptor, PAGE_BYTES)).cast("Q")
+
+
+def variable(descriptor: int) -> Dict[str, str]:
+    """Return the variable that tells a rank its inherited descriptor, and which file that is."""
+    return {VARIABLE: "%d:%d" % (descriptor, os.fstat(descriptor).st_ino)}
+
+
+def take(environ: MutableMapping[str, str]) -> None:
+    """Arm this rank with the inherited descriptor of the environment, if it is still that file."""
+    number, _, file = environ.pop(VARIABLE, "").partition(":")
+    if not (digits.is_number(number) and digits.is_number(file)):
+        return
+    try:
+        if os.fstat(int(number)).st_ino != int(file):
+            return
+        os.set_inheritable(int(number), False)
+    except OSError:
+        return  # a child of the rank has the variable, but not the descriptor
+    arm(int(number))
+
+
+def arm(descriptor: int) -> None:
+    """Count the optimizer steps of this process in the page, and write all stacks on the signal."""
+    page = words(descriptor)
+    page[MAIN_THREAD] = get_ident()
+    if SIGNAL:
+        os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
+        faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
+        page[DESCRIPTOR] = descriptor + 1
+    counter = _counter(page)
+    if not _hook(counter):
+        sys.meta_path.insert(0, _UntilTorch(counter))
+
+
+def _counter(page: "memoryview") -> Callable[..., None]:
+    def count(*_: Any) -> None:
+        page[STEPS] += 1
+
+    return count
+
+
+def _hook(counter: Callable[..., None]) -> bool:
+    """Let PyTorch call the counter after each step of each optimizer; return whether PyTorch is imported."""
+    optimizers: Any = sys.modules.get(_OPTIMIZERS)
+    register = getattr(optimizers, "register_optimizer_step_post_hook", None)
+    if register is None:
+        return False
+    register(counter)
+    return True
+
+
+class _UntilTorch:
+    """Install the counter once PyTorch's optimizers are imported: Python asks this object for each new module."""
+
+    def __init__(self, counter: Callable[..., None]) -> None:
+        self._counter = counter
+
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: Any = None) -> None:  # noqa: ARG002
+        """Find no module; leave Python's list of finders once the counter is installed."""
+        if _OPTIMIZERS in sys.modules and _hook(self._counter):
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]

@@ -1,0 +1,66 @@
+"""The agent's side of a rank's pulse: count its steps, and ask it for its stacks."""
+
+import os
+import time
+from typing import List, Tuple
+
+from . import credentials, frames, process_state, pulse
+
+DUMP_BYTES = 1 << 20
+ANSWER_SECONDS = 2.0
+_STILL_SECONDS = 0.1  # a dump that has not grown for so long is complete
+
+
+class PulsePage:
+    """The shared file of one rank."""
+
+    def __init__(self) -> None:
+        self.descriptor = credentials.new_file("echelon-pulse")
+        os.ftruncate(self.descriptor, pulse.PAGE_BYTES)
+        self._words = pulse.words(self.descriptor)
+        self._file = os.fstat(self.descriptor).st_ino
+
+    @property
+    def steps(self) -> int:
+        """The number of optimizer steps so far."""
+        return int(self._words[pulse.STEPS])
+
+    def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
+        """Return the threads of the rank or of one of its forks, or the reason why not."""
+        held = int(self._words[pulse.DESCRIPTOR]) - 1
+        if held < 0 or not self._holds(pid, held) or not process_state.catches(pid, pulse.SIGNAL):
+            return [], "it is no Python that echelon has started"
+        begin = os.lseek(self.descriptor, 0, os.SEEK_END)
+        os.lseek(self.descriptor, begin, os.SEEK_SET)  # both processes share the position
+        try:
+            os.kill(pid, pulse.SIGNAL)
+        except OSError:
+            return [], "it has ended"
+        text = self._read(begin)
+        threads = frames.main_first(frames.parse(text), int(self._words[pulse.MAIN_THREAD]))
+        return threads, "" if threads else "it does not answer"
+
+    def _holds(self, pid: int, number: int) -> bool:
+        """Say whether the rank still has the file: a script may close descriptors that it does not know."""
+        try:
+            return os.stat("/proc/%d/fd/%d" % (pid, number)).st_ino == self._file
+        except OSError:
+            return False
+
+    def _read(self, begin: int) -> str:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        size, since = begin, time.monotonic()
+        while time.monotonic() < deadline:
+            now = os.fstat(self.descriptor).st_size
+            if now != size:
+                size, since = now, time.monotonic()
+            elif size > begin and time.monotonic() - since >= _STILL_SECONDS:
+                break
+            time.sleep(0.02)
+        return os.pread(self.descriptor, min(size - begin, DUMP_BYTES), begin).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Give back the memory."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
