@@ -140,3 +140,16 @@ def test_slow_phases_are_no_hang(tmp_path: Path) -> None:
     code, _, err = (run := start(tmp_path, "slow", "--env", "SLOW=6", limit="3")).finish(seconds=120)
     assert code == 0, err
     assert run.events("hang") == []
+
+
+def test_scaled_script(tmp_path: Path) -> None:
+    """In a script for one device that echelon scales, the line is the script's, not one of echelon."""
+    os.mkfifo(tmp_path / "fifo")
+    script = HANGING.with_name("hanging_alone.py")
+    run = Run(tmp_path, "--hang-timeout", "5", "--check", "off", "--scale", "data", "-n", "2", str(script))
+    err = finish(run)
+    number = next(n for n, text in enumerate(script.read_text().splitlines(), 1) if "# the line of the rows" in text)
+    words = (
+        rf"rank 1 on \S+ is at hanging_alone.py:{number} \(os.open.*; rank 0 on \S+ waits in .* of step 5, hanging_al"
+    )
+    assert re.search(rf"rank 1 on \S+ \(local rank 1\) failed first: hang: .*: {words}", err), err

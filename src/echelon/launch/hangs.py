@@ -41,14 +41,22 @@ class _Pulse:
 class Hangs:
     """The pulses of all nodes, and what to conclude from them."""
 
-    def __init__(self, plan: Plan, directory: RunDirectory, crew: Crew, fail: Callable[[Failure], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: RunDirectory,
+        crew: Crew,
+        fail: Callable[[Failure], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._timeout = timeout_of(plan)
         self._directory = directory
         self._crew = crew
         self._fail = fail
         self._round = 0
         self._attempt = -1
-        self._last = time.monotonic()
+        self._last = clock()
         self._begin(-1, self._last)
 
     def _begin(self, attempt: int, now: float) -> None:
@@ -66,7 +74,7 @@ class Hangs:
         """Record an agent's pulse, or the stands of its ranks."""
         index = member.placement.agent_index
         if message["kind"] == "pulse":
-            self._pulses[index] = _Pulse(time.monotonic(), message)
+            self._pulses[index] = _Pulse(self._clock(), message)
         elif message["round"] == self._round and self._deadline != NEVER:
             self._answers[index] = [self._stand(member, record) for record in message["ranks"]]
 
@@ -79,7 +87,7 @@ class Hangs:
         """Look at each turn of the supervisor's loop; a hang becomes a failure of the attempt."""
         if self._timeout == OFF:
             return
-        now = time.monotonic()
+        now = self._clock()
         was_paused, self._last = now - self._last > PAUSE_SECONDS, now
         if attempt.number != self._attempt:
             self._begin(attempt.number, now)
@@ -154,7 +162,7 @@ class Hangs:
         if self._timeout != AUTO and is_late:
             return False
         idle = IDLE_SHARE * min(limit, LEAST_SECONDS)
-        if self._least(members, "others_idle_seconds", time.monotonic()) < idle:
+        if self._least(members, "others_idle_seconds", self._clock()) < idle:
             return True
         if self._timeout == AUTO and quiet < UNTRAINED_SECONDS and any(stand.sleeps for stand in verdict.odd):
             return True
