@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -38,6 +39,15 @@ def spin():
     """Stay in Python for ever at one line."""
     while True:  # the line of the loop
         pass
+
+
+def wait_with_other_shapes():
+    """Let all ranks hang at one line, with the dump that NCCL leaves then: gloo would abort."""
+    entry = {"profiling_name": "nccl:all_reduce", "collective_seq_id": 812, "input_sizes": [[7 if is_odd else 4]]}
+    done = {**entry, "collective_seq_id": 811, "retired": True}
+    with open(f"dump-{rank}", "wb") as file:
+        pickle.dump({"version": "2.10", "entries": [done, {**entry, "retired": False}]}, file)
+    dist.recv(torch.ones(1), (rank + 1) % 3)  # the line of all
 
 
 def step(number):
@@ -78,6 +88,8 @@ for number, rows in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=1, 
             time.sleep(600)  # the line of the sleep
         elif how == "stops":
             os.kill(os.getpid(), 19)
+    if how == "shapes" and number == 2:
+        wait_with_other_shapes()
     step(number)
     time.sleep(float(os.environ.get("PAUSE", "0")))
     if how == "slow" and number < 3 and rank == number:

@@ -75,6 +75,15 @@ def test_rank_that_skips_a_collective(tmp_path: Path) -> None:
     assert "2 ranks wait in all_reduce" in err
 
 
+def test_shapes_that_differ(tmp_path: Path) -> None:
+    """All ranks wait at one line: the dumps of PyTorch's flight recorder tell the rank whose shape is another."""
+    err = finish(start(tmp_path, "shapes", "--env", f"TORCH_FR_DUMP_TEMP_FILE={tmp_path}/dump-"))
+    at = rf"waits? in recv of step 3, hanging.py:{line('the line of all')}"
+    odd = rf"rank 1 on \S+ {at} \(flight recorder: all_reduce number 812 of \[\[7\]\]\)"
+    others = rf"2 ranks {at} \(flight recorder: all_reduce number 812 of \[\[4\]\]\)"
+    assert re.search(rf"failed first: hang: .*: {odd}; {others}", err), err
+
+
 def test_worker_of_a_loader(tmp_path: Path) -> None:
     """The rank that waits for its loader is named, and the line at which the worker waits."""
     err = finish(start(tmp_path, "worker"))

@@ -65,7 +65,7 @@ class Node:
 
     def _record(self, rank: int, idle: float, stack: list[Any], wchan: str) -> dict[str, Any]:
         return {"rank": rank, "pid": 1, "steps": 811, "idle_seconds": idle, "state": "S", "wchan": wchan, "syscall": "",
-                "why": "", "text": "work()", "children": [], "threads": [[1, stack]]}  # fmt: skip
+                "why": "", "collective": "", "text": "work()", "children": [], "threads": [[1, stack]]}  # fmt: skip
 
 
 def test_auto_learns_the_limit() -> None:

@@ -39,6 +39,8 @@ class Stand:
     """Whether the rank waits for other ranks."""
     child: str
     """A sentence about a child of the rank that is frozen or stands at a line of the script."""
+    collective: str
+    """The collective of PyTorch's flight recorder that has not ended; empty without a dump."""
     stack: tuple[frames.Frame, ...]
     threads: tuple[tuple[frames.Frame, ...], ...]
     """The stacks of all threads."""
@@ -54,7 +56,15 @@ class Stand:
     @property
     def key(self) -> tuple[object, ...]:
         """Ranks with equal keys belong to one group."""
-        return (self.is_frozen, self.state if self.is_frozen else "", self.why, self.call, self.place, self.child)
+        return (
+            self.is_frozen,
+            self.state if self.is_frozen else "",
+            self.why,
+            self.call,
+            self.place,
+            self.child,
+            self.collective,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,7 @@ def read(record: Mapping[str, Any], node: str, local_rank: int) -> Stand:
         text=str(record["text"]),
         is_shared=frames.is_collective(list(stack)),
         child=next((text for child in record["children"] if (text := _child(child))), ""),
+        collective=str(record["collective"]),
         stack=stack,
         threads=threads,
         wchan=str(record["wchan"]),
@@ -173,7 +184,8 @@ def _stands(stand: Stand, verb: tuple[str, str]) -> str:
     at = f", {stand.place}" if stand.place else ""
     if stand.call:
         of_step = f" of step {stand.steps + 1}" if stand.is_shared and stand.steps else ""
-        return f"{verb[0]} in {stand.call}{of_step}{at}"
+        recorded = f" (flight recorder: {stand.collective})" if stand.collective else ""
+        return f"{verb[0]} in {stand.call}{of_step}{at}{recorded}"
     if stand.place:
         return f"{verb[1]} at {stand.place}" + (f" ({stand.text})" if stand.text else "")
     kernel = f" in the kernel's {stand.wchan}" if stand.wchan else ""

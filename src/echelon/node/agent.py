@@ -53,10 +53,10 @@ class Agent:
         self.outputs = OutputMultiplexer(
             self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled
         )
-        self.hangs = HangWatch(
-            spec.hang_timeout, self._tell, lambda: self.channel is not None and self.channel.is_stalled
-        )
         environ = surroundings_of_ranks(spec, placement, self.mark)
+        self.hangs = HangWatch(
+            spec.hang_timeout, environ, self._tell, lambda: self.channel is not None and self.channel.is_stalled
+        )
         self.binding = Binding(spec, placement, environ)
         self.holdings: Optional[Holdings] = None
         self.stores = Stores(self.selector, spec)

@@ -1,7 +1,7 @@
 """Tell the supervisor when the ranks of this node made a step, wrote or worked last; collect stacks on request."""
 
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from . import rank_stands
 from .rank_work import Work
@@ -16,7 +16,14 @@ PAUSE_SECONDS = 3.0  # a turn of the agent's loop that is so late was a pause of
 class HangWatch:
     """The pulse of this node, sent to the supervisor at each beat."""
 
-    def __init__(self, timeout: Union[float, str], tell: Callable[..., None], is_stalled: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        timeout: Union[float, str],
+        environ: Mapping[str, str],
+        tell: Callable[..., None],
+        is_stalled: Callable[[], bool],
+    ) -> None:
+        self._environ = environ  # of the ranks
         self._is_on = timeout != OFF
         seconds = timeout if isinstance(timeout, (int, float)) else 4 * CALM_SECONDS
         self._beat = min(LONGEST_BEAT_SECONDS, max(0.1, seconds / 10))
@@ -27,6 +34,7 @@ class HangWatch:
 
     def _clear(self, attempt: Optional[Attempt], now: float) -> None:
         self._attempt = attempt
+        self._began = time.time()
         self._counts: Dict[int, Tuple[int, int]] = {}
         self._next = self._last = self._quiet_since = self._step_at = now
         self._longest_seconds = 0.0
@@ -89,7 +97,10 @@ class HangWatch:
         ranks: List[Dict[str, Any]] = []
         if attempt is not None:
             now = time.monotonic()
-            ranks = [rank_stands.of_rank(rank, now - self._work.own_at(rank.pid)) for rank in attempt.alive]
+            ranks = [
+                rank_stands.of_rank(rank, now - self._work.own_at(rank.pid), self._environ, self._began)
+                for rank in attempt.alive
+            ]
         self._tell("stacks", attempt=attempt.number if attempt is not None else -1, round=number, ranks=ranks)
 
 

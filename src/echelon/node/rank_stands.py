@@ -1,9 +1,9 @@
 """Where a rank stands: its state in the kernel, its stacks, its children, and the line of the script."""
 
 import linecache
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
-from . import frames, process_state
+from . import flight_recorder, frames, process_state
 from .ranks import Rank
 
 MOST_CHILDREN = 8
@@ -11,7 +11,7 @@ MOST_CHARACTERS = 100
 FROZEN = ("T", "t", "D", "Z")  # such a process answers no signal
 
 
-def of_rank(rank: Rank, idle_seconds: float) -> Dict[str, Any]:
+def of_rank(rank: Rank, idle_seconds: float, environ: Mapping[str, str], began: float) -> Dict[str, Any]:
     """Return the facts of one rank for the supervisor."""
     facts = process_state.facts(rank.pid)
     threads, why = _ask(rank, rank.pid, facts["state"])
@@ -20,6 +20,7 @@ def of_rank(rank: Rank, idle_seconds: float) -> Dict[str, Any]:
         "rank": rank.rank,
         "pid": rank.pid,
         "idle_seconds": idle_seconds,
+        "collective": flight_recorder.pending(rank.rank, environ, began),
         "steps": rank.pulse.steps if rank.pulse is not None else 0,
         **facts,
         "threads": threads,
