@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from echelon.node.flight_recorder import pending
+from echelon.node.plain_values import read
 
 
 class Evil:
@@ -31,3 +32,21 @@ def test_dump_of_an_earlier_attempt(tmp_path: Path) -> None:
     assert pending(0, environ, 0.0) == "broadcast number ? of [[3]]"
     assert pending(0, environ, 1e12) == ""
     assert pending(1, environ, 0.0) == ""
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_values(protocol: int) -> None:
+    """Plain values are those that were written."""
+    value = {
+        "a": [1, -2, 3 << 40, 1.5, None, True, False, "ä"],
+        "b": [{"c": (1, 2)}, (), (1,), (1, 2, 3, 4)],
+        "d": {},
+    }
+    value["e"] = value["a"]
+    assert read(pickle.dumps(value, protocol)) == value
+
+
+def test_dump_of_this_pytorch() -> None:
+    """What PyTorch itself writes can be read."""
+    torch = pytest.importorskip("torch._C._distributed_c10d")
+    assert read(torch._dump_fr_trace())["version"]

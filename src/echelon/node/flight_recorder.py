@@ -1,22 +1,15 @@
 """Read the dumps of PyTorch's flight recorder: the last collective that a rank has begun and not ended."""
 
-import io
 import os
-import pickle
 import stat
 from typing import Any, Dict, List, Mapping
+
+from . import plain_values
 
 VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 # what PyTorch writes without these variables: since 2.9, and before
 DEFAULTS = ("~/.cache/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")
 LARGEST_BYTES = 64 << 20
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Read numbers, texts, lists and dicts; refuse everything that would run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError("a dump has no %s.%s" % (module, name))
 
 
 def pending(rank: int, environ: Mapping[str, str], since: float) -> str:
@@ -41,9 +34,9 @@ def _entries(path: str, since: float) -> List[Dict[str, Any]]:
         if not is_ours or status.st_mtime < since or status.st_size > LARGEST_BYTES:
             return []
         try:
-            dump = _PlainUnpickler(io.BytesIO(file.read())).load()
+            dump = plain_values.read(file.read())
             return [entry for entry in dump["entries"] if isinstance(entry, dict)]
-        except Exception:  # noqa: BLE001  # a torn pickle may raise anything
+        except (ValueError, LookupError, TypeError, AttributeError):  # torn, or not PyTorch's
             return []
 
 
