@@ -36,7 +36,10 @@ def begin(scale: str, *, was_forked: bool) -> None:
         return
     options = _read(scale)
     if os.environ.get("WORLD_SIZE", "1") == "1" and records.FOLDER not in os.environ and not options.num_shards:
-        return  # one rank is one device: nothing to share, and nothing that differs from plain Python
+        from .files import one_rank
+
+        one_rank.install()
+        return  # one rank is one device: nothing to share, and nothing else that differs from plain Python
     try:
         if options.how == OBSERVE:
             from .recording import observe

@@ -66,7 +66,7 @@ def tell_briefly(how: str = "data") -> None:
         if any(words in str(error) for words in _PEER_IS_GONE):
             time.sleep(_PATIENCE_SECONDS)  # the agent ends this rank meanwhile: the error is that of another rank
         if not os.environ.get("ECHELON_TRACEBACK"):
-            _leave_out_own_frames(error)
+            leave_out_own_frames(error)
         original(kind, error, error.__traceback__ or trace)
         if how in DTENSOR and is_about_parts(error):
             sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
@@ -98,7 +98,7 @@ def as_of_library(error: BaseException) -> BaseException:
     return error
 
 
-def _leave_out_own_frames(error: Optional[BaseException]) -> None:
+def leave_out_own_frames(error: Optional[BaseException]) -> None:
     """Let the traceback of an error of script or library be that of one device, without the frames of echelon."""
     seen: List[BaseException] = []
     while error is not None and error not in seen:  # `raise error from error` is legal

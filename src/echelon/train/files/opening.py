@@ -8,8 +8,8 @@ from typing import Any
 
 from .. import patches
 from ..patches import Hooks
-from . import sinks
-from .sharing import EACH, ONE, Files, path_of
+from . import sinks, whole
+from .sharing import EACH, ONE, TOGETHER, Files, path_of
 
 _WRITES = frozenset("wax+")
 _open = builtins.open
@@ -36,14 +36,15 @@ def install(files: Files, hooks: Hooks) -> None:
         if path is None or way == EACH or (way == ONE and not files.is_closed):
             if path is not None and files.is_fetching and mode.strip("bt+") == "w" and opener is None:
                 return sinks.with_text(sinks.appearing(path, mode), mode, buffering, encoding, errors, newline)
-            made = _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
-            if path is not None and way == ONE:
-                files.begin_writing(path, made)
+            if path is None or way == EACH:
+                return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            made = whole.opened(_open, file, mode, buffering, encoding, errors, newline, closefd, opener)
+            files.begin_writing(path, made)
             return made
         _open(os.devnull, mode.replace("x", "w"), buffering, encoding, errors, newline).close()  # are they valid?
         buffer = _buffer(files, file, mode, (buffering, closefd, opener))
         made = sinks.with_text(buffer, mode, buffering, encoding, errors, newline)
-        files.begin_writing(path, made)
+        files.begin_writing(path, made, is_hidden=way == TOGETHER and "w" in mode and "+" not in mode)
         made.on_close = lambda: files.end_writing(path)
         return made
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional, Set
 import torch
 
 from ..single_rank import alone
-from . import askers, names
+from . import askers, names, whole
 from .meeting import Meeting
 
 TOGETHER, EACH, ONE = "together", "each", "one"
@@ -56,6 +56,7 @@ class Files:
         self._num_acts = 0
         self._aliases: names.Aliases = {}
         self._open: Set[str] = set()
+        self._hidden: Set[str] = set()
         self._mapped: Set[str] = set()
         self._own: List[str] = []
         self._own_before = 0
@@ -95,6 +96,8 @@ class Files:
         """Choose how a path is accessed: by rank 0 when all have come, by each rank, or by one without a meeting."""
         if path is None or self.is_acting or _is_of_the_system(path) or self.is_own(path):
             return EACH
+        if whole.is_beside(path):
+            return EACH
         if torch.utils.data.get_worker_info() is not None:
             return EACH
         if self.num_fetches and threading.current_thread() is threading.main_thread():
@@ -127,6 +130,7 @@ class Files:
     ) -> Any:
         """Access a file in its way; on ranks that do not act, return rank 0's result, or `instead`."""
         path = path_of(file)
+        whole.show(path)
         way = self.way(path)
         if way == EACH:
             return do()
@@ -162,7 +166,8 @@ class Files:
         path = path_of(file)
         if path is None or self.is_acting:
             return file
-        if path in self._open:
+        whole.show(path)
+        if path in self._open or self._is_hidden_in(path):
             self.meet("read", path)
         theirs = self.theirs(path)
         return file if theirs == path else theirs
@@ -171,9 +176,17 @@ class Files:
         """Return rank 0's name of a path."""
         return names.translate(self._aliases, path)
 
-    def begin_writing(self, path: str, file: Any) -> None:
+    def _is_hidden_in(self, folder: str) -> bool:
+        """Say once whether this folder has a file that rank 0 may not have shown yet."""
+        found = {path for path in self._hidden if os.path.dirname(path) == folder}
+        self._hidden -= found
+        return bool(found)
+
+    def begin_writing(self, path: str, file: Any, *, is_hidden: bool = False) -> None:
         """Note that a file is open for writing; its readers have to wait until rank 0 is there too."""
         self._open.add(path)
+        if is_hidden:
+            self._hidden.add(path)
         if not self.is_closed:
             self._writers.add(file)
 
@@ -181,6 +194,7 @@ class Files:
         """Wait until a closed file is whole; readers keep waiting for a file that nobody closed."""
         if sys.exc_info()[1] is None and self.way(path) == TOGETHER:
             self.act("close", path, lambda: None)
+            self._hidden.discard(path)
             if path not in self._mapped:
                 self._open.discard(path)
 

@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from typing import Any, Callable, Optional
 
+from . import whole
+
 Done = Callable[[], None]
 
 
@@ -36,6 +38,10 @@ class Raw(Announced, io.FileIO):
 
 class Writer(Announced, io.BufferedWriter):
     """A buffered binary file for writing."""
+
+
+class WholeWriter(Announced, whole.Buffer):
+    """A buffered binary file for writing that appears when it is whole."""
 
 
 class Random(Announced, io.BufferedRandom):
@@ -224,6 +230,9 @@ def real(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> An
     plain = mode.replace("b", "").replace("t", "")
     if buffering == 0:
         return Raw(file, plain, closefd, opener)
+    raw: Any = whole.open_raw(file, mode, buffering, closefd, opener)
+    if raw is not None:
+        return WholeWriter(raw, buffering if buffering > 1 else raw._blksize)
     raw = io.FileIO(file, plain, closefd, opener)
     size = buffering if buffering > 1 else getattr(raw, "_blksize", io.DEFAULT_BUFFER_SIZE)
     if "+" not in mode:
