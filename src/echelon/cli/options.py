@@ -88,7 +88,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
     Option(names=("--time",), value="TIME", help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--hang-timeout",), value="TIME", choices=("auto", "off"), help="end a run that hangs: no step and no output for 300 (seconds), 10m or 2h; auto: learn it from the steps (default); off"),
-    Option(names=("--max-restarts",), value="N", help="start all ranks again, up to N times, when one fails"),
+    Option(names=("--max-restarts",), value="N", help="start all ranks again after a failure, at most N times without progress"),
     Option(names=("--dry-run",), help="print the plan and stop"),
     Option(names=("--explain-hooks",), help="print what echelon replaces in PyTorch, Python and libraries, and why; run nothing"),
     Option(names=("--json",), help="with --dry-run or --explain-hooks: print JSON"),

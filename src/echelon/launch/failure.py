@@ -152,7 +152,7 @@ def _signal_name(number: int) -> str:
 
 
 def _cause_from_text(tail: str) -> str:
-    last = "\n".join(_last_words(tail)) if _TRACEBACK.search(tail) else tail
+    last = "\n".join(last_words(tail)) if _TRACEBACK.search(tail) else tail
     for cause, pattern in _TEXTS:
         if re.search(pattern, last, re.MULTILINE):
             return cause
@@ -178,7 +178,7 @@ def _is_alike(failure: Failure, other: Failure) -> bool:
     """Say whether two ranks ended with the same traceback: then the script is the cause, not the rank."""
     if failure.cause != other.cause or not _TRACEBACK.search(other.tail):
         return False
-    return _last_words(failure.tail) == _last_words(other.tail)
+    return last_words(failure.tail) == last_words(other.tail)
 
 
 def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "off") -> list[str]:
@@ -191,7 +191,7 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
     if failure.cause == REFUSED:
         lines = [cause]  # all ranks refuse alike
     if with_tail:
-        lines += ["  │ " + line for line in _last_words(failure.tail)]
+        lines += ["  │ " + line for line in last_words(failure.tail)]
     if failure.cause == OUT_OF_MEMORY:
         from echelon.launch import device_memory  # most failures do not need it
 
@@ -199,7 +199,7 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
     return [*lines, f"  log: {failure.log}"]
 
 
-def _last_words(tail: str, *, most: int = 30) -> list[str]:
+def last_words(tail: str, *, most: int = 30) -> list[str]:
     """Return the traceback if there is one, else the last lines."""
     lines = [line.rstrip("\r") for line in tail.rstrip("\n").split("\n")] if tail.strip() else []
     refusal = _from_last(_REFUSAL, lines)
@@ -207,6 +207,11 @@ def _last_words(tail: str, *, most: int = 30) -> list[str]:
         return refusal
     traceback = _from_last(_TRACEBACK, lines)
     return [re.sub(r"^\[rank\d+\]: ?", "", line) for line in traceback[-most:]] or lines[-8:]
+
+
+def has_traceback(failure: Failure) -> bool:
+    """Say whether the rank's last lines contain a traceback."""
+    return _TRACEBACK.search(failure.tail) is not None
 
 
 def _from_last(pattern: re.Pattern[str], lines: list[str]) -> list[str]:

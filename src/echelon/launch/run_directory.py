@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from dataclasses import asdict
@@ -85,12 +86,27 @@ class RunDirectory:
         except OSError as error:
             self.problem = self.problem or f"events.jsonl: {error.strerror}"
 
+    def newest_step(self) -> int:
+        """Return the step of the newest published checkpoint, in checkpoints/step-*; -1 if there is none."""
+        try:
+            names = os.listdir(self.file("checkpoints"))
+        except OSError:
+            return -1
+        for step_name in sorted(names, key=_step_of, reverse=True):
+            if _step_of(step_name) >= 0 and os.path.isfile(self.file("checkpoints", step_name, "manifest.json")):
+                return _step_of(step_name)
+        return -1
+
     def remove(self, name: str) -> None:
         """Remove a file that the finished run does not need."""
         private.remove(self.file(name))
 
     def close(self) -> None:
         self._events.close()
+
+
+def _step_of(name: str) -> int:
+    return int(name[len("step-") :]) if re.fullmatch(r"step-[0-9]{1,18}", name) else -1
 
 
 def _own_file(path: str, flags: int) -> int:

@@ -146,7 +146,7 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
     if supervisor.is_over:
         return
     said = said.strip()
-    has_begun = supervisor.attempt.is_running
+    has_begun = supervisor.attempt.is_running or supervisor.attempt.number > 0
     program = os.path.basename(plan.step[0]) if plan.step else "the agent"
     if has_begun:
         supervisor.lose_all(f"{program} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))

@@ -7,12 +7,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 from echelon.errors import EchelonError, UsageError
-from echelon.launch import failure, progress, world
+from echelon.launch import failure, world
 from echelon.launch.attempt import Attempt
 from echelon.launch.binding_report import Bound
-from echelon.launch.console import Console, ConsoleClosed
+from echelon.launch.console import Console
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
@@ -20,6 +21,7 @@ from echelon.launch.hangs import Hangs
 from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
+from echelon.launch.screen import Screen
 from echelon.launch.signals import Signals
 from echelon.launch.stragglers import Stragglers
 from echelon.node import private
@@ -59,7 +61,8 @@ class Supervisor:
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
-        self.restarts = Restarts(plan.max_restarts)
+        self.restarts = Restarts(plan.max_restarts, directory.newest_step)
+        self.restart_time = NEVER
         self.bound = Bound(plan, directory, self.gathering.num_agents, console.say)
         self.stragglers = Stragglers(console.say)
         self.imported: set[int] = set()
@@ -67,7 +70,9 @@ class Supervisor:
         self.stop_signal = 0
         self.num_interrupts = 0
         self.num_terminations = 0
-        self.is_console_closed = False
+        self.screen = Screen(
+            console, on_broken_pipe=lambda: self._receive_signal(signal.SIGPIPE), on_failure=self._fail
+        )
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.escalation = NEVER
         self.symptom_deadline = NEVER
@@ -86,9 +91,11 @@ class Supervisor:
     def run(self) -> Failure | None:
         """Serve until the end of the run; return the failure that explains it, or None after success."""
         while not self.is_over:
-            self._show_progress()
+            come = (len(self.crew.members), self.gathering.num_agents)
+            self.screen.show_progress(self.plan, self.attempt, num_agents=come, num_imported=len(self.imported))
             self.hangs.look(self.attempt)
-            wait = self._next_deadline() - time.monotonic()
+            now = time.monotonic()
+            wait = self._next_deadline() - now
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
                 if key.fd in self.selector.get_map() and not self.is_over:
                     key.data()
@@ -99,7 +106,7 @@ class Supervisor:
 
     def _next_deadline(self) -> float:
         nearest = min(self.timeout, self.gathering.deadline, self.escalation, self.symptom_deadline)
-        return min(nearest, self.answer_deadline, self.stragglers.deadline, self.relay.deadline)
+        return min(nearest, self.answer_deadline, self.stragglers.deadline, self.relay.deadline, self.restart_time)
 
     def _is_called(self) -> bool:
         return self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
@@ -150,6 +157,7 @@ class Supervisor:
         shares = [member.share for member in self.crew if member.share is not None]
         attempt = self.attempt
         attempt.began, attempt.is_running = time.time(), True
+        self.restarts.note_start()
         attempt.alive = {rank for share in shares for rank in share.ranks}
         self.num_ranks = len(attempt.alive)
         shown = self.num_ranks if self.plan.show is None else len(attempt.alive & self.plan.show)
@@ -170,7 +178,7 @@ class Supervisor:
         if message.get("attempt", self.attempt.number) != self.attempt.number:
             return  # a late message of an earlier attempt
         hear = {
-            "output": self._show,
+            "output": lambda _member, message: self.screen.show(message),
             "ports": self._hear_ports,
             "imported": self._hear_imported,
             "started": self._hear_started,
@@ -203,19 +211,6 @@ class Supervisor:
         misplaced = self.bound.hear(member.placement.agent_index, member.placement.node, message)
         if misplaced is not None:
             self._fail(misplaced)
-
-    def _show(self, _member: Member, message: Message) -> None:
-        if self.is_console_closed:
-            return
-        data = message["data"].encode("utf-8", "surrogateescape")
-        try:
-            self.console.rank_output(message["rank"], message["stream"], data)
-        except ConsoleClosed as error:
-            self.is_console_closed = True
-            if error.is_pipe:
-                self._receive_signal(signal.SIGPIPE)
-            elif not error.is_unread:
-                self._fail(Failure(cause=failure.NO_OUTPUT, detail=str(error), time=time.time()))
 
     def _hear_exit(self, member: Member, message: Message) -> None:
         rank, attempt = message["rank"], self.attempt
@@ -268,7 +263,7 @@ class Supervisor:
             return
         if member.share is not None:
             self.attempt.alive -= set(member.share.ranks)
-        if not member.is_stopped:
+        if not member.is_stopped or self.restart_time != NEVER:
             detail = f"the agent on {member.placement.node} is gone ({why})"
             lost = Failure(cause=failure.LOST_AGENT, detail=detail, node=member.placement.node, time=time.time())
             self._fail(lost)
@@ -326,36 +321,41 @@ class Supervisor:
 
     def _meet_deadlines(self) -> None:
         now = time.monotonic()
-        if now >= self.timeout:
-            self.timeout = NEVER
-            limit = f"--timeout {self.plan.timeout_seconds:g} s has passed"
-            self._fail(Failure(cause=failure.TIME_LIMIT, detail=limit, exit_code=124, time=0.0))
-            if not self.attempt.is_running:
-                self._end_attempt()
+        stop = partial(self._stop, FAILURE_GRACE_SECONDS)
+        meets: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("timeout", self._meet_timeout),
+            ("restart_time", self._prepare),
+            ("symptom_deadline", stop),
+            ("escalation", stop),
+        )
+        for name, meet in meets:
+            if now >= getattr(self, name):
+                setattr(self, name, NEVER)
+                meet()
         if now >= self.gathering.deadline:
             if self.gathering.has_enough():
                 self._prepare()
             else:
                 self._give_up(self.gathering.error())
-        if now >= self.symptom_deadline:
-            self.symptom_deadline = NEVER
-            self._stop(FAILURE_GRACE_SECONDS)
         if now >= self.relay.deadline:
             self.relay.meet()
-        if now >= self.escalation:
-            self.escalation = NEVER
-            self._stop(FAILURE_GRACE_SECONDS)
         if now >= self.stragglers.deadline:
             logs = self.directory.logs(self.attempt.number)
             self.stragglers.meet(self.attempt.alive, self.num_ranks, logs)
         if now >= self.answer_deadline and not self.is_over:
             self._end_attempt()
 
+    def _meet_timeout(self) -> None:
+        limit = f"--timeout {self.plan.timeout_seconds:g} s has passed"
+        self._fail(Failure(cause=failure.TIME_LIMIT, detail=limit, exit_code=124, time=0.0))
+        if not self.attempt.is_running:
+            self._end_attempt()
+
     def _end_attempt(self) -> None:
         """Finish an attempt whose ranks have all ended on the remaining nodes."""
         if self.is_over:
             return
-        self.answer_deadline = self.symptom_deadline = NEVER
+        self.answer_deadline = self.symptom_deadline = self.restart_time = NEVER
         reason = self.attempt.first_failure()
         if self.stop_signal and (reason is not None or self.attempt.alive or not self.attempt.is_running):
             name = signal.Signals(self.stop_signal).name
@@ -363,33 +363,37 @@ class Supervisor:
         if reason is not None and self._may_start_again(reason):
             self._start_again(reason)
             return
+        if self.restarts.why_not:
+            self.console.finish_output()
+            self.console.say(self.restarts.why_not)
         self.outcome = reason
         self.is_over = True
 
     def _may_start_again(self, reason: Failure) -> bool:
-        return self.gathering.can_go_on() and self.restarts.take(reason, has_lost_nodes=self.gathering.is_smaller)
+        lasted = time.time() - self.attempt.began if self.attempt.began else 0.0
+        is_smaller = self.gathering.is_smaller
+        return self.gathering.can_go_on() and self.restarts.take(
+            reason, has_lost_nodes=is_smaller, lasted_seconds=lasted
+        )
 
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with its own port."""
         self.console.finish_output()
         self.attempt = Attempt(self.attempt.number + 1)
         self.stragglers = Stragglers(self.console.say)
-        self._prepare()
+        wait = self.restarts.wait_seconds
+        if wait:
+            self.restart_time = time.monotonic() + wait
+        else:
+            self._prepare()
         why = failure.describe(reason, device="", with_tail=False)[0]
-        self.console.say(why if self.error is not None else f"{why}; {self.gathering.going_on}")
+        later = f" in {wait:g} s" if wait else ""
+        self.console.say(why if self.error is not None else f"{why}; {self.gathering.going_on}{later}")
         self.directory.event("restart", cause=reason.cause, rank=reason.rank, nodes=self.gathering.num_nodes)
 
     def _give_up(self, error: EchelonError) -> None:
         self.error = error
         self.is_over = True
-
-    def _show_progress(self) -> None:
-        if self.attempt.is_running and self.attempt.num_started >= len(self.attempt.alive):
-            self.console.clear()
-            return
-        is_importing = self.plan.launch == "warm" and len(self.imported) < self.gathering.num_agents
-        come = (len(self.crew.members), self.gathering.num_agents)
-        self.console.progress(progress.text(self.plan, self.attempt, num_agents=come, is_importing=is_importing))
 
 
 _BULKY = frozenset({"kind", "tail"})
