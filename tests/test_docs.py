@@ -34,7 +34,7 @@ from echelon.cli import help as helps
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
 from echelon.environment.place import Place
-from echelon.launch import failure, gathering, stragglers, supervisor
+from echelon.launch import failure, gathering, stop_requests, stragglers, supervisor
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
@@ -361,7 +361,9 @@ def test_cause_of_a_failure_is_explained(cause: str) -> None:
 def test_waiting_time_is_the_one_of_the_code(name: str) -> None:
     """The page says how long the supervisor waits for what, in its own numbers."""
     row = next(line for line in (ROOT / "docs/run.md").read_text("utf-8").splitlines() if f"`{name}`" in line)
-    assert f"{getattr(supervisor, name, None) or getattr(gathering, name):g} s" in row
+    assert (
+        f"{next(getattr(one, name) for one in (supervisor, stop_requests, gathering) if hasattr(one, name)):g} s" in row
+    )
 
 
 def test_patience_with_the_last_ranks_is_the_one_of_the_code() -> None:

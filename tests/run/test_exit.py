@@ -438,6 +438,33 @@ def test_signal_that_warns_reaches_every_rank_and_the_run_goes_on(shell: Shell, 
         assert process.wait(10) == 143
 
 
+UNHEARD = """
+import os, signal, time
+assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL  # Lightning asks so whether it may install its handler
+open("ready-" + os.environ["RANK"], "w").close()
+while not os.path.exists("end"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=["SIGUSR1", "SIGUSR2"])
+def test_signal_that_warns_ends_no_script_without_a_handler(shell: Shell, number: signal.Signals, launch: str) -> None:
+    """The signal that announces the end of a job is ignored, with one line; the run goes on."""
+    shell.script(UNHEARD)
+    with shell.start("-n", "2", "--launch", launch, "train.py") as process:
+        wait_until(lambda: len(shell.files("ready-*")) == 2)
+        for _ in range(2):
+            process.send_signal(number)
+            time.sleep(0.5)
+        assert process.poll() is None
+        (shell.folder / "end").touch()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert said.decode().count(f"note: {number.name} came; rank 0 and 1 more on ") == 1
+    assert f"to save a snapshot then: signal.signal(signal.{number.name}, " in said.decode()
+
+
 def _have_got(shell: Shell, name: str) -> bool:
     return [name in path.read_text() for path in shell.files("got-*")] == [True, True]
 

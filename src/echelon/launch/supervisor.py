@@ -23,14 +23,12 @@ from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.screen import Screen
 from echelon.launch.signals import Signals
+from echelon.launch.stop_requests import FAILURE_GRACE_SECONDS, StopRequests
 from echelon.launch.stragglers import Stragglers
 from echelon.node import private
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
-FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, all processes end within 2 s
-INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
-TERMINATE_SECONDS = 30.0  # and after SIGTERM, to which scripts respond with a checkpoint
 SYMPTOM_SECONDS = 0.5  # time for a rank to report its own failure after others lost it, before all ranks are stopped
 ANSWER_SECONDS = 10.0  # an agent that has not ended its ranks this long after the grace period is given up
 
@@ -67,14 +65,11 @@ class Supervisor:
         self.stragglers = Stragglers(console.say)
         self.imported: set[int] = set()
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
-        self.stop_signal = 0
-        self.num_interrupts = 0
-        self.num_terminations = 0
+        self.requests = StopRequests(self.crew, self.relay, console.say, stop=self._stop, end_idle=self._end_idle)
         self.screen = Screen(
             console, on_broken_pipe=lambda: self._receive_signal(signal.SIGPIPE), on_failure=self._fail
         )
         self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
-        self.escalation = NEVER
         self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
         console.gives_up = self._is_called
@@ -105,7 +100,7 @@ class Supervisor:
         return self.outcome
 
     def _next_deadline(self) -> float:
-        nearest = min(self.timeout, self.gathering.deadline, self.escalation, self.symptom_deadline)
+        nearest = min(self.timeout, self.gathering.deadline, self.requests.deadline, self.symptom_deadline)
         return min(nearest, self.answer_deadline, self.stragglers.deadline, self.relay.deadline, self.restart_time)
 
     def _is_called(self) -> bool:
@@ -150,7 +145,7 @@ class Supervisor:
     def _hear_ports(self, member: Member, message: Message) -> None:
         member.ports, member.stores = list(message["ports"]), dict(message["stores"])
         self.num_prepared += 1
-        if self.num_prepared == self.gathering.num_agents and not self.attempt.is_running and not self.stop_signal:
+        if self.num_prepared == self.gathering.num_agents and not self.attempt.is_running and not self.requests.number:
             self._start()
 
     def _start(self) -> None:
@@ -186,6 +181,7 @@ class Supervisor:
             "unbound": self._hear_bound,
             "exit": self._hear_exit,
             "signalled": self._hear_signalled,
+            "ignored": self.requests.note_ignored,
             "lost": self._hear_lost,
             "stopped": self._hear_stopped,
             **dict.fromkeys(("pulse", "stacks"), self.hangs.hear),
@@ -238,15 +234,8 @@ class Supervisor:
             self._stop(FAILURE_GRACE_SECONDS * 2)
 
     def _hear_signalled(self, member: Member, message: Message) -> None:
-        number = message["number"]
-        self.directory.event("signalled", node=member.placement.node, number=number)
-        self.relay.note(member, number)
-        if number in (signal.SIGTERM, signal.SIGINT) and not self.stop_signal:
-            self.stop_signal = number
-            self.escalation = time.monotonic() + TERMINATE_SECONDS
-            if not self.attempt.is_running:
-                self._stop(0.0)
-                self._end_attempt()
+        self.directory.event("signalled", node=member.placement.node, number=message["number"])
+        self.requests.note_signalled(member, message["number"])
 
     def _hear_stopped(self, member: Member, _message: Message) -> None:
         member.is_stopped = True
@@ -281,7 +270,7 @@ class Supervisor:
 
     def _fail(self, reason: Failure) -> None:
         self.attempt.failures.append(reason)
-        if self.stop_signal:
+        if self.requests.number:
             return
         if reason.is_symptom and self.symptom_deadline == NEVER:
             self.symptom_deadline = time.monotonic() + SYMPTOM_SECONDS
@@ -300,45 +289,35 @@ class Supervisor:
 
     def _receive_signal(self, number: int) -> None:
         self.directory.event("signal", number=number)
-        if number in (signal.SIGUSR1, signal.SIGUSR2):
-            self.crew.tell_all("signal", number=number)
-            return
-        self.stop_signal = self.stop_signal or number
-        self.num_interrupts += number == signal.SIGINT
-        self.num_terminations += number == signal.SIGTERM
-        if not self.attempt.is_running:
-            self._stop(0.0)
-            self._end_attempt()
-        elif number == signal.SIGINT and self.num_interrupts == 1:
-            self.console.say("stopping; Ctrl-C again kills at once")
-            self.crew.tell_all("signal", number=number)
-            self.escalation = time.monotonic() + INTERRUPT_SECONDS
-        elif self.stop_signal == number == signal.SIGTERM and self.num_terminations == 1:
-            self.relay.send(number)
-            self.escalation = min(self.escalation, time.monotonic() + TERMINATE_SECONDS)
-        else:
-            self._stop(0.0 if number == signal.SIGINT else FAILURE_GRACE_SECONDS)
+        self.requests.receive(number)
+
+    def _end_idle(self) -> bool:
+        """End a run that has no ranks now; say whether it did."""
+        if self.attempt.is_running:
+            return False
+        self._stop(0.0)
+        self._end_attempt()
+        return True
 
     def _meet_deadlines(self) -> None:
         now = time.monotonic()
         stop = partial(self._stop, FAILURE_GRACE_SECONDS)
-        meets: tuple[tuple[str, Callable[[], None]], ...] = (
-            ("timeout", self._meet_timeout),
-            ("restart_time", self._prepare),
-            ("symptom_deadline", stop),
-            ("escalation", stop),
+        meets: tuple[tuple[object, str, Callable[[], None]], ...] = (
+            (self, "timeout", self._meet_timeout),
+            (self, "restart_time", self._prepare),
+            (self, "symptom_deadline", stop),
+            (self.requests, "deadline", stop),
+            (self.relay, "deadline", self.relay.meet),
         )
-        for name, meet in meets:
-            if now >= getattr(self, name):
-                setattr(self, name, NEVER)
+        for owner, name, meet in meets:
+            if now >= getattr(owner, name):
+                setattr(owner, name, NEVER)
                 meet()
         if now >= self.gathering.deadline:
             if self.gathering.has_enough():
                 self._prepare()
             else:
                 self._give_up(self.gathering.error())
-        if now >= self.relay.deadline:
-            self.relay.meet()
         if now >= self.stragglers.deadline:
             logs = self.directory.logs(self.attempt.number)
             self.stragglers.meet(self.attempt.alive, self.num_ranks, logs)
@@ -357,9 +336,9 @@ class Supervisor:
             return
         self.answer_deadline = self.symptom_deadline = self.restart_time = NEVER
         reason = self.attempt.first_failure()
-        if self.stop_signal and (reason is not None or self.attempt.alive or not self.attempt.is_running):
-            name = signal.Signals(self.stop_signal).name
-            reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.stop_signal)
+        if self.requests.number and (reason is not None or self.attempt.alive or not self.attempt.is_running):
+            name = signal.Signals(self.requests.number).name
+            reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.requests.number)
         if reason is not None and self._may_start_again(reason):
             self._start_again(reason)
             return

@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import children, guard, ports, private, report, sweep
+from . import children, guard, ports, private, report, sweep, warning_signals
 from .agent_spec import AgentSpec
 from .binding import Binding
 from .binding_watch import Holdings
@@ -147,10 +147,18 @@ class Agent:
             self.exit_code = message["exit_code"]
 
     def _signal(self, number: int) -> None:
+        self._note_warning(number)
         if self.attempt is not None:
             self.attempt.signal(number)
         elif self.postponed is not None and number in (signal.SIGINT, signal.SIGTERM):
             self._stop(0.0, self.postponed["attempt"])  # no rank was started that could answer the signal
+
+    def _note_warning(self, number: int) -> None:
+        """Tell which ranks ignore a signal that announces the end of the job."""
+        ranks = self.attempt.by_pid() if self.attempt is not None and number in warning_signals.WARNINGS else {}
+        pids = warning_signals.ignoring(number, ranks)
+        if pids:
+            self._tell("ignored", number=number, ranks=sorted(ranks[pid].rank for pid in pids))
 
     def _lose_supervisor(self) -> None:
         if self.channel is not None:
@@ -311,6 +319,8 @@ class Agent:
                 self._tell("signalled", number=number)
                 if self.attempt is None or self.spec.forwards_signals:
                     self._signal(number)
+                else:
+                    self._note_warning(number)
 
     def _replace_guard(self) -> None:
         self.selector.unregister(self.guard.link)

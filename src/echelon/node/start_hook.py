@@ -57,13 +57,13 @@ elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py); the scri
         os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
     except OSError:
         pass  # a child of the script has the variable, but not the descriptor
-_has_pulse = "ECHELON_PULSE_FD" in os.environ
-if _has_pulse:
-    from _echelon.node import pulse
+if not _link:
+    from _echelon.node import pulse, warning_signals
 
     pulse.take(os.environ)
+    warning_signals.ignore()
 _leave_the_path()
-if _has_pulse:
+if not _link:
     _leave_the_modules()
 try:
     # run the site's own sitecustomize; if it is missing or fails, site.py gets the usual error

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
-from . import affinity, children, credentials, leave, link, preload, pulse, sweep
+from . import affinity, children, credentials, leave, link, preload, pulse, sweep, warning_signals
 
 # Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -121,6 +121,7 @@ def _become_rank(
     _renew_thread_id()
     if page >= 0:
         pulse.arm(page)
+    warning_signals.ignore()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
