@@ -18,6 +18,7 @@ from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs
+from echelon.launch.order import Order
 from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
@@ -56,6 +57,7 @@ class Supervisor:
         self.hangs = Hangs(plan, directory, self.crew, self._fail)
         self.signals = Signals(self.selector, self._receive_signal)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
+        self.order = Order(plan, self.crew, directory, console.say)
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
@@ -182,6 +184,7 @@ class Supervisor:
             "exit": self._hear_exit,
             "signalled": self._hear_signalled,
             "ignored": self.requests.note_ignored,
+            "catching": self.order.hear_catching,
             "lost": self._hear_lost,
             "stopped": self._hear_stopped,
             **dict.fromkeys(("pulse", "stacks"), self.hangs.hear),
@@ -199,9 +202,8 @@ class Supervisor:
         self.directory.event("started", node=member.placement.node, **_without_kind(message))
 
     def _hear_lost(self, member: Member, message: Message) -> None:
-        self._fail(
-            Failure(cause=failure.LOST_WARM, detail=message["why"], node=member.placement.node, time=time.time())
-        )
+        why, node = message["why"], member.placement.node
+        self._fail(Failure(cause=failure.LOST_WARM, detail=why, node=node, time=time.time()))
 
     def _hear_bound(self, member: Member, message: Message) -> None:
         misplaced = self.bound.hear(member.placement.agent_index, member.placement.node, message)
@@ -209,11 +211,10 @@ class Supervisor:
             self._fail(misplaced)
 
     def _hear_exit(self, member: Member, message: Message) -> None:
+        message = self.order.hear_exit(message)
         rank, attempt = message["rank"], self.attempt
         attempt.alive.discard(rank)
-        self.directory.event(
-            "exit", node=member.placement.node, **{k: v for k, v in message.items() if k not in _BULKY}
-        )
+        self.directory.event("exit", node=member.placement.node, **_without_kind(message))
         if message["log_problem"]:
             self.console.say(f"warning: the log of rank {rank} is incomplete: {message['log_problem']}")
         if message["status"] != 0 and member.share is not None:
@@ -234,8 +235,12 @@ class Supervisor:
             self._stop(FAILURE_GRACE_SECONDS * 2)
 
     def _hear_signalled(self, member: Member, message: Message) -> None:
-        self.directory.event("signalled", node=member.placement.node, number=message["number"])
-        self.requests.note_signalled(member, message["number"])
+        number = message["number"]
+        self.directory.event("signalled", node=member.placement.node, number=number)
+        if self.attempt.is_running and self.order.take(number):
+            self.relay.note(member, number)
+        else:
+            self.requests.note_signalled(member, number)
 
     def _hear_stopped(self, member: Member, _message: Message) -> None:
         member.is_stopped = True
@@ -289,7 +294,8 @@ class Supervisor:
 
     def _receive_signal(self, number: int) -> None:
         self.directory.event("signal", number=number)
-        self.requests.receive(number)
+        if not (self.attempt.is_running and self.order.take(number)):
+            self.requests.receive(number)
 
     def _end_idle(self) -> bool:
         """End a run that has no ranks now; say whether it did."""
@@ -335,11 +341,11 @@ class Supervisor:
         if self.is_over:
             return
         self.answer_deadline = self.symptom_deadline = self.restart_time = NEVER
-        reason = self.attempt.first_failure()
+        reason = self.attempt.first_failure() or self.order.outcome(self.num_ranks)
         if self.requests.number and (reason is not None or self.attempt.alive or not self.attempt.is_running):
             name = signal.Signals(self.requests.number).name
             reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.requests.number)
-        if reason is not None and self._may_start_again(reason):
+        if reason is not None and not self.order.is_given and self._may_start_again(reason):
             self._start_again(reason)
             return
         if self.restarts.why_not:
@@ -375,8 +381,5 @@ class Supervisor:
         self.is_over = True
 
 
-_BULKY = frozenset({"kind", "tail"})
-
-
 def _without_kind(message: Message) -> Message:
-    return {name: value for name, value in message.items() if name != "kind"}
+    return {name: value for name, value in message.items() if name not in ("kind", "tail")}

@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import children, guard, ports, private, report, sweep, warning_signals
+from . import children, guard, order, ports, private, report, sweep, warning_signals
 from .agent_spec import AgentSpec
 from .binding import Binding
 from .binding_watch import Holdings
@@ -141,6 +141,11 @@ class Agent:
             self._signal(message["number"])
         elif kind == "stacks":
             self.hangs.collect(self.attempt, message["round"])
+        elif kind == "who catches":
+            attempt = self.attempt
+            self._tell("catching", count=len(order.catchers(attempt, message["number"])) if attempt is not None else 0)
+        elif kind == "order":
+            self._order(message)
         elif kind == "stop":
             self._stop(message["grace_seconds"], message["attempt"])
         elif kind == "end":
@@ -159,6 +164,12 @@ class Agent:
         pids = warning_signals.ignoring(number, ranks)
         if pids:
             self._tell("ignored", number=number, ranks=sorted(ranks[pid].rank for pid in pids))
+
+    def _order(self, message: Message) -> None:
+        if message["charge"] == "echelon":
+            order.give(self.mark, message["number"])
+        elif self.attempt is not None:
+            order.warn(self.attempt, message["number"])
 
     def _lose_supervisor(self) -> None:
         if self.channel is not None:
@@ -317,9 +328,10 @@ class Agent:
                 self._reap()
             elif number != signal.SIGCONT:
                 self._tell("signalled", number=number)
-                if self.attempt is None or self.spec.forwards_signals:
+                is_warning = order.is_warning(self.spec.environ, number)  # then the supervisor decides
+                if not is_warning and (self.attempt is None or self.spec.forwards_signals):
                     self._signal(number)
-                else:
+                elif not is_warning:
                     self._note_warning(number)
 
     def _replace_guard(self) -> None:
@@ -342,6 +354,7 @@ class Agent:
 
     def leave(self) -> None:
         """End all processes that this agent started for itself."""
+        order.withdraw(self.mark)
         self.lookout.close()
         self.starter.close()
         if self.starter.warm is not None:

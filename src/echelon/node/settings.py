@@ -5,7 +5,7 @@ from typing import Dict, Mapping
 
 from ..environment import threads
 from ..environment.slurm_agent import job_id
-from . import private, sweep
+from . import order, private, sweep
 from .agent_spec import AgentSpec
 from .placement import Placement
 
@@ -15,6 +15,7 @@ def surroundings_of_ranks(spec: AgentSpec, placement: Placement, mark: str) -> D
     environ = dict(os.environ)
     environ.update(spec.environ)
     environ[sweep.MARK] = mark
+    environ[order.FILE] = order.path(mark)
     if spec.scale:
         environ["ECHELON_SCALE"] = spec.scale
         environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's warnings would be about echelon's use of it
