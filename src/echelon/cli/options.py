@@ -88,6 +88,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
     Option(names=("--time",), value="TIME", help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
     Option(names=("--hang-timeout",), value="TIME", choices=("auto", "off"), help="end a run that hangs: no step and no output for 300 (seconds), 10m or 2h; auto: learn it from the steps (default); off"),
+    Option(names=("--checkpoint-every",), value="EVERY", help="save the training of an unchanged script every 10m, 2h or 200steps"),
+    Option(names=("--keep-checkpoints",), value="N", help="keep the latest N checkpoints (default: 3)"),
+    Option(names=("--resume",), value="RUN", takes="run", help="continue from the latest checkpoint of a run"),
     Option(names=("--max-restarts",), value="N", help="start all ranks again after a failure, at most N times without progress"),
     Option(names=("--dry-run",), help="print the plan and stop"),
     Option(names=("--explain-hooks",), help="print what echelon replaces in PyTorch, Python and libraries, and why; run nothing"),
@@ -130,7 +133,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scaling of a script for one device", (
         "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb", "explain_hooks")),
-    ("limits and restarts", ("timeout", "time", "hang_timeout", "max_restarts", "check", "exclude_bad")),
+    ("limits, checkpoints and restarts", (
+        "timeout", "time", "hang_timeout", "checkpoint_every", "keep_checkpoints", "resume", "max_restarts", "check", "exclude_bad")),
     ("where ranks run", (
         "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
     ("the program to start", ("module", "no_python", "json")),

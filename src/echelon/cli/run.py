@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli import exchange_options, own_parallelism, time_limits
+from echelon.cli import checkpoint_options, exchange_options, own_parallelism, time_limits
 from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
@@ -123,7 +123,8 @@ def read_job(scanned: Scanned) -> Job:
         debug=_debug(values),
         timeout_seconds=time_limits.of_run(values),
         hang_timeout=time_limits.of_hang(values),
-        max_restarts=_whole("--max-restarts", values.get("max_restarts", "0"), least=0),
+        max_restarts=_whole("--max-restarts", values.get("max_restarts", checkpoint_options.restarts(values)), least=0),
+        checkpoints=checkpoint_options.order(values),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
         command=_command(scanned),  # last, because an option without its value has taken the script as the value

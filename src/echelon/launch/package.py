@@ -15,7 +15,7 @@ from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
 _ROOMS = ("node", "topology", "environment", "checkpoint", "train")
-_ALONE = ("errors", "records", "scale_options")  # modules beside the rooms that `train` imports
+_ALONE = ("checkpoint_order", "errors", "records", "scale_options")  # modules beside the rooms that `train` imports
 
 
 def write(path: str) -> None:

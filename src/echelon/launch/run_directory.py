@@ -86,14 +86,18 @@ class RunDirectory:
         except OSError as error:
             self.problem = self.problem or f"events.jsonl: {error.strerror}"
 
-    def newest_step(self) -> int:
-        """Return the step of the newest published checkpoint, in checkpoints/step-*; -1 if there is none."""
+    def newest_step(self, folder: str = "") -> int:
+        """Return the step of the newest published checkpoint; -1 if there is none.
+
+        `folder` has the checkpoints, step-*; without it, the run's own folder does.
+        """
+        folder = folder or self.file("checkpoints")
         try:
-            names = os.listdir(self.file("checkpoints"))
+            names = os.listdir(folder)
         except OSError:
             return -1
         for step_name in sorted(names, key=_step_of, reverse=True):
-            if _step_of(step_name) >= 0 and os.path.isfile(self.file("checkpoints", step_name, "manifest.json")):
+            if _step_of(step_name) >= 0 and os.path.isfile(os.path.join(folder, step_name, "manifest.json")):
                 return _step_of(step_name)
         return -1
 

@@ -48,7 +48,7 @@ def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> De
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
     trains = distributes.trains(imports)
-    written = job.scale_options.written()
+    written = job.scale_options.written() or (["--checkpoint-every"] if job.checkpoints else [])
     if written and (reason or not trains):
         fact = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(

@@ -73,8 +73,8 @@ class StopRequests:
         name = signal.Signals(number).name
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
         self._say(
-            f"note: {name} came; rank {ranks[0]}{more} on {member.placement.node} ignored it, because the script has no "
-            f"handler for it; to save a snapshot then: signal.signal(signal.{name}, …)"
+            f"note: {name} came; rank {ranks[0]}{more} on {member.placement.node} ignored it, because the script has "
+            f"no handler for it; to save a snapshot then: signal.signal(signal.{name}, …)"
         )
 
     def note_signalled(self, member: Member, number: int) -> None:

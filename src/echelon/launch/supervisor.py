@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from echelon import checkpoint_order
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, world
 from echelon.launch.attempt import Attempt
@@ -61,7 +62,7 @@ class Supervisor:
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
-        self.restarts = Restarts(plan.max_restarts, directory.newest_step)
+        self.restarts = Restarts(plan.max_restarts, partial(directory.newest_step, _checkpoints(plan)))
         self.restart_time = NEVER
         self.bound = Bound(plan, directory, self.gathering.num_agents, console.say)
         self.stragglers = Stragglers(console.say)
@@ -379,6 +380,12 @@ class Supervisor:
     def _give_up(self, error: EchelonError) -> None:
         self.error = error
         self.is_over = True
+
+
+def _checkpoints(plan: Plan) -> str:
+    """Return the folder of checkpoints if it is another than that of the run."""
+    order = checkpoint_order.read(dict(plan.environ))
+    return order.folder if order else ""
 
 
 def _without_kind(message: Message) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from echelon import checkpoint_order
 from echelon.errors import UsageError
 from echelon.plan import containers
 from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
@@ -89,7 +90,11 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         scale_options=None if job.scale == "off" else job.scale_options._replace(how=job.scale),
         scale_why=around.scale_why,
         share_devices=job.share_devices,
-        environ=(*batch_variables(job.global_batch, batch), *job.environ),
+        environ=(
+            *batch_variables(job.global_batch, batch),
+            *checkpoint_order.variables(job.checkpoints, _run_directory(job, around)),
+            *job.environ,
+        ),
         run_directory=_run_directory(job, around),
         show=job.show,
         stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),

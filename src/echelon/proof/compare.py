@@ -122,7 +122,7 @@ def _steps(case: Case) -> tuple[list[Row], Difference | None]:
 def _floor(case: Case, floor: float) -> float:
     """Return the least bound; with half precision it is the rounding of each rank's sums."""
     eps = max(float(recording.facts[0].get("eps", 0.0)) for recording in (case.oracle, case.several))
-    return floor if eps < HALF else max(floor, 2 * eps)
+    return floor if eps < HALF else max(floor, 4 * eps)
 
 
 def _of_number(name: str, oracle: Row, several: Row) -> Difference:

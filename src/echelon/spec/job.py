@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from echelon.checkpoint_order import Order
 from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec.launcher import Launcher
 
@@ -47,6 +48,8 @@ class Job:
     """
     scale_options: ScaleOptions = DEFAULT
     """The options of scaling, except the way in `scale`."""
+    checkpoints: Order | None = None
+    """What ranks save; an empty folder is that of the run. None: nothing."""
     share_devices: bool = False
     """Whether more ranks than devices are intended."""
     environ: tuple[tuple[str, str], ...] = ()

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from .. import records
+from .. import checkpoint_order, records
 from ..errors import UsageError
 from ..scale_options import OBSERVE, ScaleOptions
 
@@ -35,7 +35,9 @@ def begin(scale: str, *, was_forked: bool) -> None:
         child_training.guard(int(rank_pid))
         return
     options = _read(scale)
-    if os.environ.get("WORLD_SIZE", "1") == "1" and records.FOLDER not in os.environ and not options.num_shards:
+    is_saved = checkpoint_order.VARIABLE in os.environ
+    is_recorded = records.FOLDER in os.environ
+    if os.environ.get("WORLD_SIZE", "1") == "1" and not (is_saved or is_recorded or options.num_shards):
         from .files import one_rank
 
         one_rank.install()

@@ -41,7 +41,8 @@ class LateHooks:
         @wraps(original)  # global tensors know functions by their names
         def register(tensor: torch.Tensor, hook: Any) -> Any:
             caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
-            if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or caller in _INSIDE:
+            is_inside = caller in _INSIDE and not getattr(hook, "is_of_script", False)
+            if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or is_inside:
                 return original(tensor, hook)
             hooks: Dict[int, Any] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
             handle = RemovableHandle(hooks)

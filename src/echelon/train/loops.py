@@ -34,6 +34,8 @@ class ShardedSampler:
         self.rows: Deque[Tuple[int, ...]] = deque()
         self.indices: Deque[List[Any]] = deque()
         """The indices of all ranks' samples in the batches that wait in `rows`."""
+        self.key = 0
+        """The key of the pass, with --exact."""
         self._ahead: Deque[List[Any]] = deque()
         self._batches: Iterator[List[Any]] = iter(())
 
@@ -63,7 +65,8 @@ class ShardedSampler:
         run = self.run
         with run.generators.in_common():
             indices = iter(self.base)
-            key = run.keys.next() if run.world.is_exact else 0
+            num_taken, resumed_key = run.take_resumed_pass()
+            key = self.key = (resumed_key or run.keys.next()) if run.world.is_exact else 0
         num_batches = 0
         while True:
             with run.generators.in_common():  # a sampler may draw with each batch
@@ -76,6 +79,8 @@ class ShardedSampler:
             if not num_batches and len(batch) < run.world.size:
                 raise small_batch(len(batch), run.world)
             num_batches += 1
+            if num_batches <= num_taken:
+                continue
             rows = batches.rows_of(len(batch), run.world.size)
             self.rows.append(rows)
             self.indices.append(batch)
@@ -235,6 +240,11 @@ class Loop:
             batch = batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
         run.ignore_index.ask(shards_of(batch))
         return batch
+
+    @property
+    def sampler(self) -> Optional[ShardedSampler]:
+        """The sampler that deals the samples out; None for a stream."""
+        return self._sampler
 
     def close(self) -> None:
         """Leave the loop."""

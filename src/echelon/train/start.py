@@ -1,11 +1,12 @@
 """Start echelon: `echelon.start()` in a script, or hooks before an unchanged script."""
 
 import os
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 import torch.distributed as dist
 
+from .. import checkpoint_order
 from ..scale_options import ScaleOptions
 from . import child_training, groups, hooks, patches
 from . import device as devices
@@ -17,6 +18,9 @@ from .rng import unseeded
 from .rng.generators import Generators
 from .run import Run
 from .scaling_error import tell_briefly
+
+if TYPE_CHECKING:
+    from .replay.continuing import Continuing
 
 _run: Optional[Run] = None
 
@@ -63,6 +67,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     """Scale the script that begins next; `was_forked` says whether this process is a fork of the warm process."""
     global _run
     tell_briefly(options.how)
+    saving = _saving(options)
     world = worlds.read(os.environ, options.num_shards, GraphCuts())
     if world.is_exact:
         _make_repeatable(world)
@@ -71,13 +76,25 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     _run = Run(world, is_hooked=True, options=options)
     _run.first_step.may_fork_for_device = was_forked
     hooks.install(_run)
-    file_hooks.install(_run.files, _run.world.processes)
+    file_hooks.install(_run.files, _run.world.processes, is_saved=saving is not None)
+    if saving is not None:
+        saving.install(_run)
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
         unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.generators))
         archive = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
         child_training.watch_starts(archive, _run.guarded_pid)
+
+
+def _saving(options: ScaleOptions) -> "Optional[Continuing]":
+    """Return what saves the training, or continues it; it sets the seed of the run that it continues."""
+    order = checkpoint_order.read(os.environ)
+    if order is None:
+        return None
+    from .replay import continuing
+
+    return continuing.begin(order, options)
 
 
 def _make_repeatable(world: worlds.World) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 import weakref
-from typing import Any, List, Optional, Protocol, Set
+from typing import Any, List, Optional, Protocol, Set, Tuple
 
 import torch
 
@@ -60,6 +60,8 @@ class Training:
     """How many of the script's batches make one of all ranks, and of the oracle."""
     has_begun: bool
     """Whether something was trained."""
+    resumed_pass: Tuple[int, int] = (0, 0)
+    """The number of batches that the next pass over a loader leaves out, and its key; a checkpoint had them."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -77,6 +79,11 @@ class Training:
     def begins_training(self) -> bool:
         """Say whether a batch that begins now is for training: gradients are recorded, and there is an optimizer."""
         return torch.is_grad_enabled() and self.parallelism.has_optimizers
+
+    def take_resumed_pass(self) -> Tuple[int, int]:
+        """Return `resumed_pass`, once."""
+        taken, self.resumed_pass = self.resumed_pass, (0, 0)
+        return taken
 
     @property
     def is_at_home(self) -> bool:

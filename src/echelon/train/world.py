@@ -6,7 +6,7 @@ from typing import Any, List, Mapping, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .. import records
+from .. import checkpoint_order, records
 from . import device as devices
 from . import groups
 
@@ -98,6 +98,8 @@ def seed_of_run(environ: Mapping[str, str]) -> int:
     """Return a seed that all ranks of one attempt share, and no other run; runs that are compared share it too."""
     if environ.get(records.FOLDER):
         return SEED_OF_RECORDS
+    if environ.get(checkpoint_order.SEED):
+        return int(environ[checkpoint_order.SEED])
     text = environ.get("ECHELON_RUN_ID", "") or str(os.getpid())
     attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     number = int(text, 16) if all(letter in "0123456789abcdef" for letter in text) else int(text, 36)

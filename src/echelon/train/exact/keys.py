@@ -5,7 +5,7 @@ since the weights last changed. So a run that resumes from a checkpoint, on any 
 """
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Tuple
 
 import torch
 
@@ -34,6 +34,17 @@ class Keys:
             self._fingerprint = self._take_fingerprint()
         self._number += 1
         return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
+
+    def place(self) -> Tuple[int, int]:
+        """Return the fingerprint and the number of keys taken since the weights last changed."""
+        is_now = self._step == self._parallelism.num_steps
+        return (self._fingerprint, self._number) if is_now else (0, 0)
+
+    def go_on(self, place: Tuple[int, int]) -> None:
+        """Continue from a place of an earlier process."""
+        if place[1]:
+            self._step = self._parallelism.num_steps
+            self._fingerprint, self._number = place
 
     def _take_fingerprint(self) -> int:
         """Return a checksum of a few small weights, which differs from step to step."""

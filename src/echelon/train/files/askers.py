@@ -6,6 +6,7 @@ import threading
 from functools import partial
 from typing import Any, List
 
+from ...checkpoint import store
 from .. import patches
 from ..check import oracle
 from ..recording import record
@@ -36,6 +37,7 @@ _ALONE = frozenset(
 )
 _ALONE_PARTS = ("torch._inductor", "torch._dynamo", "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile")
 _OURS = (record.__name__, oracle.__name__)
+_CHECKPOINTS = store.__name__.rpartition(".")[0]
 _LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)
 
 
@@ -45,7 +47,7 @@ def who() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith(_ALONE_PARTS) or name in _OURS:
+        if name.startswith((*_ALONE_PARTS, _CHECKPOINTS)) or name in _OURS:
             return ITSELF
         if name.partition(".")[0] in _ALONE and "-packages" in str(frame.f_globals.get("__file__", "")):
             return ITSELF

@@ -9,6 +9,7 @@ from ..world import World
 from . import askers, commands, downloads, folders, loggers, opening, stores, writers
 from .meeting import Meeting
 from .sharing import Files
+from .written_paths import WrittenPaths
 
 _HOOKERS = (opening, folders, writers, stores, downloads, commands, loggers)
 
@@ -18,11 +19,14 @@ def prepare() -> None:
     patches.look_through()
 
 
-def install(files: Files, processes: World) -> None:
-    """Hook all functions that write, rename, remove, make, download or log."""
-    if processes.size == 1:
+def install(files: Files, processes: World, *, is_saved: bool = False) -> None:
+    """Hook all functions that write, rename, remove, make, download or log; one rank needs this if it is saved."""
+    if processes.size == 1 and not is_saved:
         return
-    files.meeting = Meeting(processes)
+    if processes.size > 1:
+        files.meeting = Meeting(processes)
+    if is_saved:
+        files.written = WrittenPaths()
     askers.watch_collector()
     _watch_end(files)
     _watch_fetches(files)

@@ -65,6 +65,7 @@ def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
     is_copied = "+" in mode and not {"w", "x"} & set(mode)  # the file has content, which the script reads and changes
     if isinstance(made, int):
         made = sinks.Sink(file, files.theirs(path), mode, made)
+        files.note_sink(made)
     if is_copied:
         _copy(files, made, path)
     elif "+" in mode:

@@ -12,13 +12,14 @@ import sys
 import threading
 import weakref
 from functools import partial
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 import torch
 
 from ..single_rank import alone
 from . import askers, names, whole
 from .meeting import Meeting
+from .written_paths import WrittenPaths
 
 TOGETHER, EACH, ONE = "together", "each", "one"
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -61,6 +62,10 @@ class Files:
         self._own: List[str] = []
         self._own_before = 0
         self._writers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._sinks: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._suspended: Optional[Meeting] = None
+        self.written: Optional[WrittenPaths] = None
+        """The paths that the script has written, where its training is saved."""
 
     @property
     def is_closed(self) -> bool:
@@ -134,6 +139,8 @@ class Files:
         way = self.way(path)
         if way == EACH:
             return do()
+        if path is not None and do is not _nothing:
+            self._note_written(path)
         if way == ONE or path is None or self.meeting is None:
             self._open.add(path or "")  # nobody knows when the file is whole
             return instead if self.is_closed else do()
@@ -153,19 +160,63 @@ class Files:
         """Whether this access is a part of an act that ranks have met for; other threads are no part of it."""
         return self._num_acts > 0 and threading.current_thread() is threading.main_thread()
 
+    def _note_written(self, path: str) -> None:
+        if self.written is not None:
+            self.written.note(path)
+
     def meet(self, label: str, file: Any) -> None:
         """Wait for all ranks, if this rank meets them for this file."""
         path = path_of(file)
         if path is not None and self.way(path) == TOGETHER:
-            self.act(label, path, lambda: None)
+            self.act(label, path, _nothing)
+
+    def suspend(self, written: Mapping[str, bool]) -> None:
+        """Write nothing and meet no rank for now: a loop is repeated whose files are on the disk.
+
+        `written` are the paths that the run has written, each with whether it was there before.
+        """
+        self.written = WrittenPaths()
+        self.written.repeat(written)
+        self._suspended, self.meeting = self.meeting, None
+        self._is_closed = True
+
+    def sizes(self) -> Dict[str, int]:
+        """Return the size of each file that rank 0 has written and may write to again, by its path."""
+        if self._is_closed:
+            return {}
+        meeting, self.meeting = self.meeting, None  # no other rank asks
+        try:
+            for file in list(self._writers):
+                if not file.closed:
+                    file.flush()
+            return {path: os.path.getsize(path) for path in sorted(self._open) if os.path.isfile(path)}
+        finally:
+            self.meeting = meeting
+
+    def go_on(self, sizes: Mapping[str, int], *, is_closed: bool) -> None:
+        """End `suspend`: files that are open for writing are the script's own again, and as long as they were."""
+        self._is_closed = is_closed
+        if self.written is not None:
+            self.written.go_on()
+        if not is_closed:
+            for path, size in sizes.items():
+                if os.path.isfile(path) and os.path.getsize(path) > size:
+                    os.truncate(path, size)  # lines of steps that are computed again
+            for sink in list(self._sinks):
+                if not sink.closed:
+                    sink.become_real()
+                    self._writers.add(sink)
+        self.meeting = self._suspended
 
     def seen(self, file: Any) -> Any:
         """Return the path to read: rank 0's name of the file, after rank 0 has written it so far."""
-        if not self._open and not self._aliases:
+        if not self._open and not self._aliases and self.written is None:
             return file
         path = path_of(file)
         if path is None or self.is_acting:
             return file
+        if self.written is not None and self.written.seen(path) != path:
+            return self.written.seen(path)
         whole.show(path)
         if path in self._open or self._is_hidden_in(path):
             self.meet("read", path)
@@ -185,15 +236,20 @@ class Files:
     def begin_writing(self, path: str, file: Any, *, is_hidden: bool = False) -> None:
         """Note that a file is open for writing; its readers have to wait until rank 0 is there too."""
         self._open.add(path)
+        self._note_written(path)
         if is_hidden:
             self._hidden.add(path)
         if not self.is_closed:
             self._writers.add(file)
 
+    def note_sink(self, sink: Any) -> None:
+        """Note a sink, which becomes a file if this rank begins to write."""
+        self._sinks.add(sink)
+
     def end_writing(self, path: str) -> None:
         """Wait until a closed file is whole; readers keep waiting for a file that nobody closed."""
         if sys.exc_info()[1] is None and self.way(path) == TOGETHER:
-            self.act("close", path, lambda: None)
+            self.act("close", path, _nothing)
             self._hidden.discard(path)
             if path not in self._mapped:
                 self._open.discard(path)
@@ -211,6 +267,10 @@ class Files:
         path = path_of(file)
         if path is not None:
             self._own.append(path)
+
+
+def _nothing() -> None:
+    """Only meet the other ranks."""
 
 
 def _alone(label: str, do: Callable[[], Any]) -> Any:

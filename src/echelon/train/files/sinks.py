@@ -121,6 +121,12 @@ class Sink(Announced, io.BufferedIOBase):
             pass  # rank 0 has not made the file yet
         self._copy.seek(self._position)
 
+    def become_real(self) -> None:
+        """Write to the file itself from now on, behind what is in it; its lines until now are on the disk."""
+        if self._copy is None:
+            self._copy = io.FileIO(self._path, "r+" if os.path.exists(self._path) else "w+")
+            self._copy.seek(0, os.SEEK_END)
+
     def _own(self) -> Any:
         """Return the copy, which is made at its first use."""
         if self._copy is None:

@@ -127,12 +127,21 @@ class Generators:
 
     def follow(self, world: World) -> None:
         """Set the generators of all ranks to the states of rank 0."""
-        states: List[Any] = [*_torch_state(), random_states.portable()]
-        told = messages.broadcast(states, 0)
+        told = messages.broadcast(portable_state(), 0)
         if world.rank:
-            torch.set_rng_state(told[0])
-            devices.set_random_state(told[1])
-            random_states.put_portable(told[2])
+            put_portable_state(told)
+
+    def own_state(self) -> Optional[List[Any]]:
+        """Return the states of the rank's own stream in a portable form; None if nothing was drawn from it."""
+        if self._other is None or self._is_own:
+            return None
+        with self.in_own():
+            return portable_state()
+
+    def put_own_state(self, state: List[Any]) -> None:
+        """Continue the rank's own stream from the state of an earlier process."""
+        with self.in_own():
+            put_portable_state(state)
 
     def digest(self) -> int:
         """Return a checksum of the states of all generators; ranks compare it."""
@@ -205,3 +214,15 @@ def _is_same(state: List[Any], other_state: List[Any]) -> bool:
     (cpu, cuda), (other_cpu, other_cuda) = state[0], other_state[0]
     is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
     return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(state[1], other_state[1])
+
+
+def portable_state() -> List[Any]:
+    """Return the states of all generators in a form that another process can take."""
+    return [*_torch_state(), random_states.portable()]
+
+
+def put_portable_state(states: List[Any]) -> None:
+    """Set states that `portable_state` returned."""
+    torch.set_rng_state(states[0])
+    devices.set_random_state(states[1])
+    random_states.put_portable(states[2])

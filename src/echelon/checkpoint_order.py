@@ -1,0 +1,47 @@
+"""What the launcher asks of ranks about checkpoints: the command line chooses it, and each rank reads it as JSON."""
+
+import json
+import os
+from typing import Mapping, NamedTuple, Optional, Tuple
+
+VARIABLE = "ECHELON_CHECKPOINT"
+"""The environment variable that gives a rank the order; absent where nothing is saved."""
+
+SEED = "ECHELON_SEED_OF_RUN"
+"""The seed of the run that a continued run has too."""
+
+_HASHES = "PYTHONHASHSEED"
+
+
+class Order(NamedTuple):
+    """How often a training is saved, and where."""
+
+    folder: str
+    """The folder of the checkpoints: RUN/checkpoints."""
+    steps: int = 0
+    """The number of steps of optimizers between checkpoints; 0: by time."""
+    seconds: float = 0.0
+    """The seconds between checkpoints; 0: by steps."""
+    keep: int = 3
+    """The number of checkpoints that are kept."""
+    resumes: bool = False
+    """Whether the run continues from the latest checkpoint, if there is one."""
+
+
+def variables(order: Optional[Order], run_directory: str) -> Tuple[Tuple[str, str], ...]:
+    """Return the variables of ranks that save; sets of text have the same order in each start of the script."""
+    if order is None:
+        return ()
+    folder = order.folder or os.path.join(os.path.abspath(run_directory), "checkpoints")
+    hashes = () if os.environ.get(_HASHES) else ((_HASHES, "0"),)
+    return ((VARIABLE, json.dumps(order._replace(folder=folder)._asdict())), *hashes)
+
+
+def read(environ: Mapping[str, str]) -> Optional[Order]:
+    """Return the order from the variables of a rank; None where nothing is saved.
+
+    >>> read(dict(variables(Order("", steps=5), "/run"))).folder
+    '/run/checkpoints'
+    """
+    text = environ.get(VARIABLE, "")
+    return Order(**json.loads(text)) if text else None

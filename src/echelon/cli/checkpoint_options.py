@@ -1,0 +1,78 @@
+"""The options of checkpoints: --checkpoint-every, --keep-checkpoints and --resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from echelon.checkpoint_order import Order
+from echelon.errors import UsageError
+
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_HINT = "echelon run --checkpoint-every 10m …   or --checkpoint-every 200steps"
+KEEP = 3
+RESTARTS = 3
+"""How many failures without progress end a run that saves checkpoints."""
+
+
+def order(values: Mapping[str, str]) -> Order | None:
+    """Return what ranks are asked to save; the folder is known when the run has a directory. None: nothing is saved."""
+    if "checkpoint_every" not in values:
+        for name in ("keep_checkpoints", "resume"):
+            if name in values:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{option} is for a run that saves checkpoints, and --checkpoint-every is missing",
+                    hint=f"echelon run --checkpoint-every 10m {option} {values[name]} …",
+                )
+        return None
+    if values.get("scale") == "off":
+        raise UsageError(
+            "--checkpoint-every saves a script for one device, and --scale off leaves the script alone",
+            hint="remove --scale off; a script that distributes itself saves by itself",
+        )
+    steps, seconds = _interval(values["checkpoint_every"])
+    folder = _folder_of(values["resume"]) if "resume" in values else ""
+    return Order(folder=folder, steps=steps, seconds=seconds, keep=_keep(values), resumes="resume" in values)
+
+
+def restarts(values: Mapping[str, str]) -> str:
+    """Return what --max-restarts is where it is not given."""
+    return str(RESTARTS if "checkpoint_every" in values else 0)
+
+
+def _interval(text: str) -> tuple[int, float]:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([a-z]+)", text)
+    number, unit = match.groups() if match else ("", "")
+    if unit in ("step", "steps") and number.isdigit() and int(number):
+        return int(number), 0.0
+    if unit in _UNITS and float(number):
+        return 0, float(number) * _UNITS[unit]
+    raise UsageError(f"--checkpoint-every {text or repr('')}: give 10m, 2h, 90s or 200steps", hint=_HINT)
+
+
+def _keep(values: Mapping[str, str]) -> int:
+    text = values.get("keep_checkpoints", str(KEEP))
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not int(text):
+        raise UsageError(
+            f"--keep-checkpoints {text or repr('')}: give a number of checkpoints from 1 on",
+            hint=f"echelon run --checkpoint-every 10m --keep-checkpoints {KEEP} …",
+        )
+    return int(text)
+
+
+def _folder_of(name: str) -> str:
+    import os
+
+    from echelon.checkpoint.store import Store
+    from echelon.launch.runs import find
+
+    folder = os.path.join(os.path.abspath(find(name)), "checkpoints")
+    found, findings = Store(folder).latest()
+    if found is None:
+        why = f": {findings[0]}" if findings else ""
+        raise UsageError(
+            f"--resume {name}: this run has no whole checkpoint{why}",
+            hint="echelon run --checkpoint-every 10m … saves them; echelon checkpoint ls lists them",
+        )
+    return folder

@@ -1,0 +1,178 @@
+"""Values that a script carries from step to step in its own variables, found from the frames of its functions."""
+
+import ctypes
+import os
+import sys
+import weakref
+from collections import deque
+from types import FrameType, ModuleType
+from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple
+
+import torch
+from torch import nn
+
+from ..global_tensors.tensors import GlobalTensor, plain
+from .generators import is_generator, of_loader, put_state, state_of
+from .hollow import Hollow
+
+_MOST_DEPTH = 6
+_MOST_OBJECTS = 200_000
+_MOST_ENTRIES = 100_000
+_MOST_BYTES = 1 << 20
+"""A result of a model that is larger than this is not kept: the next step makes a new one."""
+_MOST_COUNTS = 2000
+
+
+class Carried:
+    """The tensors and counts in the script's variables."""
+
+    def __init__(self) -> None:
+        self._before: Dict[int, Tuple[Any, int]] = {}
+
+    def begin(self) -> None:
+        """Note the tensors that are there before the loop; those that stay unchanged are made again by the script."""
+        for _, tensor in _tensors():
+            self._before[id(tensor)] = (weakref.ref(tensor), tensor._version)
+
+    def tensors(self, known: Set[int]) -> Dict[str, torch.Tensor]:
+        """Return the tensors to keep, by their paths; `known` are the ids of those that models and optimizers have."""
+        kept = {}
+        for path, tensor in _tensors():
+            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, Hollow):
+                continue
+            if isinstance(tensor, GlobalTensor):
+                if tensor.dim() == 0:
+                    kept[path] = plain(tensor).detach().clone()
+                continue
+            is_transient = tensor.grad_fn is not None and tensor.numel() * tensor.element_size() > _MOST_BYTES
+            if not is_transient and tensor.layout == torch.strided and not tensor.is_meta:
+                kept[path] = tensor.detach()
+        return kept
+
+    def put(self, kept: Dict[str, torch.Tensor]) -> List[str]:
+        """Give the script's variables the values of the checkpoint; return the paths for which there is no variable."""
+        here = {found.path: found for found in _found() if isinstance(found.tensor, torch.Tensor)}
+        for path, value in kept.items():
+            found = here.get(path)
+            if found is None:
+                continue
+            if isinstance(found.tensor, Hollow):
+                found.tensor.value = value.to(found.tensor.device)  # for all who hold it
+                found.replace(found.tensor.value)
+            elif found.tensor.shape == value.shape:
+                with torch.no_grad():
+                    found.tensor.data.copy_(value)
+        return [path for path in kept if path not in here]
+
+    def _is_unchanged(self, tensor: torch.Tensor) -> bool:
+        reference, version = self._before.get(id(tensor), (lambda: None, -1))
+        return reference() is tensor and version == tensor._version
+
+
+def counts() -> Dict[str, int]:
+    """Return the whole numbers in the script's variables, by their paths."""
+    found: Dict[str, int] = {}
+    for frame, name in _script_frames():
+        for key, value in frame.f_locals.items():
+            if type(value) in (int, bool) and not key.startswith("__") and len(found) < _MOST_COUNTS:
+                found["%s.%s" % (name, key)] = int(value)
+    return found
+
+
+def random_states() -> Dict[str, Any]:
+    """Return the states of the generators of random numbers that the script has made, by their paths."""
+    return {found.path: state_of(found.tensor) for found in _found() if is_generator(found.tensor)}
+
+
+def put_random_states(saved: Dict[str, Any]) -> None:
+    """Let the script's generators continue from the states of a checkpoint."""
+    for found in _found():
+        if is_generator(found.tensor) and found.path in saved:
+            put_state(found.tensor, saved[found.path])
+
+
+class Found(NamedTuple):
+    """A tensor or a generator of random numbers, and the variable, entry or attribute that holds it."""
+
+    path: str
+    tensor: Any
+    holder: Any
+    key: Any
+
+    def replace(self, tensor: torch.Tensor) -> None:
+        """Let the holder have another tensor; a tuple keeps what it has."""
+        if isinstance(self.holder, FrameType):
+            self.holder.f_locals[self.key] = tensor
+            if sys.version_info < (3, 13) and self.holder.f_locals is not self.holder.f_globals:
+                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.holder), ctypes.c_int(0))
+        elif isinstance(self.holder, (dict, list, deque)):
+            self.holder[self.key] = tensor
+        elif not isinstance(self.holder, tuple):
+            setattr(self.holder, self.key, tensor)
+
+
+def _tensors() -> Iterator[Tuple[str, torch.Tensor]]:
+    return ((found.path, found.tensor) for found in _found() if isinstance(found.tensor, torch.Tensor))
+
+
+def _found() -> Iterator[Found]:
+    seen: Set[int] = set()
+    for frame, name in _script_frames():
+        for key, value in list(frame.f_locals.items()):
+            if not key.startswith("__"):
+                yield from _within(value, (frame, key), "%s.%s" % (name, key), seen, 0)
+
+
+def _within(value: Any, place: Tuple[Any, Any], path: str, seen: Set[int], depth: int) -> Iterator[Found]:
+    if isinstance(value, torch.Tensor) or is_generator(value):
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield Found(path, value, *place)
+        return
+    if isinstance(value, torch.utils.data.DataLoader):
+        seen.add(id(value))
+        for number, generator in enumerate(of_loader(value)):
+            yield from _within(generator, (None, None), "%s.generator-%d" % (path, number), seen, depth)
+        return
+    if depth > _MOST_DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:
+        return
+    if isinstance(value, dict):
+        seen.add(id(value))
+        entries: Any = value.items() if len(value) <= _MOST_ENTRIES else ()
+    elif isinstance(value, (list, tuple, deque)):
+        seen.add(id(value))
+        entries = enumerate(value) if len(value) <= _MOST_ENTRIES else ()
+    else:
+        entries = _attributes(value, seen)
+    for key, entry in list(entries):
+        yield from _within(entry, (value, key), "%s.%s" % (path, key), seen, depth + 1)
+
+
+def _attributes(value: Any, seen: Set[int]) -> Any:
+    """Return the attributes of an object; models and optimizers keep their tensors with their own names."""
+    attributes = getattr(value, "__dict__", None)
+    is_left_out = isinstance(value, (type, ModuleType, torch.optim.Optimizer, torch.utils.data.DataLoader))
+    if attributes is None or is_left_out or callable(getattr(value, "__code__", None)):
+        return ()
+    if type(value).__module__.partition(".")[0] in ("torch", "numpy", "echelon", "_echelon", "builtins"):
+        return ()
+    seen.add(id(value))
+    own = ("_parameters", "_buffers", "_modules") if isinstance(value, nn.Module) else ()
+    return [(key, entry) for key, entry in attributes.items() if key not in own]
+
+
+def _script_frames() -> Iterator[Tuple[FrameType, str]]:
+    """Yield the frames of the script and of the modules beside it, from the outermost, with names."""
+    main = sys.modules.get("__main__")
+    folder = os.path.dirname(os.path.abspath(str(getattr(main, "__file__", "") or "")))
+    frames = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        is_beside = path.startswith(folder + os.sep) and "-packages" not in path
+        if frame.f_globals.get("__name__") == "__main__" or is_beside:
+            frames.append(frame)
+        frame = frame.f_back
+    frames.reverse()
+    for place, one in enumerate(frames):
+        yield one, "%d:%s" % (place, one.f_code.co_name)

@@ -1,0 +1,338 @@
+"""Save an unchanged script's training as it goes, and continue it in a later process.
+
+A checkpoint is made where a step is over: where a loop asks for its next batch, or after the step of the last optimizer
+if no loop over a loader trains. It has the tensors of models and optimizers, the random numbers, the position in each
+loader, and the journal of all values that the script has read. A later process runs the script from its top, repeats
+its loop with the journal (tape.py) up to this place, and takes the tensors from the checkpoint.
+"""
+
+import atexit
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+
+import torch
+
+from ... import checkpoint_order
+from ...checkpoint import safetensors, saver, shards, store, tensors_file
+from ...checkpoint.errors import CheckpointError
+from ...scale_options import ScaleOptions
+from .. import messages, patches, plain_data
+from .. import world as worlds
+from ..rng import generators
+from ..scaling_error import ScalingError
+from . import attributes, faults, loads, output, reads, stubs
+from .backward_hooks import BackwardHooks
+from .carried import Carried, counts, put_random_states, random_states
+from .masks import Masks
+from .passes import Passes
+from .schedule import ORDER_FILE, Schedule
+from .state import Objects
+from .tape import OFF, PLAY, RECORD, Tape
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+AT_REQUEST, AT_STEP = "request", "step"
+JOURNAL, FACTS = "journal.bin", "facts.bin"
+HANDED_OVER = 85
+"""The exit code of a rank that has saved and ended, as ordered."""
+_OWN = "rng/rank-%d"
+_CARRIED = "carried/"
+
+
+class Resumed(NamedTuple):
+    """A checkpoint, and what it says besides its tensors."""
+
+    found: store.Checkpoint
+    facts: Dict[str, Any]
+
+    def document(self, name: str) -> bytes:
+        """Return the content of one of its small files."""
+        return _content(self.found, name)
+
+    def empty(self, prefix: str) -> Dict[str, torch.Tensor]:
+        """Return tensors to read into, for all names that begin with `prefix`."""
+        return {
+            name: torch.empty(one.shape, dtype=safetensors.dtype_of(one.dtype))
+            for name, one in tensors_file.read(self.found.path).items()
+            if name.startswith(prefix)
+        }
+
+
+class Continuing:
+    """The checkpoints of one training."""
+
+    _run: "Run"
+    _passes: Passes
+
+    def __init__(self, order: checkpoint_order.Order, resumed: Optional[Resumed], seed: int) -> None:
+        self._order = order
+        self._seed = seed
+        self._resumed = resumed
+        self._tape = Tape()
+        self._objects = Objects()
+        self._carried = Carried()
+        self._saver: Optional[saver.Saver] = None
+        self._num_steps = 0
+        self._schedule: Optional[Schedule] = None
+        self._fault = faults.ordered(os.environ)
+        self._cycle: List[int] = []
+        self._began = time.monotonic()
+
+    def install(self, run: "Run") -> None:
+        """Hook all that is recorded or repeated; call it after the hooks of the run, which these surround."""
+        self._run = run
+        self._passes = Passes(self._tape, run, lambda: self._at_boundary(AT_REQUEST))
+        reads.install(self._tape)
+        loads.install(self._tape, run.files)
+        output.mute_loggers(self._tape)
+        self._objects.install()
+        hooks = BackwardHooks(self._tape)
+        hooks.install()
+        stubs.install(self._tape, self._objects.optimizers, hooks, self._stepped)
+        self._passes.install()
+        self._masks = Masks(self._tape)
+        self._tape.on_leave = lambda is_left: self._masks.switch(is_on=not is_left and self._tape.phase != OFF)
+        if self._resumed is not None:
+            output.mute_streams(self._tape)
+            stubs.hook_factories(self._tape)
+            run.first_step.is_due = False
+            run.files.suspend(self._resumed.facts["written"])
+            self._tape.at_end = self._go_on
+            self._tape.load(self._resumed.document(JOURNAL))
+        original = torch.optim.Optimizer.__init__
+
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._begin()
+
+        why = "From the first optimizer on, a checkpoint keeps what the script reads."
+        patches.replace(torch.optim.Optimizer, "__init__", init, why=why)
+        atexit.register(self._end)
+
+    def _begin(self) -> None:
+        """Begin the journal with the first optimizer."""
+        if self._tape.phase == OFF and self._tape.is_here:
+            self._carried.begin()
+            self._tape.phase = RECORD if self._resumed is None else PLAY
+            self._masks.switch(is_on=True)
+            self._run.calls.is_idle = self._resumed is not None
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._tape.is_mine or self._tape.phase == OFF:
+            return
+        self._num_steps += 1
+        if self._fault is not None and self._tape.is_recording:
+            self._fault.meet(self._run.world.processes.rank, self._num_steps)
+        if self._ends_cycle(id(optimizer)) and not self._passes.is_training:
+            self._at_boundary(AT_STEP)
+
+    def _ends_cycle(self, optimizer: int) -> bool:
+        """Say whether this optimizer is the last that steps in one round of the loop."""
+        if self._cycle and self._cycle[0] == -1:
+            return optimizer == self._cycle[1]
+        if self._cycle and optimizer == self._cycle[0]:
+            last = self._cycle[-1]
+            self._cycle = [-1, last]
+            return optimizer == last
+        self._cycle.append(optimizer)
+        return False
+
+    def _at_boundary(self, kind: str) -> None:
+        if self._tape.is_playing:
+            if self._resumed is not None and self._tape.is_over and self._is_place(kind, self._resumed.facts):
+                self._go_on()
+        elif self._tape.is_recording:
+            with self._tape.left_out():
+                due = self._the_schedule().due(self._num_steps)
+            if due.saves:
+                self._save(kind)
+            if due.ends:
+                self._hand_over()
+
+    def _is_place(self, kind: str, facts: Dict[str, Any]) -> bool:
+        return bool(facts["kind"] == kind and facts["step"] == self._num_steps)
+
+    # Saving
+
+    def _save(self, kind: str) -> None:
+        with self._tape.left_out():
+            tensors = self._objects.tensors()
+            for path, tensor in self._carried.tensors(self._objects.ids()).items():
+                tensors[_CARRIED + path] = tensor
+            tensors.update(self._objects.attributes())
+            tensors[_OWN % self._run.world.processes.rank] = self._own_random_state()
+            facts = self._facts(kind)
+            documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(facts)}
+            self._the_saver().save(self._num_steps, tensors, documents, {"kind": kind})
+        self._the_schedule().note_saved(self._num_steps)
+
+    def _facts(self, kind: str) -> Dict[str, Any]:
+        return {
+            "kind": kind,
+            "step": self._num_steps,
+            "seed": self._seed,
+            "random": generators.portable_state(),
+            "passes": self._passes.positions(),
+            "counts": counts(),
+            "generators": random_states(),
+            "files": self._run.files.sizes(),
+            "written": self._run.files.written.before if self._run.files.written else {},
+            "keys": self._run.keys.place(),
+            **self._objects.rest(),
+        }
+
+    def _own_random_state(self) -> torch.Tensor:
+        """Return the states of the random numbers that this rank alone draws, as bytes; empty if it drew none."""
+        state = self._run.generators.own_state()
+        content = b"" if state is None else plain_data.encode(state)
+        return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+    def _the_saver(self) -> saver.Saver:
+        if self._saver is None:
+            processes = self._run.world.processes
+            self._saver = saver.Saver(
+                self._order.folder, processes.rank, processes.size, self._order.keep, say=self._run.say
+            )
+        return self._saver
+
+    def _the_schedule(self) -> Schedule:
+        if self._schedule is None:
+            size = self._run.world.processes.size
+            self._schedule = Schedule(self._order, size, os.environ.get(ORDER_FILE, ""))
+        return self._schedule
+
+    def _hand_over(self) -> None:
+        """End this process after the checkpoint; the successor of this job goes on."""
+        self._the_saver().wait()
+        if self._run.is_main:
+            self._run.say("saved after step %d and ends, as ordered before the end of the job" % self._num_steps)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(HANDED_OVER)
+
+    def _end(self) -> None:
+        if self._saver is not None and self._tape.is_mine:
+            self._saver.wait()
+
+    # Continuing
+
+    def _go_on(self) -> None:
+        """End the repetition: take the tensors of the checkpoint, and compute from here on."""
+        resumed, self._resumed = self._resumed, None
+        if resumed is None:
+            return
+        facts = resumed.facts
+        _compare_counts(facts["counts"])
+        self._tape.phase = OFF
+        stubs.leave()
+        self._run.calls.is_idle = False
+        self._run.begin_training()
+        self._agree(resumed)
+        self._objects.prepare(facts)
+        tensors = self._objects.tensors()
+        self._check_names(tensors, resumed.found.path)
+        carried = resumed.empty(_CARRIED)
+        own = resumed.empty(_OWN % self._run.world.processes.rank)
+        kept = resumed.empty(attributes.PREFIX)
+        self._load({**tensors, **carried, **own, **kept}, resumed.found.path)
+        self._objects.put_attributes(kept)
+        missing = self._carried.put({path[len(_CARRIED) :]: value for path, value in carried.items()})
+        if missing:
+            raise ScalingError(
+                "the script has no variable for %s of the checkpoint" % ", ".join(missing[:5]),
+                "start the script without --resume",
+            )
+        self._run.files.go_on(facts["files"], is_closed=not self._run.is_main)
+        self._tape.go_on()
+        self._passes.go_on(facts["passes"])
+        self._run.keys.go_on(facts["keys"])
+        put_random_states(facts["generators"])
+        for state in own.values():
+            if state.numel():
+                self._run.generators.put_own_state(plain_data.decode(bytes(state.tolist())))
+        generators.put_portable_state(facts["random"])
+        self._the_schedule().note_saved(self._num_steps)
+        self._run.say(
+            "continues after step %d, from a checkpoint; the steps before it were repeated without computing in %.1f s"
+            % (self._num_steps, time.monotonic() - self._began)
+        )
+
+    def _agree(self, resumed: Resumed) -> None:
+        """Stop if the ranks have found different checkpoints, as a slow file system may let them."""
+        if self._run.world.processes.size == 1:
+            return
+        steps = messages.gather(resumed.found.step)
+        if len(set(steps)) > 1:
+            raise ScalingError(
+                "rank 0 has found the checkpoint of step %d, and another rank that of step %d"
+                % (steps[0], next(step for step in steps if step != steps[0])),
+                "start the run again when the file system shows all ranks the same files",
+            )
+
+    def _load(self, tensors: Dict[str, torch.Tensor], folder: str) -> None:
+        try:
+            shards.load(tensors, folder)
+        except CheckpointError as error:
+            raise ScalingError(error.message, error.hint or "start the script without --resume") from None
+
+    def _check_names(self, tensors: Dict[str, torch.Tensor], folder: str) -> None:
+        saved = {
+            name for name in tensors_file.read(folder) if not name.startswith((_CARRIED, attributes.PREFIX, "rng/"))
+        }
+        for names, text in (
+            (saved - set(tensors), "the checkpoint has %s, and the script has not"),
+            (set(tensors) - saved, "the script has %s, and the checkpoint has not"),
+        ):
+            if names:
+                raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
+
+
+def _compare_counts(saved: Dict[str, int]) -> None:
+    here = counts()
+    for path, value in saved.items():
+        if path in here and here[path] != value:
+            raise ScalingError(
+                "the script goes another way than before the checkpoint: %s is %d now, and was %d"
+                % (path.partition(":")[2], here[path], value),
+                "let the script decide by values that are the same in each start; or start it without --resume",
+            )
+
+
+def begin(order: checkpoint_order.Order, options: ScaleOptions) -> Continuing:
+    """Return the checkpoints of the training that follows; set the seed of the run that it continues."""
+    _refuse_options(options)
+    resumed = _find(order) if order.resumes or _is_restarted() else None
+    if resumed is not None:
+        os.environ[checkpoint_order.SEED] = str(resumed.facts["seed"])
+    return Continuing(order, resumed, worlds.seed_of_run(os.environ))
+
+
+def _is_restarted() -> bool:
+    """Say whether an earlier attempt of this run has failed."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0) > 0
+
+
+def _refuse_options(options: ScaleOptions) -> None:
+    is_data = options.how == "data" and not options.steps_alone and not options.compress
+    if not is_data:
+        asked = " ".join(["--scale", options.how, *options.written()])
+        raise ScalingError(
+            "--checkpoint-every saves trainings with --scale data, and not yet those with %s" % asked,
+            "echelon run --scale data --checkpoint-every …; or let the script save itself",
+        )
+
+
+def _find(order: checkpoint_order.Order) -> Optional[Resumed]:
+    """Return the latest whole checkpoint; tell about those that are left out."""
+    found, findings = store.Store(order.folder, order.keep).latest()
+    for finding in findings if os.environ.get("RANK", "0") == "0" else ():
+        sys.stderr.write("echelon: note: %s\n" % finding)
+    return None if found is None else Resumed(found, plain_data.decode(_content(found, FACTS)))
+
+
+def _content(found: store.Checkpoint, name: str) -> bytes:
+    with open(os.path.join(found.path, name), "rb") as file:
+        return file.read()

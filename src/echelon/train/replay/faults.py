@@ -1,0 +1,58 @@
+"""A fault that a rehearsal orders: this rank kills or freezes itself after a step, or its disk is full.
+
+    ECHELON_FAULT='{"kind": "kill", "rank": 1, "step": 7}'
+
+It happens once, in the first attempt of a run.
+"""
+
+import errno
+import json
+import os
+import signal
+from typing import Mapping, NamedTuple, Optional
+
+from ...checkpoint import written
+from ...checkpoint.errors import writing
+from .. import patches
+
+VARIABLE = "ECHELON_FAULT"
+KILL, FREEZE, FULL_DISK, ERROR = "kill", "freeze", "full-disk", "error"
+KINDS = (KILL, FREEZE, FULL_DISK, ERROR)
+
+
+class Fault(NamedTuple):
+    """What happens to which rank after which number of steps."""
+
+    kind: str
+    rank: int
+    step: int
+
+    def meet(self, rank: int, step: int) -> None:
+        """Let the fault happen if this is its rank and its step."""
+        if (rank, step) != (self.rank, self.step):
+            return
+        if self.kind == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.kind == FREEZE:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.kind == FULL_DISK:
+            patches.replace(written.File, "write", _refuse, why="A rehearsal fills the disk of checkpoints.")
+        else:
+            raise RuntimeError("an error that was ordered by a rehearsal")
+
+
+def ordered(environ: Mapping[str, str]) -> Optional[Fault]:
+    """Return the fault of this attempt; None where nothing is ordered.
+
+    >>> ordered({"ECHELON_FAULT": '{"kind": "kill", "rank": 1, "step": 7}'})
+    Fault(kind='kill', rank=1, step=7)
+    """
+    text = environ.get(VARIABLE, "")
+    if not text or environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0"):
+        return None
+    return Fault(**json.loads(text))
+
+
+def _refuse(file: written.File, _content: object) -> None:
+    with writing(file.path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

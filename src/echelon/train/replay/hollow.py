@@ -1,0 +1,127 @@
+"""Tensors without values: while a loop is repeated, they take the place of what the script computes.
+
+An operation on a hollow tensor computes only the shape of its result, on PyTorch's meta device, and the result is
+hollow too. A value that the script reads comes from the journal (reads.py). When the script continues, a hollow tensor
+that it still holds gets its value from the checkpoint; from then on every operation on it is computed.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch.utils._pytree import tree_map
+
+from ..scaling_error import ScalingError
+
+_READ = torch.ops.aten._local_scalar_dense.default
+
+
+class Hollow(torch.Tensor):
+    """A tensor with a shape, a type and a device, and perhaps without a value."""
+
+    form: torch.Tensor
+    """A tensor of the meta device with its shape, strides and type."""
+    value: Optional[torch.Tensor]
+
+    @staticmethod
+    def __new__(cls: Any, form: torch.Tensor, device: Any) -> "Hollow":
+        """Make a hollow tensor of the shape and type of `form`, which is on the meta device."""
+        made: Hollow = torch.Tensor._make_wrapper_subclass(
+            cls, form.size(), strides=form.stride(), storage_offset=form.storage_offset(), dtype=form.dtype,
+            layout=form.layout, device=device, requires_grad=False,
+        )  # fmt: skip
+        made.form = form
+        made.value = None
+        return made
+
+    def __init__(self, form: torch.Tensor, device: Any) -> None: ...
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        hollows = [one for one in _flat(args, kwargs) if isinstance(one, Hollow)]
+        if all(one.value is not None for one in hollows):
+            return func(*tree_map(_value, args), **tree_map(_value, kwargs))
+        if func is _READ:
+            raise missing(next(one for one in hollows if one.value is None))
+        return _of_shapes(func, args, kwargs, hollows)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        if self.value is not None:
+            return repr(self.value)
+        return "Hollow(%s, %s, %s)" % (tuple(self.shape), self.dtype, self.device)
+
+
+def hollow(tensor: torch.Tensor) -> Hollow:
+    """Return a hollow tensor like this one."""
+    return Hollow(_form(tensor), tensor.device)
+
+
+def is_hollow(tensor: Any) -> bool:
+    """Say whether a value is a tensor without values."""
+    return isinstance(tensor, Hollow) and tensor.value is None
+
+
+def of_shape(shape: Tuple[int, ...], dtype: torch.dtype, device: Any) -> Hollow:
+    """Return a hollow tensor of a shape, [shape…]."""
+    return Hollow(torch.empty(shape, dtype=dtype, device="meta"), device)
+
+
+def missing(tensor: torch.Tensor) -> ScalingError:
+    """Return the error for a value that neither the journal nor the checkpoint has."""
+    return ScalingError(
+        "the script reads a tensor of shape %s that was computed before the checkpoint, and the checkpoint does not "
+        "have its value" % (tuple(tensor.shape),),
+        "start the script without --resume; or read the value (item(), tolist()) in the step that computes it",
+    )
+
+
+def _of_shapes(func: Any, args: Any, kwargs: Dict[str, Any], hollows: List[Hollow]) -> Any:
+    """Run an operation on the meta device, and return hollow results."""
+    owners: Dict[int, Any] = {}
+
+    def form(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return torch.device("meta") if isinstance(value, torch.device) else value
+        made = _form(value)
+        owners[id(made)] = value
+        return made
+
+    device = kwargs.get("device") or hollows[0].device
+    shapes, options = tree_map(form, args), tree_map(form, kwargs)
+    try:
+        results = func(*shapes, **options)
+    except (NotImplementedError, RuntimeError) as error:
+        raise ScalingError(
+            "%s needs the values of its tensors, and they are not computed while the loop is repeated: %s"
+            % (func, str(error).partition("\n")[0]),
+            "start the script without --resume",
+        ) from error
+
+    def wrap(result: Any) -> Any:
+        if not isinstance(result, torch.Tensor):
+            return result
+        return owners[id(result)] if id(result) in owners else Hollow(result, device)
+
+    return tree_map(wrap, results)
+
+
+def _form(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, Hollow):
+        return tensor.form
+    if tensor.layout != torch.strided:
+        return tensor.detach().to("meta")
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _value(value: Any) -> Any:
+    return value.value if isinstance(value, Hollow) else value
+
+
+def _flat(args: Any, kwargs: Dict[str, Any]) -> List[Any]:
+    found: List[Any] = []
+    tree_map(found.append, (args, kwargs))
+    return found

@@ -1,0 +1,184 @@
+"""Passes over loaders: recorded batch by batch, repeated without loading, and continued in the middle."""
+
+import weakref
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List
+
+import torch
+from torch.utils.data import DataLoader
+
+from .. import patches
+from ..rng import generators
+from ..scaling_error import ScalingError
+from . import generators as own_generators
+from .tape import BATCH, END, Tape
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+_WHY = "The batches of a loop are counted, so that it can continue in the middle of an epoch."
+_NO_STATE: List[Any] = []
+
+
+class Passes:
+    """All passes over loaders, in the order in which they began."""
+
+    def __init__(self, tape: Tape, run: "Training", at_request: Callable[[], None]) -> None:
+        self.tape = tape
+        self.run = run
+        self.at_request = at_request
+        """Is called when a loop asks for a batch to train on, before it gets the batch."""
+        self._num_begun = 0
+        self._open: "weakref.WeakValueDictionary[int, Pass]" = weakref.WeakValueDictionary()
+
+    def install(self) -> None:
+        """Hook the loop over a DataLoader."""
+        original = DataLoader.__iter__
+
+        @wraps(original)
+        def begin(loader: Any) -> Any:
+            if not (self.tape.is_recording or self.tape.is_playing):
+                return original(loader)
+            self._num_begun += 1
+            made = Pass(self, loader, self._num_begun, lambda: original(loader))
+            self._open[self._num_begun] = made
+            return made
+
+        patches.replace(DataLoader, "__iter__", begin, why=_WHY)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a loop over a loader trains now: its request for the next batch ends a step."""
+        return any(one.trains for one in self._open.values())
+
+    def close(self, number: int) -> None:
+        """Forget a pass that has ended."""
+        self._open.pop(number, None)
+
+    def positions(self) -> Dict[str, Any]:
+        """Return the position of each open pass, and what it began with."""
+        return {str(number): one.position_now() for number, one in sorted(self._open.items())}
+
+    def go_on(self, saved: Dict[str, Any]) -> None:
+        """Continue the open passes where the checkpoint left them."""
+        for number, one in sorted(self._open.items()):
+            one.go_on(saved.get(str(number)))
+
+    def form_of(self, batch: Any) -> List[Any]:
+        """Return an entry for a batch."""
+        try:
+            return self.tape.forms.note(batch)
+        except ScalingError as error:
+            raise ScalingError(
+                "--checkpoint-every cannot repeat a batch with %s" % str(error).partition("\n")[0],
+                "let the collate function return tensors, numbers and text",
+            ) from None
+
+
+class Pass:
+    """One pass over a loader."""
+
+    def __init__(self, passes: Passes, loader: Any, number: int, begin: Callable[[], Any]) -> None:
+        self._passes = passes
+        self._loader = loader
+        self._number = number
+        self._begin = begin
+        self._taken = 0
+        self.trains = False
+        """Whether its latest batch was for training."""
+        self._at_begin: List[Any] = _NO_STATE
+        self._own_at_begin: List[Any] = []
+        """The states of the loader's own generators."""
+        self._at_first: List[Any] = _NO_STATE
+        self._inner: Any = None
+        if passes.tape.is_recording:
+            self._at_begin = generators.portable_state()
+            self._own_at_begin = [own_generators.state_of(one) for one in own_generators.of_loader(loader)]
+            with passes.tape.left_out():
+                self._inner = begin()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader) if self._inner is None else len(self._inner)
+
+    def __next__(self) -> Any:
+        passes, tape = self._passes, self._passes.tape
+        if not tape.is_here:
+            return self._next_inner()
+        self.trains = torch.is_grad_enabled()
+        if self.trains:
+            passes.at_request()
+        if tape.is_playing:
+            return self._play()
+        if not self._at_first:
+            self._at_first = generators.portable_state()
+        try:
+            with tape.left_out():
+                batch = self._next_inner()
+        except StopIteration:
+            if tape.is_recording:
+                tape.keep(END, None)
+            self.close()
+            raise
+        self._taken += 1
+        if tape.is_recording:
+            tape.keep(BATCH, passes.form_of(batch))
+        return batch
+
+    def _next_inner(self) -> Any:
+        if self._inner is None:
+            self._inner = self._begin()
+        return next(self._inner)
+
+    def _play(self) -> Any:
+        tape = self._passes.tape
+        if tape.next_kind() == END:
+            tape.play(END)
+            self.close()
+            raise StopIteration
+        batch = tape.forms.hollow(tape.play(BATCH))
+        self._taken += 1
+        return batch
+
+    def close(self) -> None:
+        """End the pass."""
+        self.trains = False
+        self._passes.close(self._number)
+
+    def position_now(self) -> Dict[str, Any]:
+        """Return what a continued run needs to come to this place."""
+        sampler = getattr(self._inner, "sampler", None)
+        return {
+            "taken": self._taken,
+            "at_begin": self._at_begin,
+            "own_at_begin": self._own_at_begin,
+            "at_first": self._at_first,
+            "key": getattr(sampler, "key", 0),
+        }
+
+    def go_on(self, saved: Any) -> None:
+        """Begin the loader's own pass with the random numbers that it began with, behind the batches already taken."""
+        if saved is None or saved["taken"] != self._taken:
+            raise ScalingError(
+                "the checkpoint has no pass %d over a loader with %d batches" % (self._number, self._taken),
+                "start the script without --resume",
+            )
+        self._at_begin, self._at_first = saved["at_begin"], saved["at_first"]
+        self._own_at_begin = saved["own_at_begin"]
+        run = self._passes.run
+        with self._passes.tape.left_out():
+            generators.put_portable_state(self._at_begin)
+            for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin):  # noqa: B905
+                own_generators.put_state(one, state)
+            run.resumed_pass = (self._taken, saved["key"])
+            self._inner = self._begin()
+            if self._at_first:
+                generators.put_portable_state(self._at_first)
+            sampler = getattr(self._inner, "sampler", None)
+            if sampler is not None:
+                sampler.draw_ahead()  # behind what was taken
+            remaining, run.resumed_pass = run.resumed_pass[0], (0, 0)
+            for _ in range(remaining):  # a stream, or a loader that no rank shares: it is read again
+                next(self._inner)

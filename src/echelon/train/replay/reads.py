@@ -1,0 +1,72 @@
+"""Every way in which Python reads the values of a tensor: the journal keeps them, and gives them again."""
+
+from functools import wraps
+from typing import Any, Callable
+
+import torch
+
+from .. import patches
+from ..scaling_error import ScalingError
+from .tape import Tape
+
+_WHY = "What a script reads from tensors is kept with its checkpoints."
+_METHODS = (
+    "item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__format__", "__repr__",
+    "__contains__", "numpy", "__array__", "equal", "allclose", "is_nonzero", "get_device",
+)  # fmt: skip
+_FUNCTIONS = ("equal", "allclose", "is_nonzero")
+_SHAPED = (
+    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "where",
+)  # fmt: skip
+"""The shapes of their results depend on values."""
+_MOST_BYTES = 1 << 20
+
+
+def install(tape: Tape) -> None:
+    """Let all functions that read a tensor's values ask the tape."""
+    for name in _METHODS:
+        patches.replace(torch.Tensor, name, _reading(tape, name, getattr(torch.Tensor, name)), why=_WHY)
+    for name in _FUNCTIONS:
+        patches.replace(torch, name, _reading(tape, name, getattr(torch, name)), why=_WHY)
+    for name in _SHAPED:
+        patches.replace(torch, name, _shaping(tape, name, getattr(torch, name)), why=_WHY)
+        if hasattr(torch.Tensor, name):
+            patches.replace(torch.Tensor, name, _shaping(tape, name, getattr(torch.Tensor, name)), why=_WHY)
+
+
+def _reading(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        value = tape.read(name, lambda: original(*args, **kwargs))
+        if tape.is_recording and getattr(value, "nbytes", 0) > _MOST_BYTES:
+            _refuse(name, int(value.nbytes))
+        return value
+
+    return read
+
+
+def _shaping(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the shapes of the results, and give hollow tensors of these shapes."""
+
+    @wraps(original)
+    def shape(*args: Any, **kwargs: Any) -> Any:
+        if name == "where" and len(args) + len(kwargs) != 1:
+            return original(*args, **kwargs)
+        if tape.is_playing:
+            return tape.forms.hollow(tape.play(name))
+        if not tape.is_recording:
+            return original(*args, **kwargs)
+        with tape.left_out():
+            result = original(*args, **kwargs)
+        tape.keep(name, tape.forms.note(result))
+        return result
+
+    return shape
+
+
+def _refuse(name: str, num_bytes: int) -> None:
+    raise ScalingError(
+        "--checkpoint-every keeps what the script reads from tensors, and %s() read %.1f MB at once"
+        % (name, num_bytes / 1e6),
+        "reduce the tensor before it is read; or let the script save itself, and remove --checkpoint-every",
+    )

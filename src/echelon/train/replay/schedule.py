@@ -1,0 +1,81 @@
+"""Decide at which steps a training is saved, equally on all ranks.
+
+An order by steps needs no decision. For one by time, and for the order to save and end, rank 0 decides: the ranks meet
+at some steps, and at each of them rank 0 also says which step is the next to meet at. So a meeting costs nothing in
+between, and there are only a few before a checkpoint.
+"""
+
+import os
+import time
+from typing import NamedTuple
+
+from ...checkpoint_order import Order
+from .. import messages
+
+ORDER_FILE = "ECHELON_ORDER_FILE"
+"""The variable with the path of a file; when the file appears, the ranks are to save and end."""
+_MOST_SECONDS = 1.0
+"""The longest time between two meetings: so soon an order is noticed."""
+
+
+class Due(NamedTuple):
+    """What is due at a step."""
+
+    saves: bool = False
+    ends: bool = False
+    """Whether the run ends after this checkpoint."""
+
+
+class Schedule:
+    """The steps at which the ranks save.
+
+    >>> schedule = Schedule(Order("checkpoints", steps=5), 1, order_file="")
+    >>> [step for step in range(1, 12) if schedule.due(step).saves]
+    [5, 10]
+    """
+
+    def __init__(self, order: Order, num_ranks: int, order_file: str) -> None:
+        self._order = order
+        self._num_ranks = num_ranks
+        self._order_file = order_file
+        self._saved_at = 0
+        self._saved_when = time.monotonic()
+        self._met_at = 0
+        self._met_when = time.monotonic()
+        self._next_meeting = 1
+
+    def due(self, step: int) -> Due:
+        """Say what is due; all ranks call it after the same steps."""
+        if step <= self._saved_at:
+            return Due()
+        saves, ends = self._is_due_by_steps(step), False
+        if (self._order.seconds or self._order_file) and step >= self._next_meeting:
+            is_late, ends = self._meet(step)
+            saves = saves or is_late or ends
+        return Due(saves, ends)
+
+    def note_saved(self, step: int) -> None:
+        """Count from this step on."""
+        self._saved_at, self._saved_when = step, time.monotonic()
+        self._next_meeting = max(self._next_meeting, step + 1)
+
+    def _is_due_by_steps(self, step: int) -> bool:
+        every = self._order.steps
+        return bool(every) and step // every > self._saved_at // every
+
+    def _meet(self, step: int) -> "tuple[bool, bool]":
+        """Return whether the time has come, and whether the run is to end, as rank 0 says."""
+        told = self._decide(step)
+        if self._num_ranks > 1:
+            told = messages.broadcast(told, 0)
+        is_late, ends, self._next_meeting = told
+        return is_late, ends
+
+    def _decide(self, step: int) -> "tuple[bool, bool, int]":
+        now = time.monotonic()
+        left = self._order.seconds - (now - self._saved_when) if self._order.seconds else _MOST_SECONDS * 2
+        seconds_per_step = max((now - self._met_when) / max(step - self._met_at, 1), 1e-6)
+        self._met_at, self._met_when = step, now
+        num_steps = int(min(max(left, 0.0) / 2, _MOST_SECONDS) / seconds_per_step)
+        ends = bool(self._order_file) and os.path.exists(self._order_file)
+        return left <= 0, ends, step + max(num_steps, 1)

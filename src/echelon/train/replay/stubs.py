@@ -1,0 +1,242 @@
+"""What a repeated loop leaves out: inputs and outputs of models have no values, and nothing is trained or clipped."""
+
+from functools import wraps
+from typing import Any, Callable, List
+
+import torch
+from torch import nn
+
+from .. import patches
+from ..global_tensors.tensors import map_tensors, tensors_of
+from ..scaling_error import ScalingError
+from .backward_hooks import BackwardHooks
+from .hollow import hollow, is_hollow, of_shape
+from .tape import CALL, OFF, STEPPED, Tape, is_ours
+
+_WHY = "When a script continues from a checkpoint, its loop is repeated without computing."
+OnStep = Callable[[torch.optim.Optimizer], None]
+
+
+def install(
+    tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks, stepped: OnStep
+) -> None:
+    """Replace what trains; `stepped` is called after each step of an optimizer."""
+    _hook_models(tape)
+    _hook_backward(tape, optimizers, hooks)
+    _hook_clipping(tape)
+    _hook_scaler(tape)
+    _hook_compile(tape)
+    original = torch.optim.Optimizer.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _hook_step(type(self), tape, stepped)
+
+    patches.replace(torch.optim.Optimizer, "__init__", init, why=_WHY)
+
+
+def _hook_models(tape: Tape) -> None:
+    """Keep the forms of what modules return, and return these forms; inside of a module nothing is computed or kept."""
+    original = nn.Module.__call__
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if tape.phase == OFF or not tape.is_here or is_ours(1) or _is_traced():
+            return original(self, *args, **kwargs)
+        if tape.is_playing:
+            return tape.forms.hollow(tape.play(CALL))
+        with tape.left_out():
+            result = original(self, *args, **kwargs)
+        tape.keep(CALL, form_of(tape, result, "what %s returns" % type(self).__name__))
+        return result
+
+    patches.replace(nn.Module, "__call__", call, why=_WHY)
+
+
+def _is_traced() -> bool:
+    """Say whether a graph of the model is drawn, and nothing is computed."""
+    return bool(torch._C._get_tracing_state()) or bool(torch.fx._symbolic_trace.is_fx_tracing())
+
+
+def form_of(tape: Tape, value: Any, what: str) -> Any:
+    """Return an entry for a value; refuse one whose form cannot be kept."""
+    try:
+        return tape.forms.note(value)
+    except ScalingError as error:
+        error.withdraw()
+        raise ScalingError(
+            "--checkpoint-every cannot repeat %s: %s" % (what, str(error).partition("\n")[0]),
+            "return tensors, numbers, text, lists, dicts, or objects of a class of the script",
+        ) from None
+
+
+def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
+    if getattr(kind.step, "is_of_replay", False):
+        return
+    original = kind.step
+
+    @wraps(original)
+    def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if tape.is_playing:
+            loss = None if closure is None else closure()
+        else:
+            words = (closure, *args) if closure is not None or args else ()
+            with tape.left_out():
+                loss = original(self, *words, **kwargs)
+        stepped(self)
+        return loss
+
+    step.is_of_replay = True  # type: ignore[attr-defined]
+    patches.replace(kind, "step", step, why=_WHY)
+
+
+def _hook_backward(tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks) -> None:
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            if tape.is_playing:
+                _give_gradients(optimizers())
+                _give_to_leaves()
+                hooks.play()
+                return
+            with tape.left_out():
+                original(*args, **kwargs)
+
+        return backward
+
+    differentiate = torch.autograd.grad
+
+    @wraps(differentiate)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if tape.is_playing:
+            hooks.play()
+            return tuple(hollow(one) for one in tensors_of(inputs))
+        with tape.left_out():
+            return differentiate(outputs, inputs, *args, **kwargs)
+
+    patches.replace(torch.Tensor, "backward", wrapped(torch.Tensor.backward), why=_WHY)
+    patches.replace(torch.autograd, "backward", wrapped(torch.autograd.backward), why=_WHY)
+    patches.replace(torch.autograd, "grad", grad, why=_WHY)
+
+
+def _give_gradients(optimizers: List[torch.optim.Optimizer]) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = hollow(parameter)
+
+
+def _give_to_leaves() -> None:
+    """From the first backward() of a repeated loop on, let every leaf have a gradient, which has no values either."""
+    if "grad" in vars(torch.Tensor):
+        return
+    base: Any = vars(torch._C.TensorBase)["grad"]
+
+    def get(self: torch.Tensor) -> Any:
+        if base.__get__(self) is None and self.requires_grad and self.is_leaf and not isinstance(self, nn.Parameter):
+            base.__set__(self, hollow(self))
+        return base.__get__(self)
+
+    torch.Tensor.grad = property(get, base.__set__, base.__delete__)  # type: ignore[assignment]
+
+
+def leave() -> None:
+    """End the repetition: gradients are PyTorch's own again."""
+    if "grad" in vars(torch.Tensor):
+        del torch.Tensor.grad
+
+
+def _hook_clipping(tape: Tape) -> None:
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        original = getattr(nn.utils, name)
+
+        def clip(*args: Any, _original: Any = original, _name: str = name, **kwargs: Any) -> Any:
+            if tape.is_playing:
+                return of_shape((), torch.float32, "cpu") if _name == "clip_grad_norm_" else None
+            with tape.left_out():
+                return _original(*args, **kwargs)
+
+        for owner in (nn.utils, nn.utils.clip_grad):
+            patches.replace(owner, name, wraps(original)(clip), why=_WHY)
+
+
+def _hook_scaler(tape: Tape) -> None:
+    kind: Any = torch.amp.GradScaler
+    scale, take, update, unscale = kind.scale, kind.step, kind.update, kind.unscale_
+
+    def scaled(self: Any, outputs: Any) -> Any:
+        return outputs if tape.is_playing else scale(self, outputs)
+
+    def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step, unless a gradient overflowed."""
+        if not self.is_enabled():
+            return take(self, optimizer, *args, **kwargs)
+        if tape.is_playing:
+            return optimizer.step(*args, **kwargs) if tape.play(STEPPED) else None
+        taken: List[bool] = []
+        with tape.left_out():
+            handle = optimizer.register_step_pre_hook(lambda *_: taken.append(True))
+            try:
+                result = take(self, optimizer, *args, **kwargs)
+            finally:
+                handle.remove()
+        if tape.is_recording:
+            tape.keep(STEPPED, bool(taken))
+        return result
+
+    def leave_out(original: Callable[..., Any]) -> Callable[..., Any]:
+        def act(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if tape.is_playing:
+                return None
+            with tape.left_out():
+                return original(self, *args, **kwargs)
+
+        return wraps(original)(act)
+
+    patches.replace(kind, "scale", wraps(scale)(scaled), why=_WHY)
+    patches.replace(kind, "step", wraps(take)(step), why=_WHY)
+    patches.replace(kind, "update", leave_out(update), why=_WHY)
+    patches.replace(kind, "unscale_", leave_out(unscale), why=_WHY)
+
+
+def hook_factories(tape: Tape) -> None:
+    """Let torch.tensor and torch.as_tensor take hollow tensors: PyTorch would read their memory."""
+    for name in ("tensor", "as_tensor"):
+        original = getattr(torch, name)
+
+        def make(data: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            if not tape.is_playing or not any(map(is_hollow, tensors_of(data))):
+                return _original(data, *args, **kwargs)
+            if is_hollow(data):
+                return data.detach().clone()
+            return hollow(
+                _original(map_tensors(data, lambda one: 0.0 if one.is_floating_point() else 0), *args, **kwargs)
+            )
+
+        patches.replace(torch, name, wraps(original)(make), why=_WHY)
+
+
+def _hook_compile(tape: Tape) -> None:
+    """Let compiled functions be left out as models are; a compiled module is a module."""
+    original = torch.compile
+
+    def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        compiled = original(model, *args, **kwargs)
+        return compiled if model is None or isinstance(model, nn.Module) else _left_out(compiled, tape)
+
+    patches.replace(torch, "compile", wraps(original)(compile_), why=_WHY)
+
+
+def _left_out(compiled: Callable[..., Any], tape: Tape) -> Callable[..., Any]:
+    @wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if tape.phase == OFF or not tape.is_here:
+            return compiled(*args, **kwargs)
+        if tape.is_playing:
+            return tape.forms.hollow(tape.play(CALL))
+        with tape.left_out():
+            result = compiled(*args, **kwargs)
+        tape.keep(CALL, form_of(tape, result, "what a compiled function returns"))
+        return result
+
+    return call

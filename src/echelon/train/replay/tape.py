@@ -1,0 +1,182 @@
+"""The journal of what a script's loop has read, and the place in it.
+
+A first run records; a continued run plays the same journal. An entry is a kind and a value. The kinds are the names of
+functions of tensors ("item"), BATCH, END of a pass over a loader, and STEPPED for a gradient scaler.
+"""
+
+import os
+import sys
+import threading
+import zlib
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
+
+from .. import plain_data
+from ..scaling_error import ScalingError
+from .forms import Forms
+
+BATCH, END, STEPPED = "a batch", "the end of a pass", "a step of a scaler"
+HOOK, FILE, CALL = "a hook of backward()", "the content of a file", "a call of a module"
+OFF, RECORD, PLAY = "off", "record", "play"
+_OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank has it
+_CHUNK = 4096
+
+
+class Entry(NamedTuple):
+    """What the script got, and the line that asked."""
+
+    kind: str
+    value: Any
+    line: str
+
+
+class Tape:
+    """A journal that is recorded or played by the main thread of one process."""
+
+    def __init__(self) -> None:
+        self.phase = OFF
+        self.at_end: Callable[[], None] = lambda: None
+        """Is called when the script asks for more than the journal has."""
+        self.forms = Forms()
+        self.on_leave: Callable[[bool], None] = _nothing
+        """Is called when `left_out` begins (True) and ends."""
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._depth = 0
+        self._fresh: List[Tuple[str, Any, str]] = []
+        self._chunks: List[bytes] = []
+        self._entries: List[Tuple[str, Any, str]] = []
+        self._place = 0
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether the loop is repeated now, in the process and the thread that repeat it."""
+        return self.phase == PLAY and self.is_here
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether what the script reads now is kept."""
+        return self.phase == RECORD and self.is_here
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the process that records or plays, and no fork of it."""
+        return os.getpid() == self._pid
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the script itself runs: in its main thread, and outside of what echelon leaves out as a whole."""
+        return self._depth == 0 and threading.get_ident() == self._thread and os.getpid() == self._pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the journal has no more entries."""
+        return self._place >= len(self._entries)
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Keep nothing of what is read inside: when the loop is repeated, all of it is left out."""
+        self._depth += 1
+        if self._depth == 1:
+            self.on_leave(True)
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self.on_leave(False)
+
+    @contextmanager
+    def taken_in(self) -> Iterator[None]:
+        """Keep what is read inside, although `left_out` surrounds it, perhaps in a thread of PyTorch."""
+        before = self._depth, self._thread
+        self._depth, self._thread = 0, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._depth, self._thread = before
+
+    def read(self, kind: str, read: Callable[[], Any]) -> Any:
+        """Return a value that the script reads: from the tensor, or from the journal."""
+        if self.phase == OFF or not self.is_here or _is_ours(sys._getframe(2)):
+            return read()
+        if self.phase == PLAY:
+            return self.play(kind)
+        with self.left_out():
+            value = read()
+        self.keep(kind, value)
+        return value
+
+    def keep(self, kind: str, value: Any) -> None:
+        """Add an entry."""
+        self._fresh.append((kind, value, "" if kind == HOOK else _line()))
+        if len(self._fresh) >= _CHUNK:
+            self._pack()
+
+    def play(self, kind: str) -> Any:
+        """Return the value of the next entry, which must be of this kind and come from this line."""
+        if self.is_over:
+            self.at_end()
+            raise _left_the_way("asks for %s at %s" % (kind, _line()), "the journal ends")
+        entry = Entry(*self._entries[self._place])
+        line = "" if kind == HOOK else _line()
+        if (entry.kind, entry.line) != (kind, line):
+            raise _left_the_way("asks for %s at %s" % (kind, line), "it asked for %s at %s" % entry[::2])
+        self._place += 1
+        return entry.value
+
+    def next_kind(self) -> str:
+        """Return the kind of the next entry; empty at the end."""
+        return "" if self.is_over else self._entries[self._place][0]
+
+    def content(self) -> bytes:
+        """Return the journal so far, as bytes."""
+        self._pack()
+        return plain_data.encode(self._chunks)
+
+    def load(self, content: bytes) -> None:
+        """Take the journal of a checkpoint."""
+        self._chunks = list(plain_data.decode(content))
+        self._entries = [entry for chunk in self._chunks for entry in plain_data.decode(zlib.decompress(chunk))]
+
+    def go_on(self) -> None:
+        """Record from here on, behind the entries that were played."""
+        self._entries, self._place = [], 0
+        self.phase = RECORD
+
+    def _pack(self) -> None:
+        if self._fresh:
+            self._chunks.append(zlib.compress(plain_data.encode(self._fresh), 1))
+            self._fresh = []
+
+
+def _nothing(_is_left: bool) -> None:
+    """Stand for no one who is told."""
+
+
+def is_ours(depth: int) -> bool:
+    """Say whether a module of echelon calls: that of the frame `depth` above the caller."""
+    return _is_ours(sys._getframe(depth + 1))
+
+
+def _is_ours(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
+
+
+def _line() -> str:
+    """Return the line of the script that asks: the innermost that belongs neither to echelon nor to a library."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not _is_ours(frame) and "-packages" not in path and not path.startswith("<"):
+            return "%s:%d" % (os.path.basename(path), frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def _left_the_way(now: str, before: str) -> ScalingError:
+    return ScalingError(
+        "the script goes another way than before the checkpoint: now it %s, where before %s" % (now, before),
+        "let the script decide by values that are the same in each start, not by the time, the process or the "
+        "environment; or start it without --resume",
+    )

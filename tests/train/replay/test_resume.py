@@ -1,0 +1,137 @@
+"""An unchanged script that is killed goes on at the step of its checkpoint, on as many ranks as there are then."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from tests import warm
+
+SCRIPT = Path(__file__).with_name("classify.py")
+CLOSE = 2e-5
+"""Ranks sum in another order than one device does."""
+
+
+class Folder:
+    """A folder in which a script runs."""
+
+    def __init__(self, path: Path, script: Path = SCRIPT, *arguments: str) -> None:
+        self.path = path
+        self.words = [str(script), *arguments]
+        path.mkdir()
+
+    def plain(self) -> "subprocess.CompletedProcess[str]":
+        return warm.run(self.words, cwd=self.path, environ=_environ())
+
+    def run(self, num_ranks: int, *options: str, **fault: object) -> "subprocess.CompletedProcess[str]":
+        more = {"ECHELON_FAULT": json.dumps(fault)} if fault else {}
+        line = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", "90", *options, *self.words]
+        return warm.run(line, cwd=self.path, environ={**_environ(), **more})
+
+
+def _environ() -> "dict[str, str]":
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def numbers(text: str) -> "dict[str, list[float]]":
+    """Return the numbers of each line, by the line's first two words; a line that is printed again counts."""
+    lines = [line.split() for line in text.splitlines() if line.startswith(("step", "epoch", "mean"))]
+    return {
+        " ".join(words[: 1 if words[0] == "mean" else 2]): [float(word) for word in words[2:] if _is_number(word)]
+        for words in lines
+    }
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", word) is not None
+
+
+def assert_same(found: str, wanted: str) -> None:
+    here, there = numbers(found), numbers(wanted)
+    assert here.keys() == there.keys()
+    for name, values in there.items():
+        assert here[name] == pytest.approx(values, abs=CLOSE, rel=CLOSE), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> "tuple[str, Path]":
+    folder = Folder(tmp_path_factory.mktemp("plain") / "run")
+    done = folder.plain()
+    assert done.returncode == 0, done.stderr
+    return done.stdout, folder.path
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "step"), [(1, 1, 20), (1, 2, 31), (2, 1, 26), (2, 3, 14), (3, 2, 45), (2, 2, 7)]
+)
+def test_killed_run_is_resumed_on_other_ranks(
+    tmp_path: Path, undisturbed: "tuple[str, Path]", before: int, after: int, step: int
+) -> None:
+    folder = Folder(tmp_path / "run")
+    options = ("--checkpoint-every", "3steps")
+    first = folder.run(before, *options, "--max-restarts", "0", "--run-dir", "one", kind="kill", rank=0, step=step)
+    assert first.returncode == 137, first.stderr
+    second = folder.run(after, *options, "--resume", "one")
+    assert second.returncode == 0, second.stderr
+    saved = int(re.search(r"continues after step (\d+)", second.stderr)[1])  # type: ignore[index]
+    assert step - 6 <= saved <= step
+    assert min(int(name[5:]) for name in numbers(second.stdout) if name.startswith("step")) == saved
+    assert_same(first.stdout + second.stdout, undisturbed[0])
+    _assert_same_files(folder.path, undisturbed[1])
+
+
+def _assert_same_files(path: Path, other: Path) -> None:
+    assert len((path / "log.csv").read_text().splitlines()) == len((other / "log.csv").read_text().splitlines())
+    here, there = (torch.load(one / "model.pt", weights_only=True) for one in (path, other))
+    for name, tensor in there.items():
+        torch.testing.assert_close(here[name], tensor, atol=1e-4, rtol=1e-4)
+    assert (path / "best.pt").is_file()
+
+
+def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
+    folder = Folder(tmp_path / "run")
+    done = folder.run(2, "--checkpoint-every", "0.2s", "--run-dir", "one", kind="kill", rank=1, step=40)
+    assert done.returncode == 0, done.stderr
+    assert "continues after step" in done.stderr
+    assert_same(done.stdout, undisturbed[0])
+    report = json.loads((folder.path / "one/report.json").read_text())
+    assert report["restarts"] == 1
+
+
+def test_error_of_the_script_twice_ends_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    text = SCRIPT.read_text().replace("        step += 1\n", "        step += 1\n        assert step < 30, 'stop'\n")
+    script.write_text(text)
+    done = Folder(tmp_path / "run", script).run(2, "--checkpoint-every", "4steps")
+    assert done.returncode == 1
+    assert "the same error twice: AssertionError: stop (fails.py:" in done.stderr
+
+
+def test_workers_load_only_what_is_left(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
+    folder = Folder(tmp_path / "run", SCRIPT, "2")
+    wanted = folder.plain()
+    done = folder.run(2, "--checkpoint-every", "5steps", kind="kill", rank=0, step=33)
+    assert done.returncode == 0, done.stderr
+    assert_same(done.stdout, wanted.stdout)
+
+
+def test_full_disk_ends_no_training(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
+    folder = Folder(tmp_path / "run")
+    done = folder.run(2, "--checkpoint-every", "5steps", "--run-dir", "one", kind="full-disk", rank=0, step=22)
+    assert done.returncode == 0, done.stderr
+    assert "the disk is full" in done.stderr
+    assert_same(done.stdout, undisturbed[0])
+    assert warm.run(["-m", "echelon", "checkpoint", "verify", "one"], cwd=folder.path).returncode == 0
+
+
+def test_exact_training_has_the_same_bits(tmp_path: Path) -> None:
+    undisturbed, folder = Folder(tmp_path / "undisturbed"), Folder(tmp_path / "run")
+    wanted = undisturbed.run(2, "--exact", "4")
+    done = folder.run(2, "--exact", "4", "--checkpoint-every", "5steps", kind="kill", rank=1, step=33)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == numbers(wanted.stdout)
+    here, there = (torch.load(one.path / "model.pt", weights_only=True) for one in (folder, undisturbed))
+    assert all(torch.equal(here[name], tensor) for name, tensor in there.items())
