@@ -53,6 +53,7 @@ def spec(
         mpi=plan.launcher.mpi if plan.launcher is not None else "",
         store_address="127.0.0.1" if plan.num_nodes == 1 else "",
         hang_timeout=timeout_of(plan),
+        is_step=plan.where == "slurm",
         serves_horovod=plan.serves_horovod,
         looks=dict(looks) if looks is not None else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
 import time
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from echelon.host import Host
+from echelon.launch.layout import Placement
+from echelon.node.succession import Life
+from echelon.slurm.step import on_one_node, step_environment
 from echelon.spec import Plan
 
 if TYPE_CHECKING:
@@ -25,8 +29,16 @@ def command(plan: Plan, archive: str) -> tuple[str, ...]:
     return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the hosting node is number 0
 
 
+def command_again(plan: Plan, archive: str, placement: Placement, life: Life) -> tuple[str, ...]:
+    """Return the command line that starts one lost agent again."""
+    inside = plan.container.prefix if plan.container is not None else ()
+    agent = (*inside, plan.python, "-I", "-S", archive, "agent", plan.run_directory)
+    step = on_one_node(plan.step, placement.node) if plan.step else ()
+    return (*step, *agent, str(placement.agent_index), str(life.number), str(life.predecessor))
+
+
 class Agents:
-    """The process that lives as long as all agents: an agent itself, or srun."""
+    """The process that lives as long as its agents: an agent itself, or srun."""
 
     def __init__(self, process: Process, on_end: Callable[[int, str], None], on_said: Callable[[str], None]) -> None:
         self._process = process
@@ -42,15 +54,14 @@ class Agents:
         archive: str,
         host: Host,
         *,
+        words: tuple[str, ...] = (),
         on_end: Callable[[int, str], None],
         on_said: Callable[[str], None],
     ) -> Agents:
-        """Start the agents; raise ToolMissing if the program that starts them is not installed."""
-        from echelon.slurm.step import step_environment
-
+        """Start the agents, or a lost one with `words`; raise ToolMissing without the program that starts them."""
         is_srun = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
         environ = step_environment(host.environ) if is_srun else dict(host.environ)
-        return cls(host.start(command(plan, archive), environ=environ), on_end, on_said)
+        return cls(host.start(words or command(plan, archive), environ=environ), on_end, on_said)
 
     @property
     def said(self) -> str:
@@ -95,3 +106,44 @@ class Agents:
                         self._process.stdout.close()
                     return
                 time.sleep(0.005)
+
+
+class AllAgents:
+    """The first process of the agents, and one more for each agent that was started again."""
+
+    def __init__(self, plan: Plan, archive: str, host: Host, first: Agents, selector: selectors.BaseSelector) -> None:
+        self._plan = plan
+        self._archive = archive
+        self._host = host
+        self._selector = selector
+        self._all = [first]
+        first.watch(selector)
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's, which agents and ranks get
+
+    def start_again(self, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
+        """Start a lost agent again; `on_end` is called when its process has ended."""
+        ours = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[0], ours[1]))
+        try:
+            again = Agents.start(
+                self._plan,
+                self._archive,
+                self._host,
+                words=command_again(self._plan, self._archive, placement, life),
+                on_end=lambda _code, _said: on_end(),
+                on_said=lambda _said: None,
+            )
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, ours)
+        again.watch(self._selector)
+        self._all.append(again)
+
+    @property
+    def said(self) -> str:
+        """The output of all processes."""
+        return "".join(agents.said for agents in self._all)
+
+    def end(self, *, seconds: float, waits_first: bool) -> None:
+        """End all processes, as Agents.end() does."""
+        for agents in self._all:
+            agents.end(seconds=seconds, waits_first=waits_first)

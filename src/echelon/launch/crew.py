@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from echelon.errors import RunError
 from echelon.launch.layout import Placement, Share, seat_of
-from echelon.node import PROTOCOL
+from echelon.launch.run_directory import RunDirectory
+from echelon.node import PROTOCOL, private
 from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
 from echelon.node.secret import nonce, proof, proves
 
@@ -59,7 +60,9 @@ class Crew:
         self.members: dict[int, Member] = {}
         self._strangers: dict[Channel, float] = {}
         self.is_complete = False
-        """Whether all agents have joined; later ones are refused."""
+        """Whether all agents have joined; later ones are refused, except awaited ones."""
+        self.awaited: set[int] = set()
+        """The numbers of lost agents that were started again."""
         self._listener = listener
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -77,6 +80,14 @@ class Crew:
         """Send a message; queue the part that the socket cannot take yet."""
         member.channel.send(kind, **fields)
         self._flush(member)
+
+    def invite(self, directory: RunDirectory) -> bool:
+        """Lay the secret down for agents that start again; say whether that was possible."""
+        try:
+            private.write_secret(directory.path, self._secret)
+        except OSError:
+            return False
+        return True
 
     def dismiss(self, member: Member) -> None:
         """Dismiss an agent that the run does not need."""
@@ -152,6 +163,7 @@ class Crew:
             channel, placement, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
         )
         self.members[placement.agent_index] = member
+        self.awaited.discard(placement.agent_index)
         self._strangers.pop(channel, None)
         self._selector.modify(channel, selectors.EVENT_READ, lambda: self._hear(member))
         self._on_join(member)
@@ -163,7 +175,7 @@ class Crew:
                 f"the agent on {node} speaks version {hello.get('version')} of the protocol, but this "
                 f"supervisor speaks version {PROTOCOL}: install the same echelon on every node"
             )
-        if self.is_complete:
+        if self.is_complete and int(hello["agent_index"]) not in self.awaited:
             return f"the agent on {node} came to a run that already has all its nodes"
         if int(hello["agent_index"]) in self.members:
             return f"two agents have the number {hello['agent_index']}: {node} is the second"

@@ -41,17 +41,15 @@ class Gathering:
         """Say whether enough agents have joined for an attempt."""
         return len(self._crew.members) >= self._least
 
-    def can_go_on(self) -> bool:
-        """Say whether enough agents have ended their ranks to begin another attempt; the others are left behind.
+    def expect(self, num_agents: int, *, seconds: float) -> None:
+        """Wait for agents that were started again."""
+        self.num_agents = num_agents
+        self.deadline = time.monotonic() + seconds
 
-        A rank that could not be ended still holds its device, so its node is lost.
-        """
-        stuck = [member for member in self._crew if not member.is_stopped]
-        if len(self._crew.members) - len(stuck) < self._least:
-            return False
-        for member in stuck:
+    def leave_behind(self) -> None:
+        """Dismiss the agents whose ranks could not be ended: these still hold their devices, so the node is lost."""
+        for member in [member for member in self._crew if not member.is_stopped]:
             self._crew.dismiss(member)
-        return True
 
     @property
     def is_smaller(self) -> bool:

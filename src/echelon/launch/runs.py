@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
+from echelon.node import run_lock
 from echelon.spec import RUNS
 
 STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-100253-train-b53a, with -1 after a requeue
@@ -128,7 +128,7 @@ def _state(path: str, report: dict[str, Any]) -> str:
     events = os.path.join(path, "events.jsonl")
     if not os.path.exists(events):
         return "not started"
-    if _is_locked(events):
+    if run_lock.is_held(path):
         return "running"
     if report:
         return f"failed ({report['exit_code']})" if report.get("exit_code") else "ended well"
@@ -136,18 +136,6 @@ def _state(path: str, report: dict[str, Any]) -> str:
     if is_elsewhere and time.time() - os.stat(events).st_mtime < SILENT_SECONDS:
         return "unknown"
     return "broken off"
-
-
-def _is_locked(path: str) -> bool:
-    """Say whether a living supervisor holds the lock of the events."""
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass  # this file system has no locks
-    return False
 
 
 def _first_event(path: str) -> dict[str, Any]:

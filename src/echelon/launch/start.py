@@ -16,7 +16,7 @@ from functools import partial
 from echelon.errors import RunError, UsageError
 from echelon.host import Host, terminal
 from echelon.launch import agent_specs, failure, package
-from echelon.launch.agents import Agents
+from echelon.launch.agents import Agents, AllAgents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
@@ -62,15 +62,8 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         supervisor = Supervisor(plan, directory, listener, secret, console)
         lookouts = Lookouts(look, directory, plan.num_nodes, console.say)
         supervisor.hear_else = lookouts.hear
-        agents = Agents.start(
-            plan,
-            archive,
-            host,
-            on_end=partial(_agents_ended, supervisor, plan),
-            on_said=partial(_agents_said, supervisor, plan),
-        )
+        agents = _start_agents(plan, archive, host, supervisor)
         _allow_many_files()
-        agents.watch(supervisor.selector)
         exit_code = 1
         try:
             meanwhile()
@@ -91,6 +84,24 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()
+
+
+def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor) -> AllAgents:
+    """Start the agents, and let the supervisor start lost ones again."""
+    first = Agents.start(
+        plan,
+        archive,
+        host,
+        on_end=partial(_agents_ended, supervisor, plan),
+        on_said=partial(_agents_said, supervisor, plan),
+    )
+    agents = AllAgents(plan, archive, host, first, supervisor.selector)
+    supervisor.revival.start_agent = agents.start_again
+    if plan.where == "slurm":
+        from echelon.slurm.verdict import nodes_down
+
+        supervisor.revival.nodes_down = lambda nodes: nodes_down(nodes, agents.said, host)
+    return agents
 
 
 def _secret(plan: Plan) -> bytes:
@@ -143,7 +154,8 @@ def _allow_many_files() -> None:
 
 def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str) -> None:
     """Handle the end of the agent or of srun before the end of the run."""
-    if supervisor.is_over:
+    revival = supervisor.revival
+    if supervisor.is_over or (revival.has_begun and (supervisor.crew.members or revival.is_waiting)):
         return
     said = said.strip()
     has_begun = supervisor.attempt.is_running or supervisor.attempt.number > 0

@@ -22,6 +22,7 @@ from echelon.launch.hangs import Hangs
 from echelon.launch.order import Order
 from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
+from echelon.launch.revival import Revival
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.screen import Screen
 from echelon.launch.signals import Signals
@@ -55,6 +56,7 @@ class Supervisor:
             on_refusal=self._refuse,
         )
         self.gathering = Gathering(plan, self.crew)
+        self.revival = Revival(plan, self.crew, self.gathering, directory, console.say)
         self.hangs = Hangs(plan, directory, self.crew, self._fail)
         self.signals = Signals(self.selector, self._receive_signal)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
@@ -64,6 +66,8 @@ class Supervisor:
         self.num_prepared = 0
         self.restarts = Restarts(plan.max_restarts, partial(directory.newest_step, _checkpoints(plan)))
         self.restart_time = NEVER
+        self.reason: Failure | None = None
+        """Why the last attempt failed."""
         self.bound = Bound(plan, directory, self.gathering.num_agents, console.say)
         self.stragglers = Stragglers(console.say)
         self.imported: set[int] = set()
@@ -121,6 +125,7 @@ class Supervisor:
         placement = member.placement
         offer = {"cores": placement.num_cores, "devices": placement.num_devices}
         self.directory.event("agent", agent_index=placement.agent_index, node=placement.node, pid=member.pid, **offer)
+        self.revival.note_join(member)
         if self.gathering.note_join():
             self._prepare()
 
@@ -137,6 +142,7 @@ class Supervisor:
         except EchelonError as error:
             self._give_up(error)
             return
+        self.revival.settle()
         self.directory.remove(private.SECRET)  # later agents are refused
         self.bound = Bound(self.plan, self.directory, self.gathering.num_agents, self.console.say)
         self.num_prepared = 0
@@ -203,8 +209,10 @@ class Supervisor:
         self.directory.event("started", node=member.placement.node, **_without_kind(message))
 
     def _hear_lost(self, member: Member, message: Message) -> None:
+        cause = failure.LOST_AGENT if message["what"] == "agent" else failure.LOST_WARM
         why, node = message["why"], member.placement.node
-        self._fail(Failure(cause=failure.LOST_WARM, detail=why, node=node, time=time.time()))
+        detail = f"{why} on {node}" if cause == failure.LOST_AGENT else why
+        self._fail(Failure(cause=cause, detail=detail, node=node, time=time.time()))
 
     def _hear_bound(self, member: Member, message: Message) -> None:
         misplaced = self.bound.hear(member.placement.agent_index, member.placement.node, message)
@@ -256,9 +264,10 @@ class Supervisor:
         )
         if self.is_over:
             return
+        self.revival.note_loss(member)
         if member.share is not None:
             self.attempt.alive -= set(member.share.ranks)
-        if not member.is_stopped or self.restart_time != NEVER:
+        if not member.is_stopped or self.restart_time != NEVER or self.revival.is_waiting:
             detail = f"the agent on {member.placement.node} is gone ({why})"
             lost = Failure(cause=failure.LOST_AGENT, detail=detail, node=member.placement.node, time=time.time())
             self._fail(lost)
@@ -311,7 +320,7 @@ class Supervisor:
         stop = partial(self._stop, FAILURE_GRACE_SECONDS)
         meets: tuple[tuple[object, str, Callable[[], None]], ...] = (
             (self, "timeout", self._meet_timeout),
-            (self, "restart_time", self._prepare),
+            (self, "restart_time", self._begin_again),
             (self, "symptom_deadline", stop),
             (self.requests, "deadline", stop),
             (self.relay, "deadline", self.relay.meet),
@@ -323,6 +332,8 @@ class Supervisor:
         if now >= self.gathering.deadline:
             if self.gathering.has_enough():
                 self._prepare()
+            elif self.reason is not None:  # the agents that were started again did not come
+                self.outcome, self.is_over = self.reason, True
             else:
                 self._give_up(self.gathering.error())
         if now >= self.stragglers.deadline:
@@ -346,6 +357,7 @@ class Supervisor:
         if self.requests.number and (reason is not None or self.attempt.alive or not self.attempt.is_running):
             name = signal.Signals(self.requests.number).name
             reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.requests.number)
+        reason = self.revival.explain(reason)
         if reason is not None and not self.order.is_given and self._may_start_again(reason):
             self._start_again(reason)
             return
@@ -357,25 +369,27 @@ class Supervisor:
 
     def _may_start_again(self, reason: Failure) -> bool:
         lasted = time.time() - self.attempt.began if self.attempt.began else 0.0
-        is_smaller = self.gathering.is_smaller
-        return self.gathering.can_go_on() and self.restarts.take(
-            reason, has_lost_nodes=is_smaller, lasted_seconds=lasted
-        )
+        return self.revival.may_follow(reason, self.restarts, lasted)
 
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with its own port."""
         self.console.finish_output()
+        self.reason = reason
         self.attempt = Attempt(self.attempt.number + 1)
         self.stragglers = Stragglers(self.console.say)
         wait = self.restarts.wait_seconds
         if wait:
             self.restart_time = time.monotonic() + wait
         else:
-            self._prepare()
+            self._begin_again()
         why = failure.describe(reason, device="", with_tail=False)[0]
         later = f" in {wait:g} s" if wait else ""
-        self.console.say(why if self.error is not None else f"{why}; {self.gathering.going_on}{later}")
+        self.console.say(why if self.error is not None else f"{why}; {self.revival.going_on}{later}")
         self.directory.event("restart", cause=reason.cause, rank=reason.rank, nodes=self.gathering.num_nodes)
+
+    def _begin_again(self) -> None:
+        if not self.revival.begin():
+            self._prepare()
 
     def _give_up(self, error: EchelonError) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""`python3 node.pyz agent RUN_DIRECTORY [INDEX]`, `… exec PROGRAM …`, `… survey …`, `… lookout …` and `… topology`."""
+"""The commands of node.pyz: the agent, and programs that run on nodes beside it."""
 
 import os
 import signal
@@ -12,11 +12,11 @@ def main(argv: List[str]) -> int:
         from ..environment import become
 
         become.main(argv[1:], os.environ)
-    if argv[:1] == ["agent"] and len(argv) in (2, 3):
+    if argv[:1] == ["agent"] and len(argv) in (2, 3, 5):
         from ..environment.errors import WrongEnvironmentError
 
         try:
-            return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) == 3 else -1)
+            return _agent(os.path.abspath(argv[1]), int(argv[2]) if len(argv) > 2 else -1, argv[3:])
         except WrongEnvironmentError as error:  # Slurm's or mpirun's variables for this task cannot be read
             sys.stderr.write(
                 "echelon: agent on %s: %s\n  hint: %s\n" % (os.uname().nodename, error.message, error.hint)
@@ -36,7 +36,7 @@ def main(argv: List[str]) -> int:
         sys.stdout.write(describe.dump("/", os.environ) + "\n")
         return 0
     sys.stderr.write(
-        "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX]\n"
+        "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX [LIFE PID]]\n"
         "       python3 node.pyz exec PROGRAM …\n"
         "       python3 node.pyz survey DIRECTORY\n"
         "       python3 node.pyz lookout RUN_DIRECTORY NODE\n"
@@ -49,11 +49,12 @@ def _give_up(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _agent(run_directory: str, index: int) -> int:
+def _agent(run_directory: str, index: int, life_words: List[str]) -> int:
+    """Run an agent; `life_words` are the number and the process of the lost agent that this one replaces."""
     from . import guard
 
     watcher = guard.start()
-    from . import agent_spec, placement
+    from . import agent_spec, placement, succession
     from .agent import Agent
     from .connect import ConnectError, connect
 
@@ -62,7 +63,9 @@ def _agent(run_directory: str, index: int) -> int:
     archive = os.path.abspath(sys.argv[0])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _give_up)
-    agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory)
+    life = succession.Life(*map(int, life_words))
+    succession.clear(instructions.run_id, place.agent_index, life, run_directory, watcher.pid)
+    agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory, life=life.number)
     try:
         channel = connect(
             instructions.addresses,

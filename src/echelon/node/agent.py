@@ -17,12 +17,14 @@ from .hang_watch import HangWatch
 from .lookout import Lookout
 from .output import RankOutput
 from .output_multiplexer import OutputMultiplexer
+from .parent import WHY, Parent
 from .placement import Placement
 from .ranks import Attempt, Rank
 from .settings import num_threads, surroundings_of_ranks
 from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
 from .stores import Stores
+from .succession import mark_of
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -33,12 +35,13 @@ class Agent:
     """One node's part of a run: a loop over the supervisor, the warm process and the ranks' pipes."""
 
     def __init__(
-        self, spec: AgentSpec, placement: Placement, watcher: Guard, *, archive: str, run_directory: str
+        self, spec: AgentSpec, placement: Placement, watcher: Guard, *, archive: str, run_directory: str, life: int = 0
     ) -> None:
         self.spec = spec
         self.placement = placement
         self.run_directory = run_directory
-        self.mark = "%s.%d" % (spec.run_id, placement.agent_index)
+        self.mark = mark_of(spec.run_id, placement.agent_index, life)
+        self.parent = Parent.of_this(spec.is_step)
         self.guard = watcher
         self._secret = os.path.join(run_directory, private.SECRET)
         self.guard.name(self.mark, self._secret)
@@ -49,6 +52,7 @@ class Agent:
         self.world: Message = {}  # the facts that all ranks of the attempt share
         self.postponed: Optional[Message] = None
         self.exit_code: Optional[int] = None
+        self.is_alone = False  # whether this agent leaves the run as soon as its ranks have ended
         self.next_flush = 0.0
         self.outputs = OutputMultiplexer(
             self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled
@@ -92,6 +96,8 @@ class Agent:
         return self.exit_code
 
     def _turn(self) -> None:
+        if self.parent.has_died():
+            self._end_alone(WHY)
         patience = self._advance()
         self._adjust_interest()
         for key, _events in self.selector.select(patience):
@@ -106,9 +112,10 @@ class Agent:
         if attempt is not None and attempt.is_over:
             self.outputs.silence(attempt)
             self.attempt = None
-            self._tell("stopped", attempt=attempt.number)
-            if self.channel is None:
+            if self.channel is None or self.is_alone:
                 self.exit_code = 1
+            else:
+                self._tell("stopped", attempt=attempt.number)
             return 0.0
         due = self.holdings.look() if self.holdings is not None and self.attempt is not None else None
         waits = (wanted, due, self.lookout.advance(), self.hangs.look(self.attempt))
@@ -175,7 +182,16 @@ class Agent:
         if self.channel is not None:
             self.selector.unregister(self.channel)
             self.channel = None
-            private.remove(self._secret)  # the supervisor was killed, so it cannot remove the secret
+            guard.remove_secret(self._secret)  # the supervisor was killed, so it cannot remove the secret
+        self._leave_run()
+
+    def _end_alone(self, why: str) -> None:
+        """Tell the supervisor why this agent leaves the run, and end the ranks."""
+        self.is_alone = True
+        self._tell("lost", what="agent", why=why)
+        self._leave_run()
+
+    def _leave_run(self) -> None:
         if self.attempt is None:
             self.exit_code = 1
         else:

@@ -39,6 +39,7 @@ class AgentSpec(NamedTuple):
     looks: Optional[Dict[str, Any]] = None  # the request of the survey beside the ranks; None: no survey
     store_address: str = ""  # the address at which the first agent serves the ranks' stores; "": all interfaces
     hang_timeout: Union[float, str] = "off"  # seconds, "auto" or "off"
+    is_step: bool = False  # whether the agents are tasks of a Slurm step
     serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
 
 

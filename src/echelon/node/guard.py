@@ -6,7 +6,7 @@ import socket
 from typing import Iterable
 
 from ..environment import digits
-from . import private, sweep
+from . import private, run_lock, sweep
 
 
 class Guard:
@@ -76,4 +76,10 @@ def _stand_guard(link: socket.socket) -> None:
         sweep.kill_all(mark, sessions, sweep.Spared(frozenset({os.getpid()})), seconds=4.0)
         for word in words:
             if word.startswith("secret:"):
-                private.remove(os.fsdecode(bytes.fromhex(word[len("secret:") :])))
+                remove_secret(os.fsdecode(bytes.fromhex(word[len("secret:") :])))
+
+
+def remove_secret(path: str) -> None:
+    """Remove the secret of a run whose supervisor is gone; a living one may start the agent again, and removes it."""
+    if not run_lock.is_held(os.path.dirname(path)):
+        private.remove(path)

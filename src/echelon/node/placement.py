@@ -30,7 +30,9 @@ class Placement(NamedTuple):
 
 def find(spec: AgentSpec, index: int, environ: Mapping[str, str]) -> Placement:
     """Find the placement: from the index on the command line, else from Slurm's variables of this task."""
-    task = agent_task(environ) if index < 0 else None
+    task = agent_task(environ) if index < 0 or spec.is_step else None
+    if task is not None and index >= 0:  # an agent that was started again, in a step of its own
+        task = task._replace(agent_index=index, node_rank=index)
     if spec.mpi in ("mpirun", "horovodrun"):
         task = mpi_task(environ)
     num_devices = len(devices.visible(environ))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # srun reads the allocation's options as defaults, and they would change our step:
 # one task per node that sees all of the job's devices and cores on that node.
@@ -43,6 +43,16 @@ def step_command(
         "--input=none",
         "--quit-on-interrupt",
     )
+
+
+def on_one_node(step: Sequence[str], node: str) -> tuple[str, ...]:
+    """Return the command of a step with one task on one node, with the other options of a step over several nodes.
+
+    >>> on_one_node(("srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--overlap"), "nid005001")
+    ('srun', '--nodes=1', '--ntasks=1', '--ntasks-per-node=1', '--overlap', '--nodelist=nid005001')
+    """
+    one = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
+    return (*(one.get(word.partition("=")[0], word) for word in step), f"--nodelist={node}")
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from echelon.environment import hostlist
@@ -10,6 +11,7 @@ from echelon.errors import EchelonError
 from echelon.host import Host
 
 ASK_SECONDS = 5.0
+_ASK_NODES = ("sinfo", "--noheader", "--format=%N %T", "--states=down,fail,no_respond")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,23 @@ def from_srun(said: str) -> Verdict | None:
     return Verdict(text=text, is_node_failure=reason == "NODE FAILURE")
 
 
+def nodes_down(nodes: Sequence[str], said: str, host: Host) -> dict[str, str]:
+    """Return those nodes that Slurm took down, by srun's own words or by their states, each with a text."""
+    lost = {node: f"{node} is down" for node in re.findall(r"error: Node failure on (\S+)", said) if node in nodes}
+    try:
+        down = host.ask(_ASK_NODES, timeout_seconds=ASK_SECONDS)
+    except EchelonError:
+        return lost
+    return {**lost, **{node: f"{node} is {state}" for node, state in _states(down.stdout) if node in nodes}}
+
+
+def _states(lines: str) -> Iterator[tuple[str, str]]:
+    """Parse sinfo's lines, such as `nid[005001-005002] down*`."""
+    for line in lines.splitlines():
+        names, _, state = line.strip().partition(" ")
+        yield from ((name, state) for name in hostlist.expand(names))
+
+
 def _is_running(host: Host) -> bool:
     command = ("scontrol", "--oneliner", "show", "job", host.environ.get("SLURM_JOB_ID", ""))
     try:
@@ -65,10 +84,9 @@ def _is_running(host: Host) -> bool:
 
 def _from_state(host: Host) -> Verdict | None:
     job_id = host.environ.get("SLURM_JOB_ID", "")
-    ask_nodes = ("sinfo", "--noheader", "--format=%N %T", "--states=down,fail,no_respond")
     try:
         shown = host.ask(("scontrol", "--oneliner", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
-        down = host.ask(ask_nodes, timeout_seconds=ASK_SECONDS)
+        down = host.ask(_ASK_NODES, timeout_seconds=ASK_SECONDS)
     except EchelonError:
         return None
     return read(shown.stdout, down.stdout, host.environ.get("SLURM_JOB_NODELIST", ""))
@@ -90,10 +108,7 @@ def read(job_line: str, down_lines: str, node_text: str) -> Verdict | None:
     match = re.search(r"\bJobState=(\w+)", job_line)
     state = match.group(1) if match else ""
     ours = set(hostlist.expand(node_text)) if node_text else set()
-    lost = []
-    for line in down_lines.splitlines():
-        names, _, node_state = line.strip().partition(" ")
-        lost += [f"{name} is {node_state}" for name in hostlist.expand(names) if name in ours]
+    lost = [f"{name} is {node_state}" for name, node_state in _states(down_lines) if name in ours]
     text = _STATES.get(state, "")
     if lost:
         return Verdict(text=", ".join(dict.fromkeys(lost)), is_node_failure=True)

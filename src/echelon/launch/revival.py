@@ -1,0 +1,149 @@
+"""Start lost agents again on healthy nodes: what `--max-restarts` does beyond starting the ranks again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from echelon.launch import failure
+from echelon.launch.crew import Crew, Member
+from echelon.launch.failure import Failure
+from echelon.launch.gathering import Gathering
+from echelon.launch.layout import Placement
+from echelon.launch.restarts import Restarts
+from echelon.launch.run_directory import RunDirectory
+from echelon.node.succession import Life
+from echelon.spec import Plan
+
+JOIN_SECONDS = 60.0  # Slurm may need so long to find out that a node does not answer
+MOST_LOSSES = 2  # a node that failed so often is left out
+
+StartAgent = Callable[[Placement, Life, Callable[[], None]], None]
+"""Start an agent in a place; the last argument is called when its process has ended."""
+
+
+class Revival:
+    """The lost agents of a run, and which of them are started again.
+
+    `start_agent` and `nodes_down` are set where the agents are started: the latter returns what Slurm says of those
+    nodes that are down.
+    """
+
+    def __init__(
+        self, plan: Plan, crew: Crew, gathering: Gathering, directory: RunDirectory, say: Callable[[str], None]
+    ) -> None:
+        self._can_start = plan.launch != "tasks" and (
+            plan.where == "here" or (plan.where == "slurm" and not (plan.launcher and plan.launcher.is_step))
+        )
+        self._is_slurm = plan.where == "slurm"
+        self._crew = crew
+        self._gathering = gathering
+        self._directory = directory
+        self._say = say
+        self.start_agent: StartAgent | None = None
+        self.nodes_down: Callable[[Sequence[str]], dict[str, str]] = lambda _nodes: {}
+        self._lost: dict[int, Member] = {}
+        """Lost agents that nobody replaces yet."""
+        self._chosen: list[Member] = []
+        """The agents to start again for the next attempt."""
+        self._num_losses: Counter[int] = Counter()
+        self._down: set[str] = set()
+        self._left_out: set[str] = set()
+        self.has_begun = False
+        """Whether any agent was started again; then the first process of the agents is not the only one."""
+
+    def note_loss(self, member: Member) -> None:
+        """Note an agent that is gone."""
+        self._lost[member.placement.agent_index] = member
+        self._num_losses[member.placement.agent_index] += 1
+
+    def note_join(self, member: Member) -> None:
+        """Note an agent that has come, perhaps again."""
+        self._lost.pop(member.placement.agent_index, None)
+
+    def explain(self, reason: Failure | None) -> Failure | None:
+        """Ask Slurm whether the node of a lost agent is down, and name it as such."""
+        if reason is None or reason.cause != failure.LOST_AGENT or not self._is_slurm:
+            return reason
+        nodes = sorted({member.placement.node for member in self._lost.values()} | ({reason.node} - {""}))
+        down = self.nodes_down(nodes)
+        self._down |= set(down)
+        if not down or (reason.node and reason.node not in down):
+            return reason
+        texts = [f"Slurm reports that {text}" for node, text in sorted(down.items()) if reason.node in ("", node)]
+        return replace(reason, cause=failure.LOST_NODE, detail=", ".join(texts))
+
+    def _candidates(self) -> list[Member]:
+        """Return the lost agents that can be started again."""
+        if not self._can_start or self.start_agent is None:
+            return []
+        self._name_left_out()
+        return [
+            member
+            for index, member in sorted(self._lost.items())
+            if self._num_losses[index] < MOST_LOSSES and member.placement.node not in self._down
+        ]
+
+    def _name_left_out(self) -> None:
+        for index, member in sorted(self._lost.items()):
+            node = member.placement.node
+            if self._num_losses[index] >= MOST_LOSSES and node not in self._left_out:
+                self._left_out.add(node)
+                self._directory.event("left out", node=node, losses=self._num_losses[index])
+                self._say(f"{node} is left out: its agent was lost {self._num_losses[index]} times")
+
+    def may_follow(self, reason: Failure, restarts: Restarts, lasted_seconds: float) -> bool:
+        """Say whether another attempt follows, and choose the agents to start again for it."""
+        is_smaller = self._gathering.is_smaller
+        self._gathering.leave_behind()
+        self._chosen = self._candidates()
+        if self._chosen and restarts.take(reason, lasted_seconds=lasted_seconds):
+            return True
+        self._chosen = []
+        return self._gathering.has_enough() and restarts.take(
+            reason, has_lost_nodes=is_smaller, lasted_seconds=lasted_seconds
+        )
+
+    @property
+    def going_on(self) -> str:
+        """How the next attempt goes on, for a message."""
+        nodes = sorted({member.placement.node for member in self._chosen})
+        if not nodes:
+            return self._gathering.going_on
+        return f"starting the agent on {', '.join(nodes)} again, then all ranks"
+
+    def begin(self) -> bool:
+        """Start the chosen agents again; say whether any is on its way."""
+        members = self._chosen
+        self._crew.awaited = {member.placement.agent_index for member in members}
+        if not members or self.start_agent is None or not self._crew.invite(self._directory):
+            self._crew.awaited, self._chosen = set(), []
+            return False
+        self.has_begun = True
+        self._gathering.expect(len(self._crew.members) + len(members), seconds=JOIN_SECONDS)
+        for member in members:
+            index, losses = member.placement.agent_index, self._num_losses[member.placement.agent_index]
+            self._directory.event("agent again", agent_index=index, node=member.placement.node)
+            life = Life(losses, member.pid)
+            self.start_agent(member.placement, life, lambda index=index: self._give_up(index))  # type: ignore[misc]
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Say whether an agent was started again and has not come yet."""
+        return bool(self._crew.awaited)
+
+    def _give_up(self, index: int) -> None:
+        """Wait no longer for an agent whose process has ended."""
+        if index in self._crew.awaited:
+            self._crew.awaited.discard(index)
+            if not self._crew.awaited:
+                self._gathering.deadline = time.monotonic()
+
+    def settle(self) -> None:
+        """Count the agents that were awaited in vain as lost once more."""
+        for index in sorted(self._crew.awaited):
+            self._num_losses[index] += 1
+        self._crew.awaited = set()
