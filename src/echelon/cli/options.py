@@ -56,6 +56,7 @@ _OWN_LOGS = "every rank has its own log in the run directory"
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", choices=("auto", "cpu", "gpu"), help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
     Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: continue with MIN if nodes fail"),
+    Option(names=("--spares",), value="N", help="further nodes of the allocation, which take the place of lost ones"),
     Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
     Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),

@@ -106,6 +106,7 @@ def read_job(scanned: Scanned) -> Job:
         ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
         min_nodes=least,
         num_nodes=most,
+        num_spares=_whole("--spares", values.get("spares", "0"), least=0),
         cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
         launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
         visible=_one_of("--visible", _visible(values), VISIBLE),

@@ -195,6 +195,13 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
             f"--min-nodes {wish.min_nodes}: the job has {booking.num_nodes} node{'s' if booking.num_nodes > 1 else ''}",
             hint=f"--min-nodes {max(1, booking.num_nodes - 1)}, or more nodes",
         )
+    least, num_spares = max(1, wish.min_nodes), wish.job.num_spares
+    if num_spares > booking.num_nodes - least:
+        raise UsageError(
+            f"--spares {num_spares}: the job has {booking.num_nodes} node{'s' if booking.num_nodes > 1 else ''}, "
+            f"and at least {least} must train",
+            hint=f"--nodes {least + num_spares} --spares {num_spares}",
+        )
     refuse_nodes_of_horovodrun(wish.job, booking.num_nodes)
     refuse_missing_account(booking, wish.machine, projects())
 

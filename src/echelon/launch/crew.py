@@ -69,6 +69,11 @@ class Crew:
     def __iter__(self) -> Iterator[Member]:
         return iter([self.members[index] for index in sorted(self.members)])
 
+    @property
+    def with_ranks(self) -> list[Member]:
+        """The agents that have ranks; the others are spares."""
+        return [member for member in self if member.share is not None]
+
     def tell_all(self, kind: str, **fields: object) -> None:
         """Send one message to all agents; it is encoded once."""
         line = encode(kind, **fields)

@@ -23,8 +23,10 @@ class Gathering:
         self._crew = crew
         self._per_node = plan.ranks_per_node if plan.launch == "tasks" else 1
         self._least = max(1, plan.min_nodes) * self._per_node
-        self.num_agents = plan.num_nodes * self._per_node
-        """The number of agents in a full attempt."""
+        self.num_agents = (plan.num_nodes + plan.num_spares) * self._per_node
+        """The number of agents to wait for, spares included; afterwards of those that have ranks."""
+        self._stand_ins: list[str] = []
+        """The nodes that were spares in the attempt before."""
         self.deadline = time.monotonic() + GATHER_SECONDS
         self.error: Callable[[], EchelonError] = lambda: layout.missing(
             plan, [member.placement for member in crew], GATHER_SECONDS
@@ -54,35 +56,43 @@ class Gathering:
     @property
     def is_smaller(self) -> bool:
         """Say whether the last attempt had agents that are gone."""
-        return len(self._crew.members) < self.num_agents
+        return len(self._crew.with_ranks) < self.num_agents
+
+    @property
+    def num_missing(self) -> int:
+        """The number of agents that are lost and that no spare replaces."""
+        return max(0, self.num_agents - len(self._crew.members))
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes of these agents."""
-        return len({member.placement.node_rank for member in self._crew})
+        """The number of nodes that have ranks."""
+        return len({member.placement.node_rank for member in self._crew.with_ranks})
 
     @property
     def going_on(self) -> str:
         """How the next attempt continues, for a message."""
+        spares = f"the spare {', '.join(self._stand_ins)} takes over; " if self._stand_ins else ""
         if self.num_nodes == self._plan.num_nodes:
-            return "starting all ranks again"
-        num_ranks = sum(member.placement.num_ranks for member in self._crew)
-        return f"continuing with {num_ranks} ranks on {self.num_nodes} of {self._plan.num_nodes} nodes"
+            return f"{spares}starting all ranks again"
+        num_ranks = sum(member.placement.num_ranks for member in self._crew.with_ranks)
+        return f"{spares}continuing with {num_ranks} ranks on {self.num_nodes} of {self._plan.num_nodes} nodes"
 
     def settle(self) -> None:
         """Give the agents their ranks; raise EchelonError if that is impossible.
 
-        Superfluous agents are dismissed: `--exact`, for one, needs a power of two.
+        Agents without ranks wait as spares: `--exact`, for one, needs a power of two.
         """
         self.deadline = NEVER
         self._crew.is_complete = True
         chosen = self._whole_nodes()
+        del chosen[self._plan.num_nodes * self._per_node :]
         shares = self._shares_of(chosen)
+        is_first = not self._crew.with_ranks
+        self._stand_ins = [] if is_first else [each.placement.node for each in chosen if each.share is None]
         for member in self._crew:
-            if member not in chosen:
-                self._crew.dismiss(member)
+            member.share, member.is_stopped = None, True
         for member, share in zip(chosen, shares, strict=True):
-            member.share = share
+            member.share, member.is_stopped = share, False
         self.num_agents = len(chosen)
 
     def ports_of(self, member: Member) -> dict[str, object]:

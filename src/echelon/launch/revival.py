@@ -55,7 +55,9 @@ class Revival:
         """Whether any agent was started again; then the first process of the agents is not the only one."""
 
     def note_loss(self, member: Member) -> None:
-        """Note an agent that is gone."""
+        """Note an agent that is gone; nothing but a line tells of a spare."""
+        if member.share is None and self._crew.is_complete and not self.is_waiting:
+            self._say(f"note: the spare {member.placement.node} is lost")
         self._lost[member.placement.agent_index] = member
         self._num_losses[member.placement.agent_index] += 1
 
@@ -98,7 +100,7 @@ class Revival:
         """Say whether another attempt follows, and choose the agents to start again for it."""
         is_smaller = self._gathering.is_smaller
         self._gathering.leave_behind()
-        self._chosen = self._candidates()
+        self._chosen = self._candidates()[: self._gathering.num_missing]
         if self._chosen and restarts.take(reason, lasted_seconds=lasted_seconds):
             return True
         self._chosen = []

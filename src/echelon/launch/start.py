@@ -60,7 +60,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         if plan.scale != "off" and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
             console.tell_person("all ranks train one model together; only rank 0 writes files")
         supervisor = Supervisor(plan, directory, listener, secret, console)
-        lookouts = Lookouts(look, directory, plan.num_nodes, console.say)
+        lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
         supervisor.hear_else = lookouts.hear
         agents = _start_agents(plan, archive, host, supervisor)
         _allow_many_files()

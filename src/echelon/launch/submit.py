@@ -93,13 +93,13 @@ def prepare(wish: Wish, host: Host) -> Script:
         folder=os.getcwd(),
         output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT).replace("%", "%%"),
         after=wish.after,
-        outlives_nodes=0 < wish.min_nodes < booking.num_nodes,
+        outlives_nodes=0 < wish.min_nodes < booking.num_nodes or wish.job.num_spares > 0,
         starter=plain.STARTERS[wish.layout] if wish.layout else batch.STARTER,
     )
     if wish.layout:
         text = _plain(wish, booking, heading, container, host)
     else:
-        text = batch.render(booking, heading, _supervised(wish, booking, heading, run_directory, container))
+        text = batch.render(booking, heading, _supervised(wish, booking, run_directory, container))
     return Script(booking=booking, run_directory=run_directory, text=text)
 
 
@@ -115,12 +115,10 @@ def _plain(wish: Wish, booking: Booking, heading: batch.Heading, container: Cont
     return batch.render(booking, heading, body, tasks_per_node=plain.tasks_per_node(booking, wish.layout))
 
 
-def _supervised(
-    wish: Wish, booking: Booking, heading: batch.Heading, run_directory: str, container: Container | None
-) -> list[str]:
+def _supervised(wish: Wish, booking: Booking, run_directory: str, container: Container | None) -> list[str]:
     sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
-    if heading.outlives_nodes and wish.job.launcher is None:  # a launcher's line states its own sizes
-        sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes}")
+    if 0 < wish.min_nodes < booking.num_nodes and wish.job.launcher is None:  # a launcher's line states its own sizes
+        sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes - wish.job.num_spares}")
     return batch.supervised(
         [*own_command.command(), "run", *sizes, *wish.run_words],
         run_directory,

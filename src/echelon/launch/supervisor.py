@@ -146,9 +146,8 @@ class Supervisor:
         self.directory.remove(private.SECRET)  # later agents are refused
         self.bound = Bound(self.plan, self.directory, self.gathering.num_agents, self.console.say)
         self.num_prepared = 0
-        for member in self.crew:
+        for member in self.crew.with_ranks:
             member.ports = []
-            member.is_stopped = False
             self.crew.tell(member, "ports", attempt=self.attempt.number, **self.gathering.ports_of(member))
 
     def _hear_ports(self, member: Member, message: Message) -> None:
@@ -158,15 +157,15 @@ class Supervisor:
             self._start()
 
     def _start(self) -> None:
-        shares = [member.share for member in self.crew if member.share is not None]
+        members = self.crew.with_ranks
         attempt = self.attempt
         attempt.began, attempt.is_running = time.time(), True
         self.restarts.note_start()
-        attempt.alive = {rank for share in shares for rank in share.ranks}
+        attempt.alive = {rank for member in members if member.share is not None for rank in member.share.ranks}
         self.num_ranks = len(attempt.alive)
         shown = self.num_ranks if self.plan.show is None else len(attempt.alive & self.plan.show)
         self.console.names_ranks = shown > 1
-        around = world.describe(self.plan, list(self.crew))
+        around = world.describe(self.plan, members)
         self.directory.event("attempt", number=attempt.number, ranks=self.num_ranks, master=around["master_addr"])
         self.crew.tell_all(
             "world",
@@ -175,8 +174,9 @@ class Supervisor:
             log_directory=self.directory.logs(attempt.number),
             **around,
         )
-        for member, share in zip(self.crew, shares, strict=True):
-            self.crew.tell(member, "start", attempt=attempt.number, **share.message())
+        for member in members:
+            if member.share is not None:
+                self.crew.tell(member, "start", attempt=attempt.number, **member.share.message())
 
     def _hear(self, member: Member, message: Message) -> None:
         if message.get("attempt", self.attempt.number) != self.attempt.number:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from echelon import checkpoint_order
 from echelon.errors import UsageError
-from echelon.plan import containers
+from echelon.plan import containers, spares
 from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import Site, variables
 from echelon.slurm.allocation import Allocation
@@ -53,14 +53,13 @@ class Surroundings:
 def resolve(job: Job, around: Surroundings) -> Plan:
     """Decide where and how a job runs; raise UsageError if it cannot run as asked."""
     _refuse_rank_variables(job.environ)
-    where, nodes, why_nodes = _place(job, around)
+    where, nodes, why_nodes = _place(spares.with_spares(job, around.allocation), around)
     ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
-    num_nodes = len(nodes) or job.num_nodes
+    num_nodes = spares.num_active(job, nodes)
     container = _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
-    _refuse_ranks_that_are_none(job, num_nodes * ranks_per_node)
-    _refuse_uneven_shards(job, num_nodes, num_nodes * ranks_per_node)
+    _refuse_sizes(job, num_nodes, num_nodes * ranks_per_node)
     is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
         run_id=around.run_id,
@@ -77,6 +76,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         nodes=nodes,
         num_nodes=num_nodes,
         min_nodes=_min_nodes(job, num_nodes),
+        num_spares=job.num_spares,
         ranks_per_node=ranks_per_node,
         devices_per_node=devices,
         cpus_per_rank=job.cpus_per_rank,
@@ -107,7 +107,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         slurm_signals_ranks=around.slurm_signals_ranks,
         launcher=job.launcher,
         reasons=(
-            Reason(what="nodes", value=str(num_nodes), why=why_nodes),
+            Reason(what="nodes", value=str(num_nodes), why=spares.why(job, why_nodes)),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             *_why_so(job, around),
             *why_settings,
@@ -175,7 +175,7 @@ def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: in
         tasks_per_node=tasks,
         devices_per_node=devices,
         mpi=mpi or "none",
-        outlives_nodes=_min_nodes(job, num_nodes) < num_nodes,
+        outlives_nodes=_min_nodes(job, num_nodes) < num_nodes or job.num_spares > 0,
     )
 
 
@@ -278,11 +278,7 @@ def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ..
     if job.num_nodes == ALL_NODES:
         return "slurm", allocation.nodes, f"all nodes of job {allocation.job_id}"
     chosen = min(job.num_nodes, there)
-    return (
-        "slurm",
-        allocation.nodes[:chosen],
-        f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked",
-    )
+    return "slurm", allocation.nodes[:chosen], f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
 
 
 def _in_own_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
@@ -391,7 +387,8 @@ def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
         )
 
 
-def _refuse_uneven_shards(job: Job, num_nodes: int, world_size: int) -> None:
+def _refuse_sizes(job: Job, num_nodes: int, world_size: int) -> None:
+    _refuse_ranks_that_are_none(job, world_size)
     if world_size and _min_nodes(job, num_nodes) == num_nodes:  # else as many nodes as fit are used
         refuse_uneven_shards(job.scale_options.num_shards, world_size)
 

@@ -28,6 +28,8 @@ class Job:
     ranks_per_node: int = ONE_PER_DEVICE
     min_nodes: int = ALL_NODES
     num_nodes: int = ALL_NODES
+    num_spares: int = 0
+    """Further nodes, which wait to take the place of lost ones."""
     cpus_per_rank: int = 0
     """0: the rank's share of the node's cores."""
     launch: str = "warm"

@@ -38,6 +38,8 @@ class Plan:
     num_nodes: int
     min_nodes: int
     """The least number of nodes with which a new attempt continues after losses."""
+    num_spares: int
+    """Nodes beyond `num_nodes` that wait to take the place of lost ones; `nodes` names them too."""
     ranks_per_node: int
     """0: one rank for each device of a node."""
     devices_per_node: int
