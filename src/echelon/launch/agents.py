@@ -29,10 +29,10 @@ def command(plan: Plan, archive: str) -> tuple[str, ...]:
     return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the hosting node is number 0
 
 
-def command_again(plan: Plan, archive: str, placement: Placement, life: Life) -> tuple[str, ...]:
-    """Return the command line that starts one lost agent again."""
+def command_for(act: str, plan: Plan, archive: str, placement: Placement, life: Life) -> tuple[str, ...]:
+    """Return the command line that starts one lost agent again ("agent"), or ends what it left ("clear")."""
     inside = plan.container.prefix if plan.container is not None else ()
-    agent = (*inside, plan.python, "-I", "-S", archive, "agent", plan.run_directory)
+    agent = (*inside, plan.python, "-I", "-S", archive, act, plan.run_directory)
     step = on_one_node(plan.step, placement.node) if plan.step else ()
     return (*step, *agent, str(placement.agent_index), str(life.number), str(life.predecessor))
 
@@ -122,6 +122,13 @@ class AllAgents:
 
     def start_again(self, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
         """Start a lost agent again; `on_end` is called when its process has ended."""
+        self._start("agent", placement, life, on_end)
+
+    def clear(self, placement: Placement, life: Life) -> None:
+        """End a frozen agent and its ranks, on their node."""
+        self._start("clear", placement, life, lambda: None)
+
+    def _start(self, act: str, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
         ours = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[0], ours[1]))
         try:
@@ -129,7 +136,7 @@ class AllAgents:
                 self._plan,
                 self._archive,
                 self._host,
-                words=command_again(self._plan, self._archive, placement, life),
+                words=command_for(act, self._plan, self._archive, placement, life),
                 on_end=lambda _code, _said: on_end(),
                 on_said=lambda _said: None,
             )

@@ -35,6 +35,10 @@ class Member:
     stores: dict[str, int] = field(default_factory=dict)
     """Ports of the services for ranks, by name."""
     is_stopped: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
+    """When anything came from this agent last."""
+    frozen: str = ""
+    """What is known of an agent that fell silent; empty: it did not."""
 
 
 class Crew:
@@ -198,12 +202,22 @@ class Crew:
         try:
             messages = member.channel.receive()
         except Closed as error:
-            self._drop(member.channel)
-            del self.members[member.placement.agent_index]
-            self._on_loss(member, str(error))
+            self._lose(member, str(error))
             return
+        member.heard_at = time.monotonic()
         for message in messages:
-            self._on_message(member, message)
+            if message["kind"] != "beat":
+                self._on_message(member, message)
+
+    def expel(self, member: Member, why: str) -> None:
+        """Lose an agent that is silent."""
+        member.frozen = why
+        self._lose(member, why)
+
+    def _lose(self, member: Member, why: str) -> None:
+        self._drop(member.channel)
+        del self.members[member.placement.agent_index]
+        self._on_loss(member, why)
 
     def _drop(self, channel: Channel) -> None:
         self._strangers.pop(channel, None)

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from echelon.host import terminal
-from echelon.launch import failure, hang_words
+from echelon.launch import failure, hang_words, heartbeat
 from echelon.launch.attempt import Attempt
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.hang_words import Stand
 from echelon.launch.run_directory import RunDirectory
-from echelon.node import process_state
 from echelon.node.channel import Message
 from echelon.node.hang_watch import AUTO, OFF
 from echelon.spec import Plan
@@ -111,7 +110,9 @@ class Hangs:
         silent = [each for each in members if now - self._pulses[each.placement.agent_index].heard_at >= limit]
         for member in silent:
             seconds = now - self._pulses[member.placement.agent_index].heard_at
-            self._fail(_of_agent(member, seconds, is_here=member.address.startswith("127.")))
+            detail = heartbeat.words(member, seconds)
+            node = member.placement.node
+            self._fail(Failure(cause=failure.HANG, detail=detail, exit_code=EXIT_CODE, node=node, time=time.time()))
         return bool(silent)
 
     def _look(self, members: list[Member], now: float) -> None:
@@ -202,14 +203,3 @@ def _shortest(path: str) -> str:
     """Return the shorter of the absolute and the relative path."""
     short = os.path.relpath(path)
     return path if short.startswith("..") else short
-
-
-def _of_agent(member: Member, seconds: float, *, is_here: bool) -> Failure:
-    node = member.placement.node
-    process = process_state.read(member.pid) if is_here else None
-    why = process_state.STATES.get(process.state, "") if process is not None else ""
-    ranks = sorted(member.share.ranks) if member.share is not None else []
-    of_ranks = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "no rank"
-    detail = f"the agent on {node}, which runs {of_ranks}, has been silent for {seconds:.0f} s"
-    detail += f": process {member.pid} is {why}" if why else "; the agent or its node is frozen"
-    return Failure(cause=failure.HANG, detail=detail, exit_code=EXIT_CODE, node=node, time=time.time())

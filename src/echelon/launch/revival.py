@@ -43,6 +43,8 @@ class Revival:
         self._directory = directory
         self._say = say
         self.start_agent: StartAgent | None = None
+        self.clear: Callable[[Placement, Life], None] | None = None
+        """End a frozen agent and its ranks on their node."""
         self.nodes_down: Callable[[Sequence[str]], dict[str, str]] = lambda _nodes: {}
         self._lost: dict[int, Member] = {}
         """Lost agents that nobody replaces yet."""
@@ -56,10 +58,13 @@ class Revival:
 
     def note_loss(self, member: Member) -> None:
         """Note an agent that is gone; nothing but a line tells of a spare."""
+        index = member.placement.agent_index
+        self._lost[index] = member
+        self._num_losses[index] += 1
+        if member.frozen and self._can_start and self.clear is not None:
+            self.clear(member.placement, Life(self._num_losses[index], member.pid))
         if member.share is None and self._crew.is_complete and not self.is_waiting:
             self._say(f"note: the spare {member.placement.node} is lost")
-        self._lost[member.placement.agent_index] = member
-        self._num_losses[member.placement.agent_index] += 1
 
     def note_join(self, member: Member) -> None:
         """Note an agent that has come, perhaps again."""

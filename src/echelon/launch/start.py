@@ -96,7 +96,7 @@ def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor) 
         on_said=partial(_agents_said, supervisor, plan),
     )
     agents = AllAgents(plan, archive, host, first, supervisor.selector)
-    supervisor.revival.start_agent = agents.start_again
+    supervisor.revival.start_agent, supervisor.revival.clear = agents.start_again, agents.clear
     if plan.where == "slurm":
         from echelon.slurm.verdict import nodes_down
 
@@ -241,8 +241,10 @@ def _report(
     directory.event("end", exit_code=exit_code, **fields)
     if outcome is not None:
         console.say_lines(["echelon: " + line if n == 0 else line for n, line in enumerate(_explain(plan, outcome))])
-    for node, why in supervisor.cold_nodes().items():
-        console.say(f"note: {node} started a new process for each rank, without a fork: {why}")
+    for member in supervisor.crew if plan.launch == "warm" else ():
+        if member.why_exec:  # it did not fork its ranks as planned
+            node, why = member.placement.node, member.why_exec
+            console.say(f"note: {node} started a new process for each rank, without a fork: {why}")
     if directory.problem:
         console.say(f"warning: the run directory is incomplete: {directory.problem}")
     ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"

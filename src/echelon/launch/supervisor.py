@@ -19,6 +19,7 @@ from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs
+from echelon.launch.heartbeat import Heartbeat
 from echelon.launch.order import Order
 from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
@@ -58,6 +59,7 @@ class Supervisor:
         self.gathering = Gathering(plan, self.crew)
         self.revival = Revival(plan, self.crew, self.gathering, directory, console.say)
         self.hangs = Hangs(plan, directory, self.crew, self._fail)
+        self.heartbeat = Heartbeat(self.crew)
         self.signals = Signals(self.selector, self._receive_signal)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
         self.order = Order(plan, self.crew, directory, console.say)
@@ -84,18 +86,13 @@ class Supervisor:
         self.is_over = False
         self.error: EchelonError | None = None
 
-    def cold_nodes(self) -> dict[str, str]:
-        """Return nodes that did not fork their ranks as planned, each with the reason."""
-        if self.plan.launch != "warm":
-            return {}
-        return {member.placement.node: member.why_exec for member in self.crew if member.why_exec}
-
     def run(self) -> Failure | None:
         """Serve until the end of the run; return the failure that explains it, or None after success."""
         while not self.is_over:
             come = (len(self.crew.members), self.gathering.num_agents)
             self.screen.show_progress(self.plan, self.attempt, num_agents=come, num_imported=len(self.imported))
             self.hangs.look(self.attempt)
+            self.heartbeat.look(is_ending=self._is_ending())
             now = time.monotonic()
             wait = self._next_deadline() - now
             for key, _events in self.selector.select(max(0.0, min(wait, 1.0))):
@@ -105,6 +102,9 @@ class Supervisor:
         if self.error is not None:
             raise self.error
         return self.outcome
+
+    def _is_ending(self) -> bool:
+        return bool(self.requests.number) or any(each.cause == failure.TIME_LIMIT for each in self.attempt.failures)
 
     def _next_deadline(self) -> float:
         nearest = min(self.timeout, self.gathering.deadline, self.requests.deadline, self.symptom_deadline)
@@ -268,7 +268,7 @@ class Supervisor:
         if member.share is not None:
             self.attempt.alive -= set(member.share.ranks)
         if not member.is_stopped or self.restart_time != NEVER or self.revival.is_waiting:
-            detail = f"the agent on {member.placement.node} is gone ({why})"
+            detail = member.frozen or f"the agent on {member.placement.node} is gone ({why})"
             lost = Failure(cause=failure.LOST_AGENT, detail=detail, node=member.placement.node, time=time.time())
             self._fail(lost)
         if all(each.is_stopped for each in self.crew):

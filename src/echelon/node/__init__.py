@@ -4,4 +4,4 @@ Standard library only, Python 3.9 or newer. Packed into one zip (node.pyz) that 
 package name _echelon, so imports here are relative and a script's own `import echelon` is never shadowed.
 """
 
-PROTOCOL = 3  # increased when a message between supervisor and agent changes its meaning
+PROTOCOL = 4  # increased when a message between supervisor and agent changes its meaning

@@ -22,6 +22,8 @@ def main(argv: List[str]) -> int:
                 "echelon: agent on %s: %s\n  hint: %s\n" % (os.uname().nodename, error.message, error.hint)
             )
             return 2
+    if argv[:1] == ["clear"] and len(argv) == 5:
+        return _clear(os.path.abspath(argv[1]), int(argv[2]), argv[3:])
     if argv[:1] == ["survey"] and len(argv) == 2:
         from .survey import visit
 
@@ -37,6 +39,7 @@ def main(argv: List[str]) -> int:
         return 0
     sys.stderr.write(
         "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX [LIFE PID]]\n"
+        "       python3 node.pyz clear RUN_DIRECTORY INDEX LIFE PID\n"
         "       python3 node.pyz exec PROGRAM …\n"
         "       python3 node.pyz survey DIRECTORY\n"
         "       python3 node.pyz lookout RUN_DIRECTORY NODE\n"
@@ -82,6 +85,15 @@ def _agent(run_directory: str, index: int, life_words: List[str]) -> int:
         agent.leave()
         raise
     return agent.run(channel)
+
+
+def _clear(run_directory: str, index: int, life_words: List[str]) -> int:
+    """End a frozen agent of this node, and its ranks; nothing replaces it here."""
+    from . import agent_spec, succession
+
+    run_id = agent_spec.read_fields(run_directory)["run_id"]
+    succession.clear(run_id, index, succession.Life(*map(int, life_words)), run_directory, os.getpid())
+    return 0
 
 
 if __name__ == "__main__":

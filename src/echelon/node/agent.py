@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import children, guard, order, ports, private, report, sweep, warning_signals
+from . import beat, children, guard, order, ports, private, report, sweep, warning_signals
 from .agent_spec import AgentSpec
 from .binding import Binding
 from .binding_watch import Holdings
@@ -25,6 +25,7 @@ from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
 from .stores import Stores
 from .succession import mark_of
+from .warm_watch import STOPPED_SECONDS, WHY_STOPPED, WarmWatch
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -75,6 +76,8 @@ class Agent:
         self.starter.warm_up(stdout, stderr)
         os.close(stdout)
         os.close(stderr)
+        self.warm_watch = WarmWatch()
+        self.why_no_warm = "the process that forked the ranks was killed"
         self.lookout = Lookout(self.selector, self._tell)
         self.lookout.prepare(spec, placement, environ, archive, run_directory)
 
@@ -86,6 +89,7 @@ class Agent:
         """Serve the supervisor until it ends the run; return the run's exit code."""
         self._catch_signals()
         self.channel = channel
+        beat.start(channel)
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
         self.outputs.listen_to(self.imports)
         if self.starter.warm is not None:
@@ -98,6 +102,10 @@ class Agent:
     def _turn(self) -> None:
         if self.parent.has_died():
             self._end_alone(WHY)
+        warm = self.starter.warm
+        if warm is not None and self.warm_watch.is_frozen(warm.pid):
+            self.why_no_warm = WHY_STOPPED % STOPPED_SECONDS
+            sweep.send(warm.pid, signal.SIGKILL)  # its ranks cannot be waited for, so they end as if it was killed
         patience = self._advance()
         self._adjust_interest()
         for key, _events in self.selector.select(patience):
@@ -296,7 +304,7 @@ class Agent:
             if self.postponed is not None:
                 self._start(self.postponed)
         elif self.attempt is not None:
-            self._tell("lost", what="warm process", why="the process that forked the ranks was killed")
+            self._tell("lost", what="warm process", why=self.why_no_warm)
             for rank in self.attempt.ranks:
                 rank.status = (
                     rank.status if rank.status is not None else -signal.SIGKILL

@@ -1,5 +1,6 @@
 """One end of a connection that carries one JSON object per line."""
 
+import _thread
 import json
 import socket
 from typing import Any, Dict, List
@@ -24,6 +25,7 @@ class Channel:
         self.max_line_bytes = max_line_bytes
         self._unread = bytearray()
         self._unsent = bytearray()
+        self._lock = _thread.allocate_lock()  # a second thread sends beats
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -39,15 +41,33 @@ class Channel:
 
     def flush(self) -> None:
         """Send queued data until the socket takes no more."""
-        while self._unsent:
+        with self._lock:
+            while self._unsent:
+                try:
+                    sent = self.socket.send(self._unsent[: 1 << 20])
+                except (BlockingIOError, InterruptedError):
+                    return
+                except OSError:
+                    self._unsent.clear()  # the reading side will notice the closed connection
+                    return
+                del self._unsent[:sent]
+
+    def send_beside(self, line: bytes) -> bool:
+        """Send a line from another thread; say whether the connection is open.
+
+        If more is queued, the line is left out: what is queued shows the same.
+        """
+        with self._lock:
+            if self._unsent:
+                return True
             try:
-                sent = self.socket.send(self._unsent[: 1 << 20])
+                sent = self.socket.send(line)
             except (BlockingIOError, InterruptedError):
-                return
+                return True
             except OSError:
-                self._unsent.clear()  # the reading side will notice the closed connection
-                return
-            del self._unsent[:sent]
+                return False
+            self._unsent[:0] = line[sent:]
+            return True
 
     @property
     def has_unsent(self) -> bool:
