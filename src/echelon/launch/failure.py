@@ -35,6 +35,14 @@ MADE_EXIT = "ended with exit code"
 
 # the format of train.scaling_error.tell_briefly(); an unfinished line of the script may precede it
 _REFUSAL = re.compile(r"echelon\.[A-Z]\w*: ")
+# numpy.save() and torch.save() do not show the error of the system: these are their words for a write that fell short
+_FULL_DISK = (
+    r"No space left on device|Disk quota exceeded|^OSError: \d+ requested and \d+ written|"
+    r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing"
+)
+_CHAIN = re.compile(
+    r"During handling of the above exception, another|The above exception was the direct cause of the following"
+)
 # The first row that matches the tail wins, so the symptoms of another rank's failure come last.
 _TEXTS: tuple[tuple[str, str], ...] = (
     (OF_RANK_0, r'train/files/meeting\.py", line \d+, in follow'),
@@ -43,7 +51,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
         r"DefaultCPUAllocator: can't allocate",
     ),
-    (FULL_DISK, r"No space left on device|Disk quota exceeded"),
+    (FULL_DISK, _FULL_DISK),
     (REFUSED, _REFUSAL.pattern),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
@@ -156,6 +164,8 @@ def _cause_from_text(tail: str) -> str:
     for cause, pattern in _TEXTS:
         if re.search(pattern, last, re.MULTILINE):
             return cause
+    if _CHAIN.search(tail) and re.search(_FULL_DISK, tail, re.MULTILINE):
+        return FULL_DISK  # the script raised an error of its own, because of this one
     return ""
 
 
