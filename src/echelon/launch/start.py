@@ -24,6 +24,7 @@ from echelon.launch.lookouts import Load, Look, Lookouts
 from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
+from echelon.launch.watcher import Watcher
 from echelon.node import agent_spec, private
 from echelon.spec import Plan
 
@@ -39,6 +40,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
     """
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
+    watcher = Watcher.start(plan, directory)
     began = time.monotonic()
     supervisor: Supervisor | None = None
     try:
@@ -81,6 +83,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         return exit_code
     finally:
         directory.remove(private.SECRET)
+        watcher.dismiss()
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()
