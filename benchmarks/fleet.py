@@ -10,6 +10,7 @@ import os
 import resource
 import selectors
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -20,8 +21,8 @@ from echelon.launch.crew import listen
 from echelon.launch.prepare import prepare
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.supervisor import Supervisor
-from echelon.node import agent_spec
-from echelon.node.channel import Channel, Closed
+from echelon.node import agent_spec, beat
+from echelon.node.channel import Channel, Closed, encode
 from echelon.node.connect import connect
 from echelon.node.placement import Placement
 from echelon.spec import Command, Job, Plan
@@ -94,7 +95,7 @@ class SimulatedAgent:
     def _answer(self, line: bytes) -> bool:
         if line.startswith(b'{"kind":"ports"'):
             self.channel.send("imported", seconds=1.0, why_exec="")
-            self.channel.send("ports", attempt=0, ports=list(range(20000, 20000 + RANKS_PER_NODE + 1)))
+            self.channel.send("ports", attempt=0, ports=list(range(20000, 20000 + RANKS_PER_NODE + 1)), stores={})
         elif line.startswith(b'{"kind":"start"'):
             for rank in self.ranks:
                 self.channel.send("started", attempt=0, rank=rank, pid=100_000 + rank)
@@ -124,15 +125,30 @@ def simulate(directory: str, num_agents: int) -> None:
     _allow_many_files()
     instructions = agent_spec.read(directory)
     selector = selectors.DefaultSelector()
+    channels: list[Channel] = []
+    threading.Thread(target=_beat, args=(channels,), daemon=True).start()
     for index in range(num_agents):
         agent = SimulatedAgent(instructions, index)
         selector.register(agent.channel, selectors.EVENT_READ, agent)
+        channels.append(agent.channel)
     while selector.get_map():
         for key, _ in selector.select():
             with contextlib.suppress(Closed, ConnectionError):
                 if key.data.hear():
                     continue
             selector.unregister(key.fileobj)
+
+
+def _beat(channels: list[Channel]) -> None:
+    """Send the beats of all agents, spread over each second as those of real agents are."""
+    line = encode("beat")
+    while True:
+        seconds = beat.BEAT_SECONDS / max(1, len(channels))
+        for channel in list(channels):
+            channel.send_beside(line)
+            time.sleep(seconds)
+        if not channels:
+            time.sleep(beat.BEAT_SECONDS)
 
 
 def _allow_many_files() -> None:

@@ -34,7 +34,7 @@ CODES = {
     "import no_such_module": 1,
     "os.kill(os.getpid(), signal.SIGKILL)": 137,
     "os.kill(os.getpid(), signal.SIGTERM)": 143,
-    "os.kill(os.getpid(), signal.SIGUSR1)": 138,
+    "os.kill(os.getpid(), signal.SIGALRM)": 142,
     "os.abort()": 134,
     "ctypes.string_at(0)": 139,
     "threading.Thread(target=sys.exit, args=(4,)).start()": 0,

@@ -24,6 +24,7 @@ EXIT_CODE = 75  # sysexits.h: EX_TEMPFAIL, the same command may succeed later
 LEAST_SECONDS = 120.0  # auto: however short the steps are
 UNTRAINED_SECONDS = 1800.0  # auto: before the first step, and for ranks that sleep for a time of their own choice
 NUM_LONGEST = 10.0  # auto: so many times the longest step so far
+LOOK_SECONDS = 0.1  # a thousand agents make a thousand turns of the loop each second
 PAUSE_SECONDS = 5.0  # a turn of the supervisor's loop takes at most one second; a longer one was a pause
 ANSWER_SECONDS = 15.0
 NUM_EQUAL_LOOKS = 3  # ranks that use a core hang if so many looks in a row find the same stacks
@@ -87,6 +88,8 @@ class Hangs:
         if self._timeout == OFF:
             return
         now = self._clock()
+        if now - self._last < LOOK_SECONDS and attempt.number == self._attempt:
+            return
         was_paused, self._last = now - self._last > PAUSE_SECONDS, now
         if attempt.number != self._attempt:
             self._begin(attempt.number, now)

@@ -10,6 +10,7 @@ from echelon.node import process_state
 
 SILENT_SECONDS = 8.0  # agents send a beat each second
 SILENT_AT_END_SECONDS = 2.5  # in a run that ends anyway, nobody is lost by mistake
+LOOK_SECONDS = 0.25  # a thousand agents make a thousand turns of the loop each second
 PAUSE_SECONDS = 3.0  # a turn of the supervisor's loop takes at most one second; a longer one was its own pause
 
 
@@ -27,6 +28,8 @@ class Heartbeat:
     def look(self, *, is_ending: bool) -> None:
         """Look at each turn of the supervisor's loop; expel agents that are silent for too long."""
         now = self._clock()
+        if now - self._last < LOOK_SECONDS:
+            return
         if now - self._last > PAUSE_SECONDS:
             self._since = now
         self._last = now
