@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from echelon.node import pulse
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -118,13 +120,27 @@ _WHY_WARNED = "sites announce the end of a job by SIGUSR1 or SIGUSR2, which must
 
 
 def _with_warnings_ignored(outcome: Outcome) -> Outcome:
-    """Return the outcome with the kernel's bits for SIGUSR1 and SIGUSR2 set; Python still says SIG_DFL."""
+    """Return the outcome with the kernel's bits for SIGUSR1, SIGUSR2 and the signal for stacks; Python says SIG_DFL."""
 
     def ignored(match: re.Match[bytes]) -> bytes:
         bits = sum(1 << number - 1 for number in (signal.SIGUSR1, signal.SIGUSR2))
         return match[1] + b"%016x" % (int(match[2], 16) | bits)
 
-    return outcome._replace(stdout=re.sub(rb"(SigIgn:', ')([0-9a-f]+)", ignored, outcome.stdout))
+    def caught(match: re.Match[bytes]) -> bytes:
+        return match[1] + b"%016x" % (int(match[2], 16) | 1 << pulse.SIGNAL - 1)
+
+    stdout = re.sub(rb"(SigIgn:', ')([0-9a-f]+)", ignored, outcome.stdout)
+    return outcome._replace(stdout=re.sub(rb"(SigCgt:', ')([0-9a-f]+)", caught, stdout))
+
+
+def _with_pulse(outcome: Outcome) -> Outcome:
+    file = b"%d /memfd:echelon-pulse (deleted)\n" % pulse.DESCRIPTOR_OF_RANK
+    return outcome._replace(stdout=outcome.stdout + file)
+
+
+def _with_finder(outcome: Outcome) -> Outcome:
+    finders = rb"\n\['(?=(?:\w+', ')*BuiltinImporter')"
+    return outcome._replace(stdout=re.sub(finders, b"\n['_UntilTorch', '", outcome.stdout))
 
 
 DIFFERENT = {
@@ -150,6 +166,13 @@ DIFFERENT = {
         _WHY_WARNED,
         _everywhere(_edited(lambda outcome: outcome._replace(stdout=outcome.stdout + b"after\n", exit_code=0))),
     ),
+    "open_files.py": Difference("the stacks of a rank that hangs go into this file", _everywhere(_edited(_with_pulse))),
+    **{
+        name: Difference(
+            "steps are counted once PyTorch is imported, to notice a hang", _everywhere(_edited(_with_finder))
+        )
+        for name in ("interpreter.py", "interpreter.py PYTHONDEVMODE")
+    },
     "signal_dispositions.py": Difference(_WHY_WARNED, _everywhere(_edited(_with_warnings_ignored))),
 }
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Mapping, NamedTuple, Optional, Tuple
+from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
 
 VARIABLE = "ECHELON_CHECKPOINT"
 """The environment variable that gives a rank the order; absent where nothing is saved."""
@@ -45,3 +45,9 @@ def read(environ: Mapping[str, str]) -> Optional[Order]:
     """
     text = environ.get(VARIABLE, "")
     return Order(**json.loads(text)) if text else None
+
+
+def folder(environ: Iterable[Tuple[str, str]]) -> str:
+    """Return the folder of checkpoints from the variables of ranks; empty where nothing is saved."""
+    order = read(dict(environ))
+    return order.folder if order else ""

@@ -70,7 +70,7 @@ OPTIONS = [
     ("--frobnicate train.py", "echelon has no option --frobnicate", LISTED),
     ("-q train.py", "echelon has no option -q", LISTED),
     ("--lunch exec train.py", "echelon has no option --lunch", "did you mean --launch?"),
-    ("--tiemout 5 train.py", "echelon has no option --tiemout", "did you mean --timeout"),
+    ("--tiemout 5 train.py", "echelon has no option --tiemout", "did you mean --timeout or --hang-timeout?"),
     ("--dry-run=1 train.py", "--dry-run takes no value, but got '1'", "echelon run --dry-run …"),
     ("--dry-run --timeout ten train.py", "--timeout ten: " + TIME, "echelon run --timeout 90m …"),
     ("--json train.py", "--json prints the plan of a --dry-run; add --dry-run", "echelon run --dry-run --json …"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from echelon.checkpoint_order import Order
+from echelon.environment import digits
 from echelon.errors import UsageError
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -44,7 +45,7 @@ def restarts(values: Mapping[str, str]) -> str:
 def _interval(text: str) -> tuple[int, float]:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([a-z]+)", text)
     number, unit = match.groups() if match else ("", "")
-    if unit in ("step", "steps") and number.isdigit() and int(number):
+    if unit in ("step", "steps") and digits.whole(number):
         return int(number), 0.0
     if unit in _UNITS and float(number):
         return 0, float(number) * _UNITS[unit]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from echelon import checkpoint_order
+from echelon.checkpoint_order import folder
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, world
 from echelon.launch.attempt import Attempt
@@ -66,7 +66,7 @@ class Supervisor:
         self.attempt = Attempt(0)
         self.num_ranks = 0
         self.num_prepared = 0
-        self.restarts = Restarts(plan.max_restarts, partial(directory.newest_step, _checkpoints(plan)))
+        self.restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
         self.restart_time = NEVER
         self.reason: Failure | None = None
         """Why the last attempt failed."""
@@ -394,12 +394,6 @@ class Supervisor:
     def _give_up(self, error: EchelonError) -> None:
         self.error = error
         self.is_over = True
-
-
-def _checkpoints(plan: Plan) -> str:
-    """Return the folder of checkpoints if it is another than that of the run."""
-    order = checkpoint_order.read(dict(plan.environ))
-    return order.folder if order else ""
 
 
 def _without_kind(message: Message) -> Message:

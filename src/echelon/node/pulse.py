@@ -5,6 +5,8 @@ also while the rank waits in C, or while another thread holds Python's lock.
 """
 
 import faulthandler
+import fcntl
+import itertools
 import mmap
 import os
 import signal
@@ -21,6 +23,7 @@ SIGNAL = (
 PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes
 STEPS, MAIN_THREAD, DESCRIPTOR = range(3)
 """The words of the page: the number of steps, the id of the main thread, and 1 + the descriptor; 0: not armed."""
+DESCRIPTOR_OF_RANK = 200
 _OPTIMIZERS = "torch.optim.optimizer"
 
 
@@ -50,20 +53,37 @@ def take(environ: MutableMapping[str, str]) -> None:
 
 def arm(descriptor: int) -> None:
     """Count the optimizer steps of this process in the page, and write all stacks on the signal."""
-    page = words(descriptor)
-    page[MAIN_THREAD] = get_ident()
+    descriptor = _moved(descriptor)
+    _write(descriptor, MAIN_THREAD, get_ident())
     if SIGNAL:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
-        page[DESCRIPTOR] = descriptor + 1
-    counter = _counter(page)
+        _write(descriptor, DESCRIPTOR, descriptor + 1)
+    counter = _counter(descriptor)
     if not _hook(counter):
         sys.meta_path.insert(0, _UntilTorch(counter))
 
 
-def _counter(page: "memoryview") -> Callable[..., None]:
+def _moved(descriptor: int) -> int:
+    """Give a descriptor a number that scripts do not count on."""
+    try:
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_OF_RANK)
+    except OSError:
+        return descriptor  # the limit of open files is lower
+    os.close(descriptor)
+    return moved
+
+
+def _write(descriptor: int, word: int, value: int) -> None:
+    """Write a word of the page; a page that is mapped here would have a second descriptor."""
+    os.pwrite(descriptor, value.to_bytes(8, sys.byteorder), word * 8)
+
+
+def _counter(descriptor: int) -> Callable[..., None]:
+    numbers = itertools.count(1)
+
     def count(*_: Any) -> None:
-        page[STEPS] += 1
+        _write(descriptor, STEPS, next(numbers))
 
     return count
 

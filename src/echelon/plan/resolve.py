@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from echelon import checkpoint_order
+from echelon.checkpoint_order import variables as saved
 from echelon.errors import UsageError
 from echelon.plan import containers, spares
 from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
@@ -59,8 +59,8 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     container = _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
+    directory = _run_directory(job, around)
     _refuse_sizes(job, num_nodes, num_nodes * ranks_per_node)
-    is_scaled = job.scale != "off" and num_nodes * ranks_per_node != 1
     return Plan(
         run_id=around.run_id,
         name=job.name,
@@ -81,7 +81,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         devices_per_node=devices,
         cpus_per_rank=job.cpus_per_rank,
         launch="exec" if job.command.kind == "program" and job.launch == "warm" else job.launch,
-        visible="own" if is_scaled else job.visible,  # the script's own "cuda" is then the rank's device
+        visible="own" if job.scale != "off" and num_nodes * ranks_per_node != 1 else job.visible,  # "cuda" is its own
         bind=job.bind,
         reserved_cores=around.site.kind.reserved_cores if around.site.kind is not None else (),
         documented_cores=around.site.documented_cores,
@@ -90,12 +90,8 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         scale_options=None if job.scale == "off" else job.scale_options._replace(how=job.scale),
         scale_why=around.scale_why,
         share_devices=job.share_devices,
-        environ=(
-            *batch_variables(job.global_batch, batch),
-            *checkpoint_order.variables(job.checkpoints, _run_directory(job, around)),
-            *job.environ,
-        ),
-        run_directory=_run_directory(job, around),
+        environ=(*batch_variables(job.global_batch, batch), *saved(job.checkpoints, directory), *job.environ),
+        run_directory=directory,
         show=job.show,
         stdin_rank=_stdin_rank(job, where, num_nodes * ranks_per_node),
         timeout_seconds=job.timeout_seconds,

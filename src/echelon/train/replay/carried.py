@@ -108,7 +108,7 @@ class Found(NamedTuple):
         elif isinstance(self.holder, (dict, list, deque)):
             self.holder[self.key] = tensor
         elif not isinstance(self.holder, tuple):
-            setattr(self.holder, self.key, tensor)
+            vars(self.holder)[self.key] = tensor
 
 
 def _tensors() -> Iterator[Tuple[str, torch.Tensor]]:

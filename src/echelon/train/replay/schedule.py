@@ -30,8 +30,11 @@ class Schedule:
     """The steps at which the ranks save.
 
     >>> schedule = Schedule(Order("checkpoints", steps=5), 1, order_file="")
-    >>> [step for step in range(1, 12) if schedule.due(step).saves]
-    [5, 10]
+    >>> [step for step in range(1, 8) if schedule.due(step).saves]
+    [5, 6, 7]
+    >>> schedule.note_saved(7)
+    >>> [step for step in range(7, 13) if schedule.due(step).saves]
+    [10, 11, 12]
     """
 
     def __init__(self, order: Order, num_ranks: int, order_file: str) -> None:

@@ -1,5 +1,6 @@
 """What a repeated loop leaves out: inputs and outputs of models have no values, and nothing is trained or clipped."""
 
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, Callable, List
 
@@ -14,6 +15,8 @@ from .hollow import hollow, is_hollow, of_shape
 from .tape import CALL, OFF, STEPPED, Tape, is_ours
 
 _WHY = "When a script continues from a checkpoint, its loop is repeated without computing."
+_during = ExitStack()
+"""What is replaced only while the loop is repeated."""
 OnStep = Callable[[torch.optim.Optimizer], None]
 
 
@@ -128,7 +131,7 @@ def _give_gradients(optimizers: List[torch.optim.Optimizer]) -> None:
 
 def _give_to_leaves() -> None:
     """From the first backward() of a repeated loop on, let every leaf have a gradient, which has no values either."""
-    if "grad" in vars(torch.Tensor):
+    if patches.is_replaced(torch.Tensor, "grad"):
         return
     base: Any = vars(torch._C.TensorBase)["grad"]
 
@@ -137,13 +140,14 @@ def _give_to_leaves() -> None:
             base.__set__(self, hollow(self))
         return base.__get__(self)
 
-    torch.Tensor.grad = property(get, base.__set__, base.__delete__)  # type: ignore[assignment]
+    _during.enter_context(
+        patches.replaced(torch.Tensor, "grad", property(get, base.__set__, base.__delete__), why=_WHY)
+    )
 
 
 def leave() -> None:
     """End the repetition: gradients are PyTorch's own again."""
-    if "grad" in vars(torch.Tensor):
-        del torch.Tensor.grad
+    _during.close()
 
 
 def _hook_clipping(tape: Tape) -> None:
