@@ -74,7 +74,7 @@ def counts() -> Dict[str, int]:
     found: Dict[str, int] = {}
     for frame, name in _script_frames():
         for key, value in frame.f_locals.items():
-            if type(value) in (int, bool) and not key.startswith("__") and len(found) < _MOST_COUNTS:
+            if type(value) is int and not key.startswith("__") and len(found) < _MOST_COUNTS:
                 found["%s.%s" % (name, key)] = int(value)
     return found
 

@@ -77,6 +77,7 @@ class Continuing:
         self._saver: Optional[saver.Saver] = None
         self._num_steps = 0
         self._schedule: Optional[Schedule] = None
+        self._first_counts: Optional[Dict[str, int]] = None
         self._fault = faults.ordered(os.environ)
         self._cycle: List[int] = []
         self._began = time.monotonic()
@@ -125,7 +126,9 @@ class Continuing:
             return
         self._num_steps += 1
         if self._fault is not None and self._tape.is_recording:
-            self._fault.meet(self._run.world.processes.rank, self._num_steps)
+            rank = self._run.world.processes.rank
+            if self._fault.meet(rank, self._num_steps, self._order.folder):
+                self._fault = None
         if self._ends_cycle(id(optimizer)) and not self._passes.is_training:
             self._at_boundary(AT_STEP)
 
@@ -145,6 +148,8 @@ class Continuing:
             if self._resumed is not None and self._tape.is_over and self._is_place(kind, self._resumed.facts):
                 self._go_on()
         elif self._tape.is_recording:
+            if self._first_counts is None:
+                self._first_counts = counts()
             with self._tape.left_out():
                 due = self._the_schedule().due(self._num_steps)
             if due.saves:
@@ -176,13 +181,18 @@ class Continuing:
             "seed": self._seed,
             "random": generators.portable_state(),
             "passes": self._passes.positions(),
-            "counts": counts(),
+            "counts": self._changed_counts(),
             "generators": random_states(),
             "files": self._run.files.sizes(),
             "written": self._run.files.written.before if self._run.files.written else {},
             "keys": self._run.keys.place(),
             **self._objects.rest(),
         }
+
+    def _changed_counts(self) -> Dict[str, int]:
+        """Return the whole numbers that have changed since the first step; others may be of this process only."""
+        before = self._first_counts or {}
+        return {path: value for path, value in counts().items() if path in before and before[path] != value}
 
     def _own_random_state(self) -> torch.Tensor:
         """Return the states of the random numbers that this rank alone draws, as bytes; empty if it drew none."""
@@ -320,7 +330,7 @@ def _refuse_options(options: ScaleOptions) -> None:
     if not is_data:
         asked = " ".join(["--scale", options.how, *options.written()])
         raise ScalingError(
-            "--checkpoint-every saves trainings with --scale data, and not yet those with %s" % asked,
+            "--checkpoint-every saves trainings with --scale data, and this run has %s" % asked,
             "echelon run --scale data --checkpoint-every …; or let the script save itself",
         )
 

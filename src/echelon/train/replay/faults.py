@@ -21,16 +21,16 @@ KINDS = (KILL, FREEZE, FULL_DISK, ERROR)
 
 
 class Fault(NamedTuple):
-    """What happens to which rank after which number of steps."""
+    """What happens to which rank after which number of steps, or later: once there is a checkpoint."""
 
     kind: str
     rank: int
     step: int
 
-    def meet(self, rank: int, step: int) -> None:
-        """Let the fault happen if this is its rank and its step."""
-        if (rank, step) != (self.rank, self.step):
-            return
+    def meet(self, rank: int, step: int, folder: str) -> bool:
+        """Let the fault happen if this is its rank and its step, and say whether it did; `folder` has checkpoints."""
+        if rank != self.rank or step < self.step or not _has_checkpoint(folder):
+            return False
         if self.kind == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.kind == FREEZE:
@@ -39,6 +39,11 @@ class Fault(NamedTuple):
             patches.replace(written.File, "write", _refuse, why="A rehearsal fills the disk of checkpoints.")
         else:
             raise RuntimeError("an error that was ordered by a rehearsal")
+        return True
+
+
+def _has_checkpoint(folder: str) -> bool:
+    return os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder))
 
 
 def ordered(environ: Mapping[str, str]) -> Optional[Fault]:

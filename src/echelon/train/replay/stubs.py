@@ -57,7 +57,7 @@ def _hook_models(tape: Tape) -> None:
 
 def _is_traced() -> bool:
     """Say whether a graph of the model is drawn, and nothing is computed."""
-    return bool(torch._C._get_tracing_state()) or bool(torch.fx._symbolic_trace.is_fx_tracing())
+    return bool(torch._C._get_tracing_state()) or bool(getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False))
 
 
 def form_of(tape: Tape, value: Any, what: str) -> Any:
