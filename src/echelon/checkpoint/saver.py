@@ -16,6 +16,8 @@ from .store import Checkpoint, Draft, Store
 
 PATIENCE_SECONDS = 3600.0
 """How long rank 0 waits for a rank that does not say that it has written."""
+STILL_WRITTEN = "is still being written"
+"""Why a save is skipped that comes too early."""
 _POLL_SECONDS = 0.02
 _LOCAL_ERRORS = (CheckpointError, OSError, RuntimeError, ValueError, TypeError, MemoryError)
 
@@ -237,7 +239,7 @@ class Saver:
 
 def _refusal(told: List[Dict[str, Any]], step_in_writing: int) -> str:
     if any(one["busy"] for one in told):
-        return "that of step %d is still being written" % step_in_writing
+        return "that of step %d %s" % (step_in_writing, STILL_WRITTEN)
     mistakes = [(rank, one["mistake"]) for rank, one in enumerate(told) if one["mistake"]]
     if not mistakes:
         return ""

@@ -14,6 +14,7 @@ from torch import nn
 from ..global_tensors.tensors import GlobalTensor, plain
 from .generators import is_generator, of_loader, put_state, state_of
 from .hollow import Hollow
+from .tape import is_ours_frame
 
 _MOST_DEPTH = 6
 _MOST_OBJECTS = 200_000
@@ -170,7 +171,7 @@ def _script_frames() -> Iterator[Tuple[FrameType, str]]:
     while frame is not None:
         path = frame.f_code.co_filename
         is_beside = path.startswith(folder + os.sep) and "-packages" not in path
-        if frame.f_globals.get("__name__") == "__main__" or is_beside:
+        if frame.f_globals.get("__name__") == "__main__" or (is_beside and not is_ours_frame(frame)):
             frames.append(frame)
         frame = frame.f_back
     frames.reverse()

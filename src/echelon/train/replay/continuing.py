@@ -77,6 +77,8 @@ class Continuing:
         self._saver: Optional[saver.Saver] = None
         self._num_steps = 0
         self._schedule: Optional[Schedule] = None
+        self._is_step_over = False
+        self._has_said_early = False
         self._first_counts: Optional[Dict[str, int]] = None
         self._fault = faults.ordered(os.environ)
         self._cycle: List[int] = []
@@ -92,7 +94,7 @@ class Continuing:
         self._objects.install()
         hooks = BackwardHooks(self._tape)
         hooks.install()
-        stubs.install(self._tape, self._objects.optimizers, hooks, self._stepped)
+        stubs.install(self._tape, self._objects.optimizers, hooks, stubs.Steps(self._stepped, self._end_step))
         self._passes.install()
         self._masks = Masks(self._tape)
         self._tape.on_leave = lambda is_left: self._masks.switch(is_on=not is_left and self._tape.phase != OFF)
@@ -125,11 +127,19 @@ class Continuing:
         if not self._tape.is_mine or self._tape.phase == OFF:
             return
         self._num_steps += 1
-        if self._fault is not None and self._tape.is_recording:
+        if self._fault is not None and self._tape.phase == RECORD:
             rank = self._run.world.processes.rank
             if self._fault.meet(rank, self._num_steps, self._order.folder):
                 self._fault = None
         if self._ends_cycle(id(optimizer)) and not self._passes.is_training:
+            self._is_step_over = True
+            if not self._tape.is_scaling:
+                self._end_step()
+
+    def _end_step(self) -> None:
+        """End a step of a loop without a loader: after the optimizer, or after the update of its scaler."""
+        if self._is_step_over:
+            self._is_step_over = False
             self._at_boundary(AT_STEP)
 
     def _ends_cycle(self, optimizer: int) -> bool:
@@ -204,9 +214,18 @@ class Continuing:
         if self._saver is None:
             processes = self._run.world.processes
             self._saver = saver.Saver(
-                self._order.folder, processes.rank, processes.size, self._order.keep, say=self._run.say
+                self._order.folder, processes.rank, processes.size, self._order.keep, say=self._say
             )
         return self._saver
+
+    def _say(self, text: str) -> None:
+        """Print a line about checkpoints; the first one that comes too early speaks for all."""
+        if saver.STILL_WRITTEN in text:
+            if self._has_said_early:
+                return
+            self._has_said_early = True
+            text += "; so are all that come too early, without a line"
+        self._run.say(text)
 
     def _the_schedule(self) -> Schedule:
         if self._schedule is None:

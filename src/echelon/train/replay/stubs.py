@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, Callable, List
+from typing import Any, Callable, List, NamedTuple
 
 import torch
 from torch import nn
@@ -10,9 +10,10 @@ from torch import nn
 from .. import patches
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..scaling_error import ScalingError
+from . import scalers
 from .backward_hooks import BackwardHooks
 from .hollow import hollow, is_hollow, of_shape
-from .tape import CALL, OFF, STEPPED, Tape, is_ours
+from .tape import CALL, OFF, Tape, is_ours
 
 _WHY = "When a script continues from a checkpoint, its loop is repeated without computing."
 _during = ExitStack()
@@ -20,20 +21,29 @@ _during = ExitStack()
 OnStep = Callable[[torch.optim.Optimizer], None]
 
 
+class Steps(NamedTuple):
+    """Who is told about steps."""
+
+    stepped: OnStep
+    """Is called after each step of an optimizer."""
+    updated: Callable[[], None]
+    """Is called after each update of a gradient scaler."""
+
+
 def install(
-    tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks, stepped: OnStep
+    tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks, steps: Steps
 ) -> None:
-    """Replace what trains; `stepped` is called after each step of an optimizer."""
+    """Replace what trains."""
     _hook_models(tape)
     _hook_backward(tape, optimizers, hooks)
     _hook_clipping(tape)
-    _hook_scaler(tape)
+    scalers.install(tape, steps.updated)
     _hook_compile(tape)
     original = torch.optim.Optimizer.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _hook_step(type(self), tape, stepped)
+        _hook_step(type(self), tape, steps.stepped)
 
     patches.replace(torch.optim.Optimizer, "__init__", init, why=_WHY)
 
@@ -162,45 +172,6 @@ def _hook_clipping(tape: Tape) -> None:
 
         for owner in (nn.utils, nn.utils.clip_grad):
             patches.replace(owner, name, wraps(original)(clip), why=_WHY)
-
-
-def _hook_scaler(tape: Tape) -> None:
-    kind: Any = torch.amp.GradScaler
-    scale, take, update, unscale = kind.scale, kind.step, kind.update, kind.unscale_
-
-    def scaled(self: Any, outputs: Any) -> Any:
-        return outputs if tape.is_playing else scale(self, outputs)
-
-    def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Step, unless a gradient overflowed."""
-        if not self.is_enabled():
-            return take(self, optimizer, *args, **kwargs)
-        if tape.is_playing:
-            return optimizer.step(*args, **kwargs) if tape.play(STEPPED) else None
-        taken: List[bool] = []
-        with tape.left_out():
-            handle = optimizer.register_step_pre_hook(lambda *_: taken.append(True))
-            try:
-                result = take(self, optimizer, *args, **kwargs)
-            finally:
-                handle.remove()
-        if tape.is_recording:
-            tape.keep(STEPPED, bool(taken))
-        return result
-
-    def leave_out(original: Callable[..., Any]) -> Callable[..., Any]:
-        def act(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if tape.is_playing:
-                return None
-            with tape.left_out():
-                return original(self, *args, **kwargs)
-
-        return wraps(original)(act)
-
-    patches.replace(kind, "scale", wraps(scale)(scaled), why=_WHY)
-    patches.replace(kind, "step", wraps(take)(step), why=_WHY)
-    patches.replace(kind, "update", leave_out(update), why=_WHY)
-    patches.replace(kind, "unscale_", leave_out(unscale), why=_WHY)
 
 
 def hook_factories(tape: Tape) -> None:

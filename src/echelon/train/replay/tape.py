@@ -40,6 +40,8 @@ class Tape:
         self.forms = Forms()
         self.on_leave: Callable[[bool], None] = _nothing
         """Is called when `left_out` begins (True) and ends."""
+        self.is_scaling = False
+        """Whether a gradient scaler steps now."""
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = 0
@@ -98,7 +100,7 @@ class Tape:
 
     def read(self, kind: str, read: Callable[[], Any]) -> Any:
         """Return a value that the script reads: from the tensor, or from the journal."""
-        if self.phase == OFF or not self.is_here or _is_ours(sys._getframe(2)):
+        if self.phase == OFF or not self.is_here or is_ours_frame(sys._getframe(2)):
             return read()
         if self.phase == PLAY:
             return self.play(kind)
@@ -156,10 +158,10 @@ def _nothing(_is_left: bool) -> None:
 
 def is_ours(depth: int) -> bool:
     """Say whether a module of echelon calls: that of the frame `depth` above the caller."""
-    return _is_ours(sys._getframe(depth + 1))
+    return is_ours_frame(sys._getframe(depth + 1))
 
 
-def _is_ours(frame: Any) -> bool:
+def is_ours_frame(frame: Any) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
 
 
@@ -168,7 +170,7 @@ def _line() -> str:
     frame: Any = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not _is_ours(frame) and "-packages" not in path and not path.startswith("<"):
+        if not is_ours_frame(frame) and "-packages" not in path and not path.startswith("<"):
             return "%s:%d" % (os.path.basename(path), frame.f_lineno)
         frame = frame.f_back
     return ""

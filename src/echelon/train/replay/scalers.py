@@ -1,0 +1,92 @@
+"""Gradient scalers in a loop that is recorded or repeated: the journal keeps which steps overflowed, and the scale."""
+
+from functools import wraps
+from typing import Any, Callable, List
+
+import torch
+
+from .. import patches
+from .tape import STEPPED, Tape
+
+_WHY = "A gradient scaler leaves out steps whose gradients overflow; a repeated loop leaves out the same steps."
+
+
+def install(tape: Tape, updated: Callable[[], None]) -> None:
+    """Hook the gradient scaler; `updated` is called after each update."""
+    kind: Any = torch.amp.GradScaler
+    hooks = {
+        "scale": _scaling(tape, kind.scale),
+        "step": _stepping(tape, kind.step),
+        "update": _ending(_left_out(tape, kind.update), updated),
+        "get_scale": _reading(tape, kind.get_scale),
+        "unscale_": _left_out(tape, kind.unscale_),
+    }
+    for name, new in hooks.items():
+        patches.replace(kind, name, new, why=_WHY)
+
+
+def _scaling(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        return outputs if tape.is_playing else original(self, outputs)
+
+    return scale
+
+
+def _stepping(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_enabled():
+            return original(self, optimizer, *args, **kwargs)
+        tape.is_scaling = True
+        try:
+            if tape.is_playing:
+                return optimizer.step(*args, **kwargs) if tape.play(STEPPED) else None
+            return _take(tape, lambda: original(self, optimizer, *args, **kwargs), optimizer)
+        finally:
+            tape.is_scaling = False
+
+    return step
+
+
+def _take(tape: Tape, take: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Any:
+    """Take a step, unless a gradient overflowed, and keep which of the two."""
+    taken: List[bool] = []
+    with tape.left_out():
+        handle = optimizer.register_step_pre_hook(lambda *_: taken.append(True))
+        try:
+            result = take()
+        finally:
+            handle.remove()
+    if tape.is_recording:
+        tape.keep(STEPPED, bool(taken))
+    return result
+
+
+def _left_out(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def act(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tape.is_playing:
+            return None
+        with tape.left_out():
+            return original(self, *args, **kwargs)
+
+    return act
+
+
+def _ending(original: Callable[..., Any], updated: Callable[[], None]) -> Callable[..., Any]:
+    @wraps(original)
+    def act(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        updated()
+        return result
+
+    return act
+
+
+def _reading(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def get(self: Any) -> Any:
+        return tape.read("get_scale", lambda: original(self))
+
+    return get
