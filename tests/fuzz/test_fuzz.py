@@ -38,6 +38,7 @@ FILES = (
 QUIET = {
     "run": ["--dry-run"],
     "submit": ["--dry-run"],
+    "checkpoint": ["ls"],
     "clean": ["--dry-run"],
     "plan": [],
     "lint": [],

@@ -142,14 +142,11 @@ def test_wheel_has_the_data(tmp_path: Path) -> None:
     assert inside >= {f"echelon/machines/data/{name}.toml" for name in NAMES}
 
 
-def test_one_machine_is_shown_in_a_tenth_of_a_second() -> None:
-    """`echelon machines lumi` is there before one notices: the best of five stays below 0.1 s of CPU time."""
+def test_one_machine_is_shown_without_what_is_slow_to_import() -> None:
+    """`echelon machines lumi` is there before one notices, because it imports nothing that takes long."""
     code = (
-        "import sys, time; from echelon.cli import main\n"
-        "main(['machines', 'lumi']); print(time.process_time(), file=sys.stderr)"
+        "import sys; from echelon.cli import main; main(['machines', 'lumi'])\n"
+        "print(*({'torch', 'asyncio', 'multiprocessing', 'subprocess', 'ssl'} & {*sys.modules}), file=sys.stderr)"
     )
-    taken = []
-    for _ in range(5):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        taken.append(float(done.stderr))
-    assert min(taken) < 0.1
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == []
