@@ -49,7 +49,7 @@ def wait_for_hang(run: Run) -> float:
         ("lock", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the lock')} \(library.pthread_mutex"),
         ("file", "exec", rf"rank 1 on \S+ is at hanging.py:{line('the line of the file')} \(os.open"),
         ("sleeps", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the sleep')} \(time.sleep"),
-        ("spins", "exec", rf"rank 1 on \S+ is at hanging.py:{line('the line of the loop')} \(while True"),
+        ("spins", "exec", r"rank 1 on \S+ is at hanging.py:\d+ \((while True|pass)"),
         ("stops", "exec", r"rank 1 on \S+ is stopped by a signal"),
     ],
 )
