@@ -36,7 +36,7 @@ def hold_the_lock():
 
 
 def spin():
-    """Stay in Python for ever at one line."""
+    """Stay in Python for ever, in a loop of two lines."""
     while True:  # the line of the loop
         pass
 

@@ -28,6 +28,9 @@ def line(mark: str) -> int:
     return next(n for n, text in enumerate(HANGING.read_text().splitlines(), 1) if f"# {mark}" in text)
 
 
+LOOP = line("the line of the loop")
+
+
 def finish(run: Run) -> str:
     """Return what the run says at its end, which must be that it hangs."""
     code, _, err = run.finish(seconds=120)
@@ -49,7 +52,7 @@ def wait_for_hang(run: Run) -> float:
         ("lock", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the lock')} \(library.pthread_mutex"),
         ("file", "exec", rf"rank 1 on \S+ is at hanging.py:{line('the line of the file')} \(os.open"),
         ("sleeps", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the sleep')} \(time.sleep"),
-        ("spins", "exec", r"rank 1 on \S+ is at hanging.py:\d+ \((while True|pass)"),
+        ("spins", "exec", rf"rank 1 on \S+ is at hanging.py:(?:{LOOP} \(while True|{LOOP + 1} \(pass)"),
         ("stops", "exec", r"rank 1 on \S+ is stopped by a signal"),
     ],
 )

@@ -67,8 +67,4 @@ def _way_out(options: ScaleOptions, reason: str) -> str:
     if not reason:
         return "remove it, or add --scale data if the script trains"
     is_explicit = reason == "it imports echelon" and options.num_shards > 0
-    return (
-        f"set it in the script: echelon.start(exact={options.num_shards})"
-        if is_explicit
-        else "remove it; the script does this by itself"
-    )
+    return f"set it in the script: echelon.start(exact={options.num_shards})" if is_explicit else "remove it"
