@@ -166,7 +166,7 @@ def test_runs_without_checkpoints(
     (tmp_path / "echelon-runs" / "20261125-100253-train-b53a").mkdir(parents=True)
     (tmp_path / "echelon-runs" / "20261125-100253-train-b53a" / "events.jsonl").write_text("")
     exit_code, _, err = told(capsys, "ls")
-    assert (exit_code, "none of the 1 runs of this folder has checkpoints" in err) == (2, True)
+    assert (exit_code, "no run of this folder has checkpoints (runs: 1)" in err) == (2, True)
     exit_code, out, _ = told(capsys, "ls", "train-b53a")
     assert (exit_code, out) == (0, "echelon-runs/20261125-100253-train-b53a/checkpoints has no checkpoints\n")
     assert told(capsys, "verify", "train-b53a")[0] == 2

@@ -96,7 +96,7 @@ def find_newest() -> str:
         if _has_checkpoints(folder):
             return folder
     raise UsageError(
-        f"none of the {len(folders)} runs of this folder has checkpoints", hint="echelon checkpoint ls FOLDER"
+        f"no run of this folder has checkpoints (runs: {len(folders)})", hint="echelon checkpoint ls FOLDER"
     )
 
 
