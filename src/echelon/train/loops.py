@@ -38,6 +38,8 @@ class ShardedSampler:
         """The key of the pass, with --exact."""
         self._ahead: Deque[List[Any]] = deque()
         self._batches: Iterator[List[Any]] = iter(())
+        self._indices: Optional[Iterator[Any]] = None
+        self._num_drawn = 0
 
     def __len__(self) -> int:
         return -(-len(self.base) // self.run.batches_per_step)
@@ -46,6 +48,7 @@ class ShardedSampler:
         self.rows.clear()
         self.indices.clear()
         self._ahead.clear()
+        self._indices = None
         self._batches = self._draw_all()  # now, and not when the first batch is asked for
         return self._each()
 
@@ -61,30 +64,41 @@ class ShardedSampler:
         if not self._ahead:
             self._ahead.extend(islice(self._batches, 1))
 
-    def _draw_all(self) -> Iterator[List[Any]]:
+    def leave_out_taken(self) -> None:
+        """Draw the batches that the checkpoint had, and no more: what comes next is drawn from the saved state."""
         run = self.run
         with run.generators.in_common():
-            indices = iter(self.base)
+            self._indices = iter(self.base)
             num_taken, resumed_key = run.take_resumed_pass()
-            key = self.key = (resumed_key or run.keys.next()) if run.world.is_exact else 0
-        num_batches = 0
-        while True:
-            with run.generators.in_common():  # a sampler may draw with each batch
-                drawn = [list(one) for one in islice(indices, run.batches_per_step)]
-            if not drawn:
-                return
-            batch = [index for each in drawn for index in each]
-            if run.is_reordered:
-                batch.reverse()
-            if not num_batches and len(batch) < run.world.size:
-                raise small_batch(len(batch), run.world)
-            num_batches += 1
-            if num_batches <= num_taken:
-                continue
-            rows = batches.rows_of(len(batch), run.world.size)
+            self.key = (resumed_key or run.keys.next()) if run.world.is_exact else 0
+        self._num_drawn = 0
+        for _ in range(num_taken):
+            self._draw()
+
+    def _draw_all(self) -> Iterator[List[Any]]:
+        if self._indices is None:
+            self.leave_out_taken()
+        world, key = self.run.world, self.key
+        while (batch := self._draw()) is not None:
+            rows = batches.rows_of(len(batch), world.size)
             self.rows.append(rows)
             self.indices.append(batch)
-            yield self._of_exact(batch, rows, key + num_batches) if run.world.is_exact else self._own(batch, rows)
+            yield self._of_exact(batch, rows, key + self._num_drawn) if world.is_exact else self._own(batch, rows)
+
+    def _draw(self) -> Optional[List[Any]]:
+        """Return the indices of the next batch of all ranks; None at the end."""
+        run = self.run
+        with run.generators.in_common():  # a sampler may draw with each batch
+            drawn = [list(one) for one in islice(self._indices or (), run.batches_per_step)]
+        if not drawn:
+            return None
+        batch = [index for each in drawn for index in each]
+        if run.is_reordered:
+            batch.reverse()
+        if not self._num_drawn and len(batch) < run.world.size:
+            raise small_batch(len(batch), run.world)
+        self._num_drawn += 1
+        return batch
 
     def _own(self, batch: List[Any], rows: Tuple[int, ...]) -> List[Any]:
         return batch if self.is_whole else batches.of_indices(batch, self.run.world.rank, rows)

@@ -177,8 +177,8 @@ class Pass:
             if self._at_first:
                 generators.put_portable_state(self._at_first)
             sampler = getattr(self._inner, "sampler", None)
-            if sampler is not None:
-                sampler.draw_ahead()  # behind what was taken
+            if sampler is not None and run.resumed_pass[0]:  # no worker has asked for a batch yet
+                sampler.leave_out_taken()
             remaining, run.resumed_pass = run.resumed_pass[0], (0, 0)
             for _ in range(remaining):  # a stream, or a loader that no rank shares: it is read again
                 next(self._inner)

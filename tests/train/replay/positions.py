@@ -1,0 +1,173 @@
+"""One training over a loader in this process: recorded as each rank, and continued as each rank of another number."""
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+from echelon.train import loops
+from echelon.train.global_tensors import rules
+from echelon.train.global_tensors.tensors import Sharded
+from echelon.train.replay import generators as own_generators
+from echelon.train.replay.passes import Pass, Passes
+from echelon.train.replay.tape import PLAY, RECORD, Tape
+from echelon.train.rng import generators
+from echelon.train.world import World
+
+rules.install()
+SAMPLERS = (
+    "in order",
+    "shuffled",
+    "own generator",
+    "weighted",
+    "subset",
+    "batches",
+    "no batches of one",
+    "draws by batch",
+)
+
+
+class DrawsByBatch:
+    """A sampler that draws each batch when it is asked for."""
+
+    def __init__(self, size: int, batch: int) -> None:
+        self._size, self._batch = size, batch
+
+    def __len__(self) -> int:
+        return -(-self._size // self._batch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            yield torch.randint(self._size, (self._batch,)).tolist()
+
+
+class Case:
+    """A loader, and the moment of the checkpoint: after `taken` batches, counted over all epochs."""
+
+    def __init__(self, sampler: str, size: int, batch: int, taken: int, *, workers: int = 0, seed: int = 0) -> None:
+        self.sampler, self.size, self.batch = sampler, size, batch
+        self.taken, self.workers, self.seed = taken, workers, seed
+
+    def loader(self) -> "DataLoader[Any]":
+        """Return the loader as the top of a script makes it."""
+        torch.manual_seed(self.seed)
+        samples, options = range(self.size), {"num_workers": self.workers}
+        if self.sampler in ("in order", "shuffled"):
+            return DataLoader(samples, self.batch, shuffle=self.sampler == "shuffled", **options)  # type: ignore[arg-type]
+        if self.sampler == "own generator":
+            own = torch.Generator().manual_seed(self.seed + 1)
+            return DataLoader(samples, self.batch, shuffle=True, generator=own, **options)  # type: ignore[arg-type]
+        if self.sampler == "no batches of one":
+            return DataLoader(samples, self.batch, shuffle=True, drop_last=True, **options)  # type: ignore[arg-type]
+        if self.sampler == "batches":
+            batches = BatchSampler(RandomSampler(samples), self.batch, drop_last=False)
+            return DataLoader(samples, batch_sampler=batches, **options)  # type: ignore[arg-type]
+        if self.sampler == "draws by batch":
+            return DataLoader(samples, batch_sampler=DrawsByBatch(self.size, self.batch), **options)  # type: ignore[arg-type]
+        chosen: Any = SequentialSampler(range(0, self.size, 2))
+        if self.sampler == "weighted":
+            chosen = WeightedRandomSampler([1.0 + place % 3 for place in samples], self.size)
+        elif self.sampler == "subset":
+            chosen = torch.utils.data.SubsetRandomSampler(range(self.size))
+        return DataLoader(samples, self.batch, sampler=chosen, **options)  # type: ignore[arg-type]
+
+    def epochs(self) -> list[list[list[int]]]:
+        """Return the batches of three epochs on one device: lists of samples."""
+        loader = self.loader()
+        return [[batch.tolist() for batch in loader] for _ in range(3)]
+
+
+class Rank:
+    """What a pass over a loader needs of the training of one rank."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.world = World(rank, size, torch.device("cpu"))
+        self.options = types.SimpleNamespace(keeps_batch=False)
+        self.generators = generators.Generators(rank, None)
+        self.twins = loops.new_twins()
+        self.first_step = types.SimpleNamespace(note_workers=lambda _: None)
+        self.later = types.SimpleNamespace(
+            pace=types.SimpleNamespace(part=lambda _: contextlib.nullcontext()), at_batch=lambda _: None
+        )
+        self.raised = types.SimpleNamespace(refuse_if_caught=lambda: None)
+        self.ignore_index = types.SimpleNamespace(ask=lambda _: None)
+        self.resumed_pass = (0, 0)
+        self.batches_per_step, self.is_reordered = 1, False
+
+    def take_resumed_pass(self) -> tuple[int, int]:
+        taken, self.resumed_pass = self.resumed_pass, (0, 0)
+        return taken
+
+    def enter(self, _loop: object) -> None:
+        """Begin a step."""
+
+    def leave(self, _loop: object) -> None:
+        """End a loop."""
+
+
+class Script:
+    """A loop over three epochs, as `for batch in loader` runs it on one rank."""
+
+    def __init__(self, case: Case, rank: Rank, tape: Tape) -> None:
+        self.rank, self.tape = rank, tape
+        self.loader = case.loader()
+        self.passes = Passes(tape, rank, lambda: None)  # type: ignore[arg-type]
+        self._begun = 0
+
+    def batches(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield the number of the epoch, and this rank's samples of a batch; none where it is repeated."""
+        for epoch in range(3):
+            self._begun += 1
+            begin = lambda: loops.Loop(self.loader, self.rank)  # type: ignore[arg-type]  # noqa: E731
+            one = Pass(self.passes, self.loader, self._begun, begin)
+            self.passes._open[self._begun] = one
+            for batch in one:
+                yield epoch, [] if self.tape.is_playing else own_rows(batch)
+
+
+def own_rows(batch: Any) -> list[int]:
+    """Return this rank's samples of a batch."""
+    rows: list[int] = (batch.counted if isinstance(batch, Sharded) else batch).tolist()
+    return rows
+
+
+def recorded(case: Case, size: int) -> tuple[list[list[tuple[int, list[int]]]], dict[str, Any]]:
+    """Return each rank's samples up to the moment, and the checkpoint of rank 0."""
+    dealt, saved = [], {}
+    for rank in range(size):
+        tape = Tape()
+        tape.phase = RECORD
+        script = Script(case, Rank(rank, size), tape)
+        loop = script.batches()
+        dealt.append([next(loop) for _ in range(case.taken)])
+        if rank == 0:
+            saved = {
+                "journal": tape.content(),
+                "passes": script.passes.positions(),
+                "random": generators.portable_state(),
+                "own": [own_generators.state_of(one) for one in own_generators.of_loader(script.loader)],
+            }
+    return dealt, saved
+
+
+def continued(case: Case, size: int, saved: dict[str, Any]) -> list[list[tuple[int, list[int]]]]:
+    """Return each rank's samples after the moment, on another number of ranks."""
+    dealt = []
+    for rank in range(size):
+        tape = Tape()
+        tape.load(saved["journal"])
+        tape.phase = PLAY
+        script = Script(case, Rank(rank, size), tape)
+        loop = script.batches()
+        for _ in range(case.taken):
+            next(loop)
+        tape.go_on()
+        script.passes.go_on(saved["passes"])
+        for one, state in zip(own_generators.of_loader(script.loader), saved["own"], strict=True):
+            own_generators.put_state(one, state)
+        generators.put_portable_state(saved["random"])
+        dealt.append(list(loop))
+    return dealt

@@ -1,0 +1,55 @@
+"""Every sample comes exactly once in an epoch, whenever a run is killed and on as many ranks as it goes on.
+
+10,000 cases with ECHELON_ALL_RANKS=1; without it one of eight.
+"""
+
+import os
+import random
+
+import pytest
+
+from . import positions
+from .positions import SAMPLERS, Case
+
+IS_FULL = os.environ.get("ECHELON_ALL_RANKS") == "1"
+NUM_CASES = 10_000 if IS_FULL else 1_250
+NUM_WITH_WORKERS = 300 if IS_FULL else 12
+GROUPS = 10
+
+
+def case_of(chance: random.Random, workers: int) -> tuple[Case, int, int]:
+    """Return a case, and the numbers of ranks before and after the moment."""
+    size, batch = chance.randint(4, 40), chance.randint(2, 9)
+    case = Case(chance.choice(SAMPLERS), size, min(batch, size), 0, workers=workers, seed=chance.randrange(1 << 20))
+    epochs = case.epochs()
+    most = min((len(each[0]) for each in epochs if each), default=1)
+    case.taken = chance.randint(1, max(1, sum(len(each) for each in epochs) - 1))
+    return case, chance.randint(1, min(4, most)), chance.randint(1, min(4, most))
+
+
+def assert_dealt_once(case: Case, before: int, after: int) -> None:
+    """Assert that the ranks together get the batches of one device, in its order, before and after the moment."""
+    wanted = [(number, batch) for number, epoch in enumerate(case.epochs()) for batch in epoch]
+    first, saved = positions.recorded(case, before)
+    second = positions.continued(case, after, saved)
+    together = [*joined(first), *joined(second)]
+    assert together == wanted, (vars(case), before, after)
+
+
+def joined(dealt: list[list[tuple[int, list[int]]]]) -> list[tuple[int, list[int]]]:
+    """Return the batches of all ranks: the samples of each are those of its ranks, one after the other."""
+    assert len({len(each) for each in dealt}) == 1
+    return [(parts[0][0], [one for _, part in parts for one in part]) for parts in zip(*dealt, strict=True)]
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_sample_once(group: int) -> None:
+    """Samplers, batch sizes, numbers of ranks and moments at random."""
+    for seed in range(group, NUM_CASES, GROUPS):
+        assert_dealt_once(*case_of(random.Random(seed), 0))
+
+
+@pytest.mark.parametrize("seed", range(NUM_WITH_WORKERS))
+def test_every_sample_once_with_workers(seed: int) -> None:
+    """The same with processes that load."""
+    assert_dealt_once(*case_of(random.Random(1_000_000 + seed), 1 + seed % 3))
