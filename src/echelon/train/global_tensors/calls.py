@@ -124,7 +124,8 @@ class Calls(ModelCalls):
                 entries = Entries(module, rows[0], first)
                 own_args, own_kwargs = entries.enter(args, kwargs)
                 try:
-                    with self._inside(rows), self._run.raised.noted(self.num_shared, module):
+                    watched = self.branches.watched(module, is_compiled=self.is_compiled)
+                    with self._inside(rows), self._run.raised.noted(self.num_shared, module), watched:
                         results.append(original(module, *own_args, **own_kwargs))
                 except (RuntimeError, IndexError, ValueError) as error:
                     entries.refuse_guess(error)

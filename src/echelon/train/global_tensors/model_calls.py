@@ -9,6 +9,7 @@ from torch import nn
 from ..rng.draws import Draws
 from ..unshared_batch import Unshared
 from . import doubts
+from .branches import Branches
 from .tensors import GlobalTensor, Sharded
 
 
@@ -30,6 +31,7 @@ class ModelCalls:
         self.leave_hooks = self.enter_hooks = _nothing
         self.is_compiled = False
         """Whether something was compiled: then hooks are removed while it computes, which clears classes' caches."""
+        self.branches = Branches()
         self.has_rows = True
         """Whether this rank has a sample of the present batch, rather than a placeholder."""
         self.fraction = 1.0

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from .. import patches
 from ..buckets import Buckets
 from ..compression import ONE_BUCKET_MEGABYTES, compress, described, is_of_matrices
+from ..global_tensors.model_calls import ModelCalls
 from .base import Setup
 from .shared_batches import SharedBatches
 
@@ -42,6 +44,7 @@ class Replicated(SharedBatches):
         self._buckets = Buckets(setup.world, megabytes=megabytes, say=setup.say)
         self._ddp: Optional[DistributedDataParallel] = None
         self._finds_unused = True
+        self._branches = False
         self._backwards = 0  # since the last step
         self._backwards_per_step = 1  # in the step before
         self._is_in_step = False
@@ -71,6 +74,10 @@ class Replicated(SharedBatches):
                     **_NO_SYNC,
                 )
             compress(self._ddp, self._options.compress)
+
+    def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
+        self._branches = calls.branches.are_there
+        super().backward(loss, run_backward, calls)
 
     def mean_gradients(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         self._backwards += not self._is_in_step
@@ -102,12 +109,23 @@ class Replicated(SharedBatches):
         return is_early and self._accumulates and not self._finds_unused
 
     def _after_first(self) -> None:
-        """Wrap the parameters with DDP, now that it is known whether every parameter gets a gradient."""
+        """Wrap the parameters with DDP, now that it is known whether every parameter gets a gradient.
+
+        Where a model branches by values, or a rank has no gradient for a parameter, DDP looks for such parameters in
+        each step. Otherwise a rank without that gradient would not take part in the exchange.
+        """
         if self.world.size == 1:
             return
+        is_missing = any(parameter.grad is None for parameter in self._parameters)
+        finds_unused = self._on_any_rank(is_missing or self._branches)
         self.is_local = True
         self.reduce()
-        self._wrap(finds_unused=any(parameter.grad is None for parameter in self._parameters))
+        self._wrap(finds_unused=finds_unused)
+
+    def _on_any_rank(self, fact: bool) -> bool:
+        told = torch.tensor(int(fact), device=self.world.device)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        return bool(told.item())
 
     def _after_sync(self) -> None:
         """Detect the first backward that left parameters out: DDP has then not finished."""
