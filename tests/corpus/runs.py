@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -39,19 +40,22 @@ class Done(NamedTuple):
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
 
 
-def start(path: Path, num_ranks: int, folder: Path, *more: str) -> Done:
-    """Run a script to its end; 0 ranks is Python alone."""
-    name = "-".join([path.stem, str(num_ranks), *(word.strip("-") for word in more)])
+def start(
+    path: Path, num_ranks: int, folder: Path, *more: str, name: str = "", environ: Mapping[str, str] | None = None
+) -> Done:
+    """Run a script to its end in a folder of that name; 0 ranks is Python alone."""
+    name = name or "-".join([path.stem, str(num_ranks), *(word.strip("-") for word in more)])
     work = folder / name
-    work.mkdir(parents=True)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    environ["OMP_NUM_THREADS"] = "1"
+    work.mkdir(parents=True, exist_ok=True)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    own = {**own, "OMP_NUM_THREADS": "1", **(environ or {})}
     words = [str(path), "model.pt"]
     if num_ranks:
         run = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", str(RUN_SECONDS)]
         scale = [] if "--scale" in more else ["--scale", "data"]
-        words = [*run, "--run-dir", str(folder / f"{name}-run"), *scale, *more, *words]
-    done = warm.run(words, cwd=work, environ=environ, timeout=RUN_SECONDS + 30)
+        place = [] if "--resume" in more else ["--run-dir", str(folder / f"{name}-run")]
+        words = [*run, *place, *scale, *more, *words]
+    done = warm.run(words, cwd=work, environ=own, timeout=RUN_SECONDS + 30)
     return Done(work, done.returncode, done.stdout, done.stderr)
 
 

@@ -11,19 +11,12 @@ from typing import Any
 
 import pytest
 
+from . import same
 from .runs import FOLDER, Runs, start
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 RANKS = (1, 2, 3, 4)
-RELATIVE = 1e-5  # of a loss in float32
 
-OWN_RANDOM_NUMBERS = "each rank draws for its own samples, and so other numbers"
-# What the mathematics does not allow to be equal: the reason, and the factor within which the final loss must stay.
-CLOSE: dict[str, tuple[str, float]] = {
-    "augmentation": (OWN_RANDOM_NUMBERS + ": noise that is added as samples are loaded", 1.5),
-    "autocast_bf16": ("sums over a share of the batch are rounded to 8 bits, as sums over the batch are", 1.02),
-    "cnn_batchnorm": ("BatchNorm takes the statistics of each rank's samples, without --sync-bn", 3.0),
-}
 # Scripts whose weights are spread over the ranks as well, and what fully_shard does not follow.
 FSDP = ("checkpoint_resume", "gan", "grad_scaler", "seq2seq", "transformer_lm", "two_optimizers", "vae")
 NOT_FSDP: dict[str, str] = {
@@ -31,9 +24,6 @@ NOT_FSDP: dict[str, str] = {
     "lbfgs": "LBFGS computes with all weights as one vector",
     "unfreeze_midway": "was frozen after echelon sharded the model, and fully_shard does not notice",
 }
-
-# The bias of queries, keys and values: the gradient of the keys' third is rounding, and Adam makes steps of it.
-ROUNDING = {"dropout_transformer": "self_attn.in_proj_bias"}
 
 NOT_ONE_DEVICE = "the first step differs from one device"
 REFUSED: dict[str, str] = {
@@ -80,46 +70,24 @@ def each() -> Any:
 def test_losses(runs: Runs, name: str, num_ranks: int) -> None:
     """Every step's loss is that of one device; where that cannot be, the training goes as well."""
     alone, scaled = runs.pair(name, num_ranks)
-    expected, found = alone.losses(), scaled.losses()
+    expected = alone.losses()
     assert len(expected) >= 50
-    assert len(found) == len(expected)
-    if name in CLOSE and num_ranks > 1:
-        last, last_alone = sum(found[-5:]) / 5, sum(expected[-5:]) / 5
-        assert last_alone / CLOSE[name][1] <= last <= last_alone * CLOSE[name][1]
-        return
-    for step, (loss, by_alone) in enumerate(zip(found, expected, strict=True)):
-        margin = 2e-8 + 2e-9 * abs(expected[0])  # what is left of a loss that has nearly gone
-        assert loss == pytest.approx(by_alone, rel=RELATIVE, abs=margin), f"step {step}"
+    same.losses(name, expected, scaled.losses(), is_one=num_ranks == 1)
 
 
 @each()
 def test_weights(runs: Runs, name: str, num_ranks: int) -> None:
     """What was saved loads without echelon, has the names that one device gives, and agrees."""
-    import torch
-
-    alone, scaled = (flat(torch.load(done.folder / "model.pt")) for done in runs.pair(name, num_ranks))
-    assert list(scaled) == list(alone)
-    assert not [key for key in scaled if "module." in key]
-    for key, value in scaled.items():
-        if not isinstance(value, torch.Tensor):
-            assert value == alone[key], key
-            continue
-        assert (value.shape, value.dtype, value.device) == (alone[key].shape, alone[key].dtype, alone[key].device), key
-        by_alone = alone[key]
-        if ROUNDING.get(name, "-") in key and num_ranks > 1:
-            value, by_alone = (torch.cat(weight.chunk(3)[::2]) for weight in (value, by_alone))
-        difference = (value.double() - by_alone.double()).norm()
-        assert torch.isfinite(difference), key
-        if name not in CLOSE or num_ranks == 1:
-            assert difference <= 1e-4 * by_alone.double().norm() + 1e-6, key
+    alone, scaled = runs.pair(name, num_ranks)
+    same.weights(name, alone.folder, scaled.folder, is_one=num_ranks == 1)
 
 
 @each()
 def test_output(runs: Runs, name: str, num_ranks: int) -> None:
     """Each line appears once, and says what it says on one device."""
     alone, scaled = runs.pair(name, num_ranks)
-    are_equal = name not in CLOSE or num_ranks == 1
-    compare_text(alone.out, scaled.out, are_equal=are_equal)
+    are_equal = name not in same.CLOSE or num_ranks == 1
+    same.text(alone.out, scaled.out, are_equal=are_equal)
 
 
 EVENTS = re.compile(r"(?<=tfevents)\..*")  # TensorBoard's time, computer and process
@@ -142,8 +110,8 @@ def test_files(runs: Runs, name: str, num_ranks: int) -> None:
         elif path.suffix in (".npy", ".npz"):
             np.load(path)
         else:
-            are_equal = name not in CLOSE or num_ranks == 1
-            compare_text((alone.folder / file).read_text(), path.read_text(), are_equal=are_equal)
+            are_equal = name not in same.CLOSE or num_ranks == 1
+            same.text((alone.folder / file).read_text(), path.read_text(), are_equal=are_equal)
 
 
 @pytest.mark.alone
@@ -153,8 +121,8 @@ def test_fully_sharded(runs: Runs, tmp_path: Path, name: str) -> None:
     import torch
 
     alone, scaled = runs.get(name, 0), start(FOLDER / f"{name}.py", 2, tmp_path, "--scale", "fsdp")
-    assert scaled.losses() == pytest.approx(alone.losses(), rel=RELATIVE, abs=2e-8)
-    expected, found = (flat(torch.load(done.folder / "model.pt")) for done in (alone, scaled))
+    assert scaled.losses() == pytest.approx(alone.losses(), rel=same.RELATIVE, abs=2e-8)
+    expected, found = (same.flat(torch.load(done.folder / "model.pt")) for done in (alone, scaled))
     assert list(found) == list(expected)
     for key, value in found.items():
         assert type(value) is type(expected[key])
@@ -175,7 +143,7 @@ def test_not_fully_sharded(tmp_path: Path, name: str) -> None:
 def test_batch_norm_over_all_ranks(runs: Runs, tmp_path: Path) -> None:
     """With --sync-bn BatchNorm has the statistics of the whole batch, and the losses are those of one device."""
     done = start(FOLDER / "cnn_batchnorm.py", 3, tmp_path, "--sync-bn")
-    assert done.losses() == pytest.approx(runs.get("cnn_batchnorm", 0).losses(), rel=RELATIVE)
+    assert done.losses() == pytest.approx(runs.get("cnn_batchnorm", 0).losses(), rel=same.RELATIVE)
 
 
 @pytest.mark.parametrize("refused", sorted(REFUSED))
@@ -206,7 +174,7 @@ def test_refused_more_ranks_than_samples(tmp_path: Path) -> None:
 def test_every_refused_script_is_listed() -> None:
     """Each script that must be refused stands in the table, and what is close is a script."""
     assert {path.stem for path in (FOLDER / "refused").glob("*.py")} == REFUSED.keys()
-    assert CLOSE.keys() | NOT_FSDP.keys() | set(FSDP) <= set(SCRIPTS)
+    assert same.CLOSE.keys() | NOT_FSDP.keys() | set(FSDP) <= set(SCRIPTS)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
@@ -215,33 +183,3 @@ def test_scripts_know_one_device(path: Path) -> None:
     text = path.read_text()
     assert not re.search(r"echelon|\bRANK\b|WORLD_SIZE|torch\.distributed\b|DistributedDataParallel", text)
     assert text.count("\n") <= 90
-
-
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-
-
-def compare_text(alone: str, scaled: str, *, are_equal: bool) -> None:
-    """Compare line by line: the words, and the numbers as far as their digits go."""
-    lines, by_alone = scaled.splitlines(), alone.splitlines()
-    assert len(lines) == len(by_alone)
-    for line, expected in zip(lines, by_alone, strict=True):
-        assert NUMBER.sub("#", line) == NUMBER.sub("#", expected)
-        if are_equal:
-            for one, other in zip(NUMBER.findall(line), NUMBER.findall(expected), strict=True):
-                digits = len(other.partition(".")[2])
-                margin = 1.5 * 10.0**-digits if digits else 0.0
-                assert float(one) == pytest.approx(float(other), rel=1e-4, abs=margin), f"{line!r}, not {expected!r}"
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return what a saved object holds, by path."""
-    if isinstance(value, dict):
-        entries = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        entries = list(enumerate(value))
-    else:
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for key, one in entries:
-        found.update(flat(one, f"{prefix}.{key}" if prefix else str(key)))
-    return found

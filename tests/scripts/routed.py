@@ -1,4 +1,4 @@
-"""A mixture of experts: all samples of the first batches need all of them, and some samples of later batches need one."""
+"""A mixture of experts: the first batches need all of them everywhere, and parts of later batches need one."""
 
 import sys
 

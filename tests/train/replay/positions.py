@@ -50,11 +50,12 @@ class Case:
     def __init__(self, sampler: str, size: int, batch: int, taken: int, *, workers: int = 0, seed: int = 0) -> None:
         self.sampler, self.size, self.batch = sampler, size, batch
         self.taken, self.workers, self.seed = taken, workers, seed
+        self.is_persistent = bool(workers) and seed % 2 == 0
 
     def loader(self) -> "DataLoader[Any]":
         """Return the loader as the top of a script makes it."""
         torch.manual_seed(self.seed)
-        samples, options = range(self.size), {"num_workers": self.workers}
+        samples, options = range(self.size), {"num_workers": self.workers, "persistent_workers": self.is_persistent}
         if self.sampler in ("in order", "shuffled"):
             return DataLoader(samples, self.batch, shuffle=self.sampler == "shuffled", **options)  # type: ignore[arg-type]
         if self.sampler == "own generator":

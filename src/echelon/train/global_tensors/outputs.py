@@ -38,6 +38,18 @@ class _Earlier:
 _earlier_of: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, _Earlier]]" = weakref.WeakKeyDictionary()
 
 
+def ragged_of(module: nn.Module) -> List[Any]:
+    """Return, as plain data, which outputs of a module have as many rows as the samples ask for."""
+    return [[*key, *sorted(one.ragged)] for key, one in _earlier_of.get(module, {}).items() if one.ragged]
+
+
+def put_ragged(module: nn.Module, known: List[Any]) -> None:
+    """Know such outputs from an earlier process: the next batch may select equally many rows on all ranks by chance."""
+    for is_training, has_gradients, *places in known:
+        earlier = _earlier_of.setdefault(module, {}).setdefault((is_training, has_gradients), _Earlier())
+        earlier.ragged.update(places)
+
+
 def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, is_trained_alone: bool = False) -> Any:
     """Return a model's outputs for the rows of this rank, or of its virtual shards, as global tensors of all rows.
 

@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
 
 import torch
 
@@ -27,6 +27,7 @@ from .backward_hooks import BackwardHooks
 from .carried import Carried, counts, put_random_states, random_states
 from .masks import Masks
 from .passes import Passes
+from .rounds import Rounds
 from .schedule import ORDER_FILE, Schedule
 from .state import Objects
 from .tape import OFF, PLAY, RECORD, Tape
@@ -81,8 +82,9 @@ class Continuing:
         self._has_said_early = False
         self._first_counts: Optional[Dict[str, int]] = None
         self._fault = faults.ordered(os.environ)
-        self._cycle: List[int] = []
+        self._rounds = Rounds()
         self._began = time.monotonic()
+        self._is_checked = False
 
     def install(self, run: "Run") -> None:
         """Hook all that is recorded or repeated; call it after the hooks of the run, which these surround."""
@@ -101,6 +103,7 @@ class Continuing:
         if self._resumed is not None:
             output.mute_streams(self._tape)
             stubs.hook_factories(self._tape)
+            self._is_checked = run.first_step.is_due
             run.first_step.is_due = False
             run.files.suspend(self._resumed.facts["written"])
             self._tape.at_end = self._go_on
@@ -119,6 +122,7 @@ class Continuing:
         """Begin the journal with the first optimizer."""
         if self._tape.phase == OFF and self._tape.is_here:
             self._carried.begin()
+            self._masks.draws.begin()
             self._tape.phase = RECORD if self._resumed is None else PLAY
             self._masks.switch(is_on=True)
             self._run.calls.is_idle = self._resumed is not None
@@ -131,7 +135,8 @@ class Continuing:
             rank = self._run.world.processes.rank
             if self._fault.meet(rank, self._num_steps, self._order.folder):
                 self._fault = None
-        if self._ends_cycle(id(optimizer)) and not self._passes.is_training:
+        is_end = self._rounds.ends(id(optimizer)) or self._tape.is_playing
+        if is_end and not self._passes.is_training:
             self._is_step_over = True
             if not self._tape.is_scaling:
                 self._end_step()
@@ -141,17 +146,6 @@ class Continuing:
         if self._is_step_over:
             self._is_step_over = False
             self._at_boundary(AT_STEP)
-
-    def _ends_cycle(self, optimizer: int) -> bool:
-        """Say whether this optimizer is the last that steps in one round of the loop."""
-        if self._cycle and self._cycle[0] == -1:
-            return optimizer == self._cycle[1]
-        if self._cycle and optimizer == self._cycle[0]:
-            last = self._cycle[-1]
-            self._cycle = [-1, last]
-            return optimizer == last
-        self._cycle.append(optimizer)
-        return False
 
     def _at_boundary(self, kind: str) -> None:
         if self._tape.is_playing:
@@ -196,6 +190,7 @@ class Continuing:
             "files": self._run.files.sizes(),
             "written": self._run.files.written.before if self._run.files.written else {},
             "keys": self._run.keys.place(),
+            "ranks": self._run.world.processes.size,
             **self._objects.rest(),
         }
 
@@ -258,7 +253,7 @@ class Continuing:
         self._tape.phase = OFF
         stubs.leave()
         self._run.calls.is_idle = False
-        self._run.begin_training()
+        self._run.prepare()
         self._agree(resumed)
         self._objects.prepare(facts)
         tensors = self._objects.tensors()
@@ -276,6 +271,8 @@ class Continuing:
             )
         self._run.files.go_on(facts["files"], is_closed=not self._run.is_main)
         self._tape.go_on()
+        self._masks.draws.go_on()
+        self._begin_training(was_checked=facts.get("ranks") == self._run.world.processes.size)
         self._passes.go_on(facts["passes"])
         self._run.keys.go_on(facts["keys"])
         put_random_states(facts["generators"])
@@ -288,6 +285,13 @@ class Continuing:
             "continues after step %d, from a checkpoint; the steps before it were repeated without computing in %.1f s"
             % (self._num_steps, time.monotonic() - self._began)
         )
+
+    def _begin_training(self, *, was_checked: bool) -> None:
+        """Train from here on; the first step of another number of ranks is compared with that of one device."""
+        run = self._run
+        run.first_step.is_due = self._is_checked and not was_checked
+        run.first_step.keeps_dropout = True  # a continued run has the same steps
+        run.begin_training()
 
     def _agree(self, resumed: Resumed) -> None:
         """Stop if the ranks have found different checkpoints, as a slow file system may let them."""

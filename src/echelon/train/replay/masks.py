@@ -1,4 +1,6 @@
-"""tensor[mask]: the shape of its result depends on values, so the journal keeps it.
+"""Functions of PyTorch that the script calls: selections by masks, and draws of random numbers.
+
+The shape of tensor[mask] depends on values, so the journal keeps it. draws.py tells about random numbers.
 
 `Tensor.__getitem__` cannot be replaced: torch.tensor([scalar, …]) would take scalars for sequences from then on. A mode
 of torch functions sees it too. It is left wherever the journal keeps nothing, as inside of models.
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .draws import ScriptDraws, is_draw
 from .tape import Tape
 
 _KIND = "a selection by a mask"
@@ -16,12 +19,13 @@ _GET = torch.Tensor.__getitem__
 
 
 class Masks(TorchFunctionMode):
-    """Ask the tape for selections by masks."""
+    """Ask the tape for selections by masks, and for the state of random numbers."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape
         self._is_on = False
+        self.draws = ScriptDraws(tape)
 
     def switch(self, *, is_on: bool) -> None:
         """Enter or leave the mode; where the script has entered another one since, stay."""
@@ -42,6 +46,9 @@ class Masks(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tape = self._tape
+        if is_draw(func) and tape.is_here:
+            with self.draws.drawing():
+                return func(*args, **kwargs)
         if func is not _GET or not tape.is_here or not _has_mask(args[1]):
             return func(*args, **kwargs)
         if tape.is_playing:

@@ -1,6 +1,7 @@
 """Passes over loaders: recorded batch by batch, repeated without loading, and continued in the middle."""
 
 import weakref
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List
 
@@ -30,6 +31,8 @@ class Passes:
         """Is called when a loop asks for a batch to train on, before it gets the batch."""
         self._num_begun = 0
         self._open: "weakref.WeakValueDictionary[int, Pass]" = weakref.WeakValueDictionary()
+        self.begun: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        """The loaders of which a pass has begun."""
 
     def install(self) -> None:
         """Hook the loop over a DataLoader."""
@@ -86,6 +89,8 @@ class Pass:
         self._taken = 0
         self.trains = False
         """Whether its latest batch was for training."""
+        self._has_workers = loader in passes.begun and getattr(loader, "persistent_workers", False)
+        passes.begun.add(loader)
         self._at_begin: List[Any] = _NO_STATE
         self._own_at_begin: List[Any] = []
         """The states of the loader's own generators."""
@@ -173,7 +178,8 @@ class Pass:
             for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin):  # noqa: B905
                 own_generators.put_state(one, state)
             run.resumed_pass = (self._taken, saved["key"])
-            self._inner = self._begin()
+            with self._seed_of_workers_apart():
+                self._inner = self._begin()
             if self._at_first:
                 generators.put_portable_state(self._at_first)
             sampler = getattr(self._inner, "sampler", None)
@@ -182,3 +188,16 @@ class Pass:
             remaining, run.resumed_pass = run.resumed_pass[0], (0, 0)
             for _ in range(remaining):  # a stream, or a loader that no rank shares: it is read again
                 next(self._inner)
+
+    @contextmanager
+    def _seed_of_workers_apart(self) -> Iterator[None]:
+        """Draw no seed for new workers from the loader's generator, where this pass had those of an earlier one."""
+        if not self._has_workers:
+            yield
+            return
+        own = self._loader.generator
+        self._loader.generator = torch.Generator()
+        try:
+            yield
+        finally:
+            self._loader.generator = own

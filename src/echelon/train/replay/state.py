@@ -6,12 +6,13 @@ Objects have numbers in the order of their creation. A model is a module that no
 import gc
 import weakref
 from functools import wraps
-from typing import Any, Callable, Dict, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import torch
 from torch import nn
 
 from .. import patches
+from ..global_tensors import outputs
 from ..scaling_error import ScalingError
 from . import attributes
 
@@ -100,7 +101,17 @@ class Objects:
             ]
             optimizers.append({"kind": type(optimizer).__name__, "groups": groups, "slots": slots})
         scalers = [scaler.state_dict() for scaler in _living(self._scalers)]
-        return {"optimizers": optimizers, "scalers": scalers, "attributes": attributes.plain(self.models())}
+        return {
+            "optimizers": optimizers,
+            "scalers": scalers,
+            "attributes": attributes.plain(self.models()),
+            "ragged": {name: known for name, one in self._modules_by_name() if (known := outputs.ragged_of(one))},
+        }
+
+    def _modules_by_name(self) -> Iterator[Tuple[str, nn.Module]]:
+        for number, model in enumerate(self.models()):
+            for name, module in model.named_modules():
+                yield "model-%d/%s" % (number, name), module
 
     def prepare(self, rest: Dict[str, Any]) -> None:
         """Make the slots of the optimizers, and set everything that is no tensor."""
@@ -120,6 +131,8 @@ class Objects:
                 if slot:
                     optimizer.state[parameter] = {key: _slot(value, parameter) for key, value in slot.items()}
         self.put_attributes(rest["attributes"])
+        for name, module in self._modules_by_name():
+            outputs.put_ragged(module, rest.get("ragged", {}).get(name, []))
         for scaler, state in zip(_living(self._scalers), rest["scalers"]):  # noqa: B905
             if state:
                 scaler.load_state_dict(state)

@@ -13,7 +13,7 @@ from ..scaling_error import ScalingError
 from . import scalers
 from .backward_hooks import BackwardHooks
 from .hollow import hollow, is_hollow, of_shape
-from .tape import CALL, OFF, Tape, is_ours
+from .tape import CALL, CLOSURE, OFF, Tape, is_ours
 
 _WHY = "When a script continues from a checkpoint, its loop is repeated without computing."
 _during = ExitStack()
@@ -90,9 +90,12 @@ def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
     @wraps(original)
     def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
         if tape.is_playing:
-            loss = None if closure is None else closure()
+            loss = None
+            while tape.next_kind() == CLOSURE:
+                tape.play(CLOSURE)
+                loss = closure()
         else:
-            words = (closure, *args) if closure is not None or args else ()
+            words = (_taken_in(closure, tape), *args) if closure is not None or args else ()
             with tape.left_out():
                 loss = original(self, *words, **kwargs)
         stepped(self)
@@ -100,6 +103,20 @@ def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
 
     step.is_of_replay = True  # type: ignore[attr-defined]
     patches.replace(kind, "step", step, why=_WHY)
+
+
+def _taken_in(closure: Any, tape: Tape) -> Any:
+    """Return a closure whose calls are kept: an optimizer may call it as often as it likes."""
+    if not callable(closure) or not tape.is_recording:
+        return closure
+
+    @wraps(closure)
+    def call() -> Any:
+        with tape.taken_in():
+            tape.keep(CLOSURE, None)
+            return closure()
+
+    return call
 
 
 def _hook_backward(tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks) -> None:

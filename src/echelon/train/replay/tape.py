@@ -17,6 +17,7 @@ from .forms import Forms
 
 BATCH, END, STEPPED = "a batch", "the end of a pass", "a step of a scaler"
 HOOK, FILE, CALL = "a hook of backward()", "the content of a file", "a call of a module"
+CLOSURE = "a call of a closure"
 OFF, RECORD, PLAY = "off", "record", "play"
 _OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank has it
 _CHUNK = 4096
@@ -92,11 +93,16 @@ class Tape:
     def taken_in(self) -> Iterator[None]:
         """Keep what is read inside, although `left_out` surrounds it, perhaps in a thread of PyTorch."""
         before = self._depth, self._thread
+        is_at_home = before[0] > 0 and self._thread == threading.get_ident()
         self._depth, self._thread = 0, threading.get_ident()
+        if is_at_home:
+            self.on_leave(False)
         try:
             yield
         finally:
             self._depth, self._thread = before
+            if is_at_home:
+                self.on_leave(True)
 
     def read(self, kind: str, read: Callable[[], Any]) -> Any:
         """Return a value that the script reads: from the tensor, or from the journal."""
@@ -111,7 +117,7 @@ class Tape:
 
     def keep(self, kind: str, value: Any) -> None:
         """Add an entry."""
-        self._fresh.append((kind, value, "" if kind == HOOK else _line()))
+        self._fresh.append((kind, value, "" if kind in (HOOK, CLOSURE) else _line()))
         if len(self._fresh) >= _CHUNK:
             self._pack()
 
@@ -121,7 +127,7 @@ class Tape:
             self.at_end()
             raise _left_the_way("asks for %s at %s" % (kind, _line()), "the journal ends")
         entry = Entry(*self._entries[self._place])
-        line = "" if kind == HOOK else _line()
+        line = "" if kind in (HOOK, CLOSURE) else _line()
         if (entry.kind, entry.line) != (kind, line):
             raise _left_the_way("asks for %s at %s" % (kind, line), "it asked for %s at %s" % entry[::2])
         self._place += 1

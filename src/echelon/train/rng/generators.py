@@ -139,7 +139,9 @@ class Generators:
             return portable_state()
 
     def put_own_state(self, state: List[Any]) -> None:
-        """Continue the rank's own stream from the state of an earlier process."""
+        """Continue the rank's own stream from the state of an earlier process; one device has no such stream."""
+        if self.is_watched:
+            return
         with self.in_own():
             put_portable_state(state)
 

@@ -1,0 +1,64 @@
+"""Each script, unchanged: killed at a random step, continued on another number of ranks, the losses of one device.
+
+With ECHELON_ALL_RANKS=1 all scripts; without it every eighth.
+"""
+
+import json
+import os
+import random
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from . import same
+from .runs import FOLDER, Done, Runs, start
+
+NOT_SAVED: dict[str, str] = {}
+"""Scripts whose checkpoints are refused, and the words that say why."""
+ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
+CHOSEN = ALL if os.environ.get("ECHELON_ALL_RANKS") else ALL[3::8]
+LAST_STEP = 40
+"""All scripts take more steps than that."""
+
+
+class Moment:
+    """When a script is killed, how often it is saved, and on how many ranks: random, but the same in every test run."""
+
+    def __init__(self, name: str) -> None:
+        chance = random.Random(zlib.crc32(name.encode()))
+        self.before, self.after = chance.sample([1, 2, 3], 2)
+        self.every = chance.randint(3, 9)
+        self.step = chance.randint(self.every + 1, LAST_STEP)
+        self.rank = chance.randrange(self.before)
+
+    def fault(self) -> dict[str, str]:
+        return {"ECHELON_FAULT": json.dumps({"kind": "kill", "rank": self.rank, "step": self.step})}
+
+
+def killed_and_resumed(name: str, folder: Path) -> tuple[Done, Done]:
+    """Return both runs of a script: the one that is killed, and the one that continues."""
+    moment = Moment(name)
+    path, saves = FOLDER / f"{name}.py", ["--checkpoint-every", f"{moment.every}steps"]
+    first = start(path, moment.before, folder, *saves, "--max-restarts", "0", environ=moment.fault(), name="first")
+    second = start(path, moment.after, folder, *saves, "--resume", str(folder / "first-run"), name="first")
+    return first, second
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", CHOSEN)
+def test_killed_script_is_resumed(runs: Runs, tmp_path: Path, name: str) -> None:
+    """The losses after the checkpoint, the weights and the files are those of a run that nobody disturbed."""
+    alone = runs.get(name, 0)
+    first, second = killed_and_resumed(name, tmp_path)
+    assert first.returncode == 137, first.err
+    assert "Traceback" not in second.err
+    assert second.returncode == 0, second.err
+    saved = int(re.search(r"continues after step (\d+)", second.err)[1])  # type: ignore[index]
+    assert saved >= Moment(name).every
+    steps = {**dict(first.steps()), **dict(second.steps())}
+    assert second.steps()[0][0] > 0
+    is_one = {Moment(name).before, Moment(name).after} == {1}
+    same.losses(name, alone.losses(), [steps[step] for step in sorted(steps)], is_one=is_one)
+    same.weights(name, alone.folder, second.folder, is_one=is_one)
