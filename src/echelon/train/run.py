@@ -61,6 +61,7 @@ class Run(Training):
         seed = worlds.SEED_OF_RECORDS if world.is_exact else worlds.seed_of_run(os.environ) if is_hooked else None
         rank = world.rank if world.is_exact else world.processes.rank
         self.generators = Generators(rank, seed, are_keyed=world.is_exact)
+        self.generators.is_single = world.is_alone
         self.twins = new_twins()
         self.is_main = world.processes.rank == 0
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)

@@ -135,3 +135,14 @@ def test_exact_training_has_the_same_bits(tmp_path: Path) -> None:
     assert numbers(done.stdout) == numbers(wanted.stdout)
     here, there = (torch.load(one.path / "model.pt", weights_only=True) for one in (folder, undisturbed))
     assert all(torch.equal(here[name], tensor) for name, tensor in there.items())
+
+
+def test_order_that_the_script_draws(tmp_path: Path) -> None:
+    """Python and numpy, from which the left-out loading draws too, give the script the same numbers again."""
+    script = Path(__file__).with_name("own_order.py")
+    undisturbed, folder = Folder(tmp_path / "undisturbed", script), Folder(tmp_path / "run", script)
+    wanted = undisturbed.plain()
+    done = folder.run(1, "--checkpoint-every", "4steps", kind="kill", rank=0, step=37)
+    assert done.returncode == 0, done.stderr
+    assert "continues after step" in done.stderr
+    assert numbers(done.stdout) == numbers(wanted.stdout)

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 import torch
 
+from ...checkpoint import path_log
 from ..single_rank import alone
 from . import askers, names, whole
 from .meeting import Meeting
@@ -170,13 +171,14 @@ class Files:
         if path is not None and self.way(path) == TOGETHER:
             self.act(label, path, _nothing)
 
-    def suspend(self, written: Mapping[str, bool]) -> None:
+    def suspend(self, written: Mapping[str, bool], log: str) -> None:
         """Write nothing and meet no rank for now: a loop is repeated whose files are on the disk.
 
-        `written` are the paths that the run has written, each with whether it was there before.
+        `written` are the paths that the run has written, each with whether it was there before; `log` also has those
+        of after the checkpoint.
         """
         self.written = WrittenPaths()
-        self.written.repeat(written)
+        self.written.repeat(written, path_log.read(log))
         self._suspended, self.meeting = self.meeting, None
         self._is_closed = True
 

@@ -22,9 +22,10 @@ from .. import messages, patches, plain_data
 from .. import world as worlds
 from ..rng import generators
 from ..scaling_error import ScalingError
-from . import attributes, faults, loads, output, reads, stubs
+from . import attributes, cycles, faults, loads, output, reads, stubs
 from .backward_hooks import BackwardHooks
 from .carried import Carried, counts, put_random_states, random_states
+from .left_draws import LeftDraws
 from .masks import Masks
 from .passes import Passes
 from .rounds import Rounds
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 AT_REQUEST, AT_STEP = "request", "step"
 JOURNAL, FACTS = "journal.bin", "facts.bin"
+WRITTEN = "written.jsonl"
+"""Beside the checkpoints: the paths that the run has written."""
 HANDED_OVER = 85
 """The exit code of a rank that has saved and ended, as ordered."""
 _OWN = "rng/rank-%d"
@@ -99,15 +102,19 @@ class Continuing:
         stubs.install(self._tape, self._objects.optimizers, hooks, stubs.Steps(self._stepped, self._end_step))
         self._passes.install()
         self._masks = Masks(self._tape)
-        self._tape.on_leave = lambda is_left: self._masks.switch(is_on=not is_left and self._tape.phase != OFF)
+        self._left_draws = LeftDraws(self._tape)
+        self._tape.on_leave = self._leave
+        log = os.path.join(self._order.folder, WRITTEN)
         if self._resumed is not None:
             output.mute_streams(self._tape)
             stubs.hook_factories(self._tape)
             self._is_checked = run.first_step.is_due
             run.first_step.is_due = False
-            run.files.suspend(self._resumed.facts["written"])
+            run.files.suspend(self._resumed.facts["written"], log)
             self._tape.at_end = self._go_on
             self._tape.load(self._resumed.document(JOURNAL))
+        if run.is_main and run.files.written is not None:
+            run.files.written.log_to(log)
         original = torch.optim.Optimizer.__init__
 
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -117,6 +124,10 @@ class Continuing:
         why = "From the first optimizer on, a checkpoint keeps what the script reads."
         patches.replace(torch.optim.Optimizer, "__init__", init, why=why)
         atexit.register(self._end)
+
+    def _leave(self, is_left: bool) -> None:
+        self._masks.switch(is_on=not is_left and self._tape.phase != OFF)
+        self._left_draws.switch(is_left=is_left)
 
     def _begin(self) -> None:
         """Begin the journal with the first optimizer."""
@@ -157,6 +168,8 @@ class Continuing:
             with self._tape.left_out():
                 due = self._the_schedule().due(self._num_steps)
             if due.saves:
+                if self._saver is None:
+                    cycles.refuse()
                 self._save(kind)
             if due.ends:
                 self._hand_over()
@@ -272,6 +285,7 @@ class Continuing:
         self._run.files.go_on(facts["files"], is_closed=not self._run.is_main)
         self._tape.go_on()
         self._masks.draws.go_on()
+        self._left_draws.go_on()
         self._begin_training(was_checked=facts.get("ranks") == self._run.world.processes.size)
         self._passes.go_on(facts["passes"])
         self._run.keys.go_on(facts["keys"])

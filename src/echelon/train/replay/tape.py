@@ -17,7 +17,8 @@ from .forms import Forms
 
 BATCH, END, STEPPED = "a batch", "the end of a pass", "a step of a scaler"
 HOOK, FILE, CALL = "a hook of backward()", "the content of a file", "a call of a module"
-CLOSURE = "a call of a closure"
+CLOSURE, SIDE = "a call of a closure", "states of random numbers"
+_WITHOUT_LINE = (HOOK, CLOSURE, SIDE)
 OFF, RECORD, PLAY = "off", "record", "play"
 _OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank has it
 _CHUNK = 4096
@@ -41,6 +42,8 @@ class Tape:
         self.forms = Forms()
         self.on_leave: Callable[[bool], None] = _nothing
         """Is called when `left_out` begins (True) and ends."""
+        self.put_side: Callable[[Any], None] = _nothing
+        """Takes the states of generators that the journal has beside other entries."""
         self.is_scaling = False
         """Whether a gradient scaler steps now."""
         self._pid = os.getpid()
@@ -62,6 +65,11 @@ class Tape:
         return self.phase == RECORD and self.is_here
 
     @property
+    def is_recording_at_home(self) -> bool:
+        """Whether the process that records is at work, perhaps at what is left out."""
+        return self.phase == RECORD and self.is_mine and threading.get_ident() == self._thread
+
+    @property
     def is_mine(self) -> bool:
         """Whether this is the process that records or plays, and no fork of it."""
         return os.getpid() == self._pid
@@ -74,7 +82,15 @@ class Tape:
     @property
     def is_over(self) -> bool:
         """Whether the journal has no more entries."""
+        self._settle()
         return self._place >= len(self._entries)
+
+    def _settle(self) -> None:
+        """Put the states of generators that come next."""
+        while self._place < len(self._entries) and self._entries[self._place][0] == SIDE:
+            self._place += 1
+            with self.left_out():
+                self.put_side(self._entries[self._place - 1][1])
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
@@ -117,7 +133,7 @@ class Tape:
 
     def keep(self, kind: str, value: Any) -> None:
         """Add an entry."""
-        self._fresh.append((kind, value, "" if kind in (HOOK, CLOSURE) else _line()))
+        self._fresh.append((kind, value, "" if kind in _WITHOUT_LINE else _line()))
         if len(self._fresh) >= _CHUNK:
             self._pack()
 
@@ -127,7 +143,7 @@ class Tape:
             self.at_end()
             raise _left_the_way("asks for %s at %s" % (kind, _line()), "the journal ends")
         entry = Entry(*self._entries[self._place])
-        line = "" if kind in (HOOK, CLOSURE) else _line()
+        line = "" if kind in _WITHOUT_LINE else _line()
         if (entry.kind, entry.line) != (kind, line):
             raise _left_the_way("asks for %s at %s" % (kind, line), "it asked for %s at %s" % entry[::2])
         self._place += 1
@@ -158,7 +174,7 @@ class Tape:
             self._fresh = []
 
 
-def _nothing(_is_left: bool) -> None:
+def _nothing(_told: Any) -> None:
     """Stand for no one who is told."""
 
 

@@ -29,6 +29,8 @@ class Generators:
     def __init__(self, rank: int, seed: Optional[int], *, are_keyed: bool = False) -> None:
         self._rank = rank
         self._is_keyed = are_keyed
+        self.is_single = False
+        """Whether this is the only rank, which draws all numbers from the common stream, as one device does."""
         self.is_watched = False
         """Whether to notice draws from the rank's own stream."""
         self.was_drawn = False
@@ -86,7 +88,7 @@ class Generators:
     @contextmanager
     def in_own(self) -> Iterator[None]:
         """Draw from the rank's own stream for a while."""
-        if self._is_own or self._is_keyed:
+        if self._is_own or self._is_keyed or self.is_single:
             yield
             return
         if self.is_watched:
