@@ -1,0 +1,36 @@
+"""The log of the paths that a script has written."""
+
+from pathlib import Path
+
+from echelon.checkpoint import path_log
+from echelon.train.files.written_paths import WrittenPaths
+
+
+def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "checkpoints" / "written.jsonl"
+    path_log.append(str(log), "best.pt", was_there=False)
+    path_log.append(str(log), "data\udce9.csv", was_there=True)  # no valid UTF-8
+    with log.open("a") as file:
+        file.write('{"path": "ha')
+    assert path_log.read(str(log)) == {"best.pt": False, "data\udce9.csv": True}
+
+
+def test_no_log_has_no_paths(tmp_path: Path) -> None:
+    assert path_log.read(str(tmp_path / "written.jsonl")) == {}
+
+
+def test_file_of_after_the_checkpoint_is_absent_until_it_is_written_again(tmp_path: Path) -> None:
+    """Also once the loop is computed again; a file that the checkpoint knows is there from then on."""
+    early, late, old = (str(tmp_path / name) for name in ("early.pt", "late.pt", "old.csv"))
+    for path in (early, late, old):
+        Path(path).touch()
+    written = WrittenPaths()
+    written.repeat({early: False}, {early: False, late: False, old: True})
+    assert [written.seen(path) == path for path in (early, late, old)] == [False, False, True]
+    written.note(early)
+    assert written.seen(early) == early
+    written.go_on()
+    assert written.seen(late) != late
+    written.note(late)
+    assert written.seen(late) == late
+    assert written.before == {early: False, late: False}
