@@ -26,12 +26,14 @@ from echelon.cli.options import (
     scan,
 )
 from echelon.cli.preflight import checked, look
-from echelon.cli.talk import print_help
+from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.scale_options import ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
+    from echelon.host import Host
+    from echelon.launch.chain.settings import Chain
     from echelon.launch.launchers import Line
 
 MAX_RANKS = 1 << 20
@@ -75,9 +77,14 @@ def main(arguments: list[str]) -> int:
     job = read_job(scanned)
     if line is not None:
         job = with_line(job, line)
+    from echelon.host import Host
+    from echelon.launch.chain import settings
+    from echelon.launch.chain.course import with_chain
     from echelon.launch.prepare import prepare
 
     refuse_unread(job.command)
+    host, chain = Host(), settings.read(job.run_directory)
+    job = with_chain(job, chain, host)
     plan = prepare(job)
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
@@ -86,7 +93,11 @@ def main(arguments: list[str]) -> int:
         _name_accepted(scanned, plan, line)
         for note in plan.notes:
             print(f"echelon: note: {note}", file=sys.stderr)
-    from echelon.host import Host
+    return _start(scanned, job, plan, host, chain)
+
+
+def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | None) -> int:
+    """Start a run, or a job of a chain; return the exit code."""
     from echelon.launch.start import start
 
     def say_mistakes() -> None:
@@ -94,8 +105,14 @@ def main(arguments: list[str]) -> int:
         if is_asked and (plan.packages or plan.own):  # a script with Python's standard library alone trains nothing
             say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
 
-    host = Host()
-    return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host), say_mistakes)
+    def begin() -> int:
+        return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host), say_mistakes)
+
+    if chain is None:
+        return begin()
+    from echelon.launch.chain.course import Course
+
+    return Course(chain, job, plan, host, say).run(begin)
 
 
 def read_job(scanned: Scanned) -> Job:

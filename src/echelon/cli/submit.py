@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from echelon.cli import chain_options
 from echelon.cli import options as run_options
 from echelon.cli.help import Help
 from echelon.cli.launcher import with_launcher
@@ -33,6 +34,7 @@ LAYOUTS = ("torchrun", "tasks")
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
     Option(names=("--after",), value="JOB", help="start when this job has ended successfully"),
+    *chain_options.OPTIONS,
     Option(names=("--min-nodes",), value="N", help="continue with so few nodes when nodes fail (default: end)"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
     Option(names=("--follow",), help="show rank 0's output while it is written, and wait"),
@@ -118,10 +120,14 @@ def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
         print(submit.ask_when(script, host))
         return 0
     number = submit.hand_over(script, host)
+    others = submit.queue_successors(script, host)
     if "json" in values:
-        print(json.dumps({"format": 1, "job_id": number, "run_directory": script.run_directory}))
+        chain = {"chain": script.chain.name, "waiting": others} if script.chain is not None else {}
+        print(json.dumps({"format": 1, "job_id": number, "run_directory": script.run_directory, **chain}))
     else:
         say(f"job {number}: {script.headline} · {script.run_directory}")
+        if script.chain is not None:
+            say(chain_options.described(script))
     if "wait" not in values and "follow" not in values:
         return 0
     from echelon.launch.following import follow
@@ -157,6 +163,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
         is_dry=is_plain and "dry_run" in values,
+        chain=chain_options.read(values, job),
     )
 
 

@@ -37,20 +37,34 @@ class Order:
         """Agent → its number of ranks whose script handles the signal."""
         self._handed_over: set[int] = set()
         self._given_at = NEVER
+        self._early = 0
+        """A signal that came while no rank ran; 0: none."""
 
     @property
     def is_given(self) -> bool:
         return self._number != 0
 
-    def take(self, number: int) -> bool:
-        """Say whether a signal is an order or repeats one; give the order when it comes first."""
+    def take(self, number: int, *, has_ranks: bool) -> bool:
+        """Say whether a signal is an order or repeats one; give the order when it comes first.
+
+        USR1 and USR2 wait for the start of ranks; without ranks, SIGTERM ends the run.
+        """
         if not order.is_warning(self._environ, number):
             return False
+        if not has_ranks and number != signal.SIGTERM:
+            self._early = number
+        if not has_ranks:
+            return number != signal.SIGTERM
         if self.is_given:
             return number != signal.SIGTERM or time.monotonic() - self._given_at < REPEAT_SECONDS
         self._number, self._given_at = number, time.monotonic()
         self._crew.tell_all("who catches", number=number)
         return True
+
+    def give_early(self) -> None:
+        """Give the order whose signal came before the ranks started."""
+        if self._early:
+            self.take(self._early, has_ranks=True)
 
     def hear_catching(self, member: Member, message: Message) -> None:
         """Note an agent's answer; when all have answered, tell them who is in charge."""

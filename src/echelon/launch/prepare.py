@@ -140,14 +140,22 @@ def refuse_bad_command(job: Job) -> None:
 
 def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
     """Return the first entry of the script's sys.path, and the script's imports, if they can be read."""
-    command = job.command
-    if command.kind == "program" or (job.container and command.kind == "module"):
+    read = script_and_imports(job, cwd)
+    if read is None:
         refuse_bad_command(job)
         return cwd, None
+    return read[0].folder, read[1]
+
+
+def script_and_imports(job: Job, cwd: str) -> tuple[Script, Imports] | None:
+    """Return a job's script and its imports; None for a program, and for a module inside an image."""
+    command = job.command
+    if command.kind == "program" or (job.container and command.kind == "module"):
+        return None
     from echelon.script import imports
 
     script = _script(command, cwd)
-    return script.folder, imports.read_imports(script)
+    return script, imports.read_imports(script)
 
 
 def imports_of(command: Command, cwd: str) -> Imports:

@@ -89,17 +89,9 @@ class RunDirectory:
     def newest_step(self, folder: str = "") -> int:
         """Return the step of the newest published checkpoint; -1 if there is none.
 
-        `folder` has the checkpoints, step-*; without it, the run's own folder does.
+        `folder` has the checkpoints; without it, the run's own folder does.
         """
-        folder = folder or self.file("checkpoints")
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return -1
-        for step_name in sorted(names, key=_step_of, reverse=True):
-            if _step_of(step_name) >= 0 and os.path.isfile(os.path.join(folder, step_name, "manifest.json")):
-                return _step_of(step_name)
-        return -1
+        return newest_step(folder or self.file("checkpoints"))
 
     def remove(self, name: str) -> None:
         """Remove a file that the finished run does not need."""
@@ -107,6 +99,18 @@ class RunDirectory:
 
     def close(self) -> None:
         self._events.close()
+
+
+def newest_step(folder: str) -> int:
+    """Return the step of the newest published checkpoint, step-*, of a folder; -1 if there is none."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return -1
+    for step_name in sorted(names, key=_step_of, reverse=True):
+        if _step_of(step_name) >= 0 and os.path.isfile(os.path.join(folder, step_name, "manifest.json")):
+            return _step_of(step_name)
+    return -1
 
 
 def _step_of(name: str) -> int:

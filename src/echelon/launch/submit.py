@@ -13,15 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.environment import digits
-from echelon.errors import UsageError
+from echelon.errors import EchelonError, UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.launch import scaling
+from echelon.launch.chain import settings
+from echelon.launch.chain.settings import Chain
 from echelon.launch.prepare import imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.node import private
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
-from echelon.slurm import batch, plain
+from echelon.slurm import batch, plain, successor
 from echelon.spec import RUNS, Booking, Container, Job, Request
 from echelon.units import cost, slurm_time
 
@@ -31,6 +33,16 @@ if TYPE_CHECKING:
 SUBMIT_SECONDS = 60.0
 OUTPUT = "slurm.out"
 PLAIN_OUTPUT = "%x-%j.out"  # for a script that is only read, and perhaps submitted by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainWish:
+    """What a person asks for with `--chain`."""
+
+    num_jobs: int
+    """0: until the training ends."""
+    max_seconds: float
+    resumes_anyway: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,8 @@ class Wish:
     today: date
     is_dry: bool
     """Whether the script is only shown: then a retired machine is accepted."""
+    chain: ChainWish | None = None
+    """None: a single job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,7 @@ class Script:
     booking: Booking
     run_directory: str
     text: str
+    chain: Chain | None = None
 
     @property
     def path(self) -> str:
@@ -85,10 +100,14 @@ def prepare(wish: Wish, host: Host) -> Script:
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry, successor=wish.successor)
     refuse_traps(wish.job, booking, host.environ)
     label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
-    run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), os.urandom(8).hex())
+    run_id = os.urandom(8).hex()
+    run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), run_id)
+    name = settings.name_of(label, run_id)
+    chain = _chain(wish, wish.chain, booking, run_directory, name) if wish.chain is not None else None
     container = _container(wish, booking, run_directory)
     heading = batch.Heading(
-        job_name=label,
+        job_name=chain.name if chain else label,
+        reserve_seconds=chain.reserve_seconds if chain else 0,
         made_by=wish.made_by,
         folder=os.getcwd(),
         output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT).replace("%", "%%"),
@@ -100,7 +119,31 @@ def prepare(wish: Wish, host: Host) -> Script:
         text = _plain(wish, booking, heading, container, host)
     else:
         text = batch.render(booking, heading, _supervised(wish, booking, run_directory, container))
-    return Script(booking=booking, run_directory=run_directory, text=text)
+    return Script(booking=booking, run_directory=run_directory, text=text, chain=chain)
+
+
+def _chain(wish: Wish, asked: ChainWish, booking: Booking, run_directory: str, name: str) -> Chain:
+    """Return the settings of the chain that is asked for."""
+    from echelon.launch.chain import sources
+
+    job_seconds = booking.minutes * 60.0
+    if asked.max_seconds < job_seconds:
+        raise UsageError(
+            f"--max-hours {asked.max_seconds / 3600:g} is less than the time limit of one job, "
+            f"{slurm_time(booking.minutes)}",
+            hint=f"--max-hours {job_seconds * max(2, asked.num_jobs) / 3600:g}",
+        )
+    return Chain(
+        path=run_directory,
+        name=name,
+        num_jobs=asked.num_jobs,
+        max_seconds=asked.max_seconds,
+        job_seconds=job_seconds,
+        reserve_seconds=settings.reserve(job_seconds),
+        resumes_anyway=asked.resumes_anyway,
+        sources=sources.hashes(wish.job, os.getcwd()),
+        made_by=wish.made_by,
+    )
 
 
 def _plain(wish: Wish, booking: Booking, heading: batch.Heading, container: Container | None, host: Host) -> str:
@@ -124,6 +167,7 @@ def _supervised(wish: Wish, booking: Booking, run_directory: str, container: Con
         run_directory,
         [("ECHELON_MACHINE", wish.machine.name)],
         container.modules if container else (),
+        is_chain=wish.chain is not None,
     )
 
 
@@ -189,6 +233,8 @@ def write(script: Script) -> None:
         os.chmod(script.path, 0o700)
         booking = json.dumps({"format": 1, **asdict(script.booking)}, indent=1)
         private.write(os.path.join(script.run_directory, "booking.json"), booking.encode())
+        if script.chain is not None:
+            settings.write(script.chain)
     except OSError as error:
         raise UsageError(
             f"echelon cannot write the run directory {script.run_directory}: {error.strerror}",
@@ -205,6 +251,18 @@ def hand_over(script: Script, host: Host) -> str:
     return number
 
 
+def queue_successors(script: Script, host: Host) -> tuple[str, ...]:
+    """Queue the further jobs of a chain; return their numbers. Those that Slurm refuses are queued by the jobs."""
+    chain = script.chain
+    numbers: list[str] = []
+    while chain is not None and len(numbers) < chain.num_at_submission - 1:
+        try:
+            numbers.append(successor.queue(host, chain.script, chain.reserve_seconds))
+        except EchelonError:
+            break  # a limit of jobs in the queue
+    return tuple(numbers)
+
+
 def ask_when(script: Script, host: Host) -> str:
     """Return Slurm's answer about a script without submitting it, and remove the files."""
     try:
@@ -213,7 +271,7 @@ def ask_when(script: Script, host: Host) -> str:
             raise _refused(script, done.stderr)
         return batch.without_prefix(done.stderr or done.stdout)
     finally:
-        for name in ("job.sh", "booking.json"):
+        for name in ("job.sh", "booking.json", *([settings.NAME] if script.chain else [])):
             os.unlink(os.path.join(script.run_directory, name))
         os.rmdir(script.run_directory)
 

@@ -157,8 +157,7 @@ class Supervisor:
             self._start()
 
     def _start(self) -> None:
-        members = self.crew.with_ranks
-        attempt = self.attempt
+        members, attempt = self.crew.with_ranks, self.attempt
         attempt.began, attempt.is_running = time.time(), True
         self.restarts.note_start()
         attempt.alive = {rank for member in members if member.share is not None for rank in member.share.ranks}
@@ -177,6 +176,7 @@ class Supervisor:
         for member in members:
             if member.share is not None:
                 self.crew.tell(member, "start", attempt=attempt.number, **member.share.message())
+        self.order.give_early()
 
     def _hear(self, member: Member, message: Message) -> None:
         if message.get("attempt", self.attempt.number) != self.attempt.number:
@@ -246,7 +246,7 @@ class Supervisor:
     def _hear_signalled(self, member: Member, message: Message) -> None:
         number = message["number"]
         self.directory.event("signalled", node=member.placement.node, number=number)
-        if self.attempt.is_running and self.order.take(number):
+        if self.order.take(number, has_ranks=self.attempt.is_running):
             self.relay.note(member, number)
         else:
             self.requests.note_signalled(member, number)
@@ -304,7 +304,7 @@ class Supervisor:
 
     def _receive_signal(self, number: int) -> None:
         self.directory.event("signal", number=number)
-        if not (self.attempt.is_running and self.order.take(number)):
+        if not self.order.take(number, has_ranks=self.attempt.is_running):
             self.requests.receive(number)
 
     def _end_idle(self) -> bool:

@@ -51,6 +51,8 @@ class Heading:
     """The role of a node's single task."""
     outlives_nodes: bool = False
     """Whether the job continues with fewer nodes after a failure."""
+    reserve_seconds: int = 0
+    """The time to save before the limit, for a job that others follow; 0: no job follows."""
 
 
 def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tuple[Directive, ...]:
@@ -81,12 +83,27 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
         Directive(option="--no-kill", value="", why="if a node fails, the others continue")
         if heading.outlives_nodes
         else None,
-        Directive(option="--dependency", value=f"afterok:{heading.after}") if heading.after else None,
+        *_in_chain(heading),
         Directive(option="--chdir", value=_word(heading.folder)),
         Directive(option="--output", value=_word(heading.output)),
         Directive(option="--open-mode", value="append", why="a requeued job appends to its log"),
     )
     return tuple(row for row in rows if row is not None)
+
+
+def _in_chain(heading: Heading) -> tuple[Directive, ...]:
+    """Return the options by which a job starts after others, and saves before its end."""
+    dependencies = [*([f"afterok:{heading.after}"] if heading.after else [])]
+    if not heading.reserve_seconds:
+        return (Directive(option="--dependency", value=dependencies[0]),) if dependencies else ()
+    return (
+        Directive(option="--signal", value=f"B:USR1@{heading.reserve_seconds}", why="time to save before the limit"),
+        Directive(
+            option="--dependency",
+            value=",".join([*dependencies, "singleton"]),
+            why="jobs of this name run one after the other",
+        ),
+    )
 
 
 def _devices(booking: Booking, why: str) -> Directive:
@@ -148,16 +165,24 @@ def _word(text: str) -> str:
 
 
 def supervised(
-    command: Sequence[str], run_directory: str, environ: Sequence[tuple[str, str]], modules: Sequence[str]
+    command: Sequence[str],
+    run_directory: str,
+    environ: Sequence[tuple[str, str]],
+    modules: Sequence[str],
+    *,
+    is_chain: bool = False,
 ) -> list[str]:
     """Return the body that starts a supervisor in the job: the command, with the run directory as its last option.
 
-    A requeued job begins a new run directory beside the first.
+    A requeued job begins a new run directory beside the first; the jobs of a chain share one.
     """
     before, after = list(command[: command.index("run") + 1]), list(command[command.index("run") + 1 :])
     lines = [*modules, *([""] if modules else [])]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environ]
-    lines.append(f"run_directory={shlex.quote(run_directory)}${{SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}}")
+    restarted = "" if is_chain else "${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}"
+    lines.append(f"run_directory={shlex.quote(run_directory)}{restarted}")
+    if is_chain:
+        lines.append("trap '' USR1 USR2  # until echelon listens to them")
     lines.append(f'exec {shlex.join(before)} --run-dir "$run_directory" {shlex.join(after)}')
     return lines
 

@@ -1,0 +1,93 @@
+"""What the jobs of a chain did: chain.jsonl, one line for each begin and end, appended by the job that holds the lease.
+
+{"event": "begin", "time": 1764208000.1, "job_id": "71", "node": "nid005001", "step": 120}
+{"event": "end", "time": 1764208900.7, "job_id": "71", "step": 240, "outcome": "handed over", "exit_code": 85, …}
+{"event": "over", "time": 1764208901.0, "why": "the training has ended", "exit_code": 0}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from echelon.environment import regular_files
+
+NAME = "chain.jsonl"
+_LEAST_RESERVE_SECONDS = 30
+_RESERVE_FACTOR = 3
+"""The next save may wait for a busy file system."""
+NUM_STALLED = 2
+"""So many jobs in a row without a new checkpoint end a chain."""
+
+
+class History:
+    """The records of a chain, oldest first."""
+
+    def __init__(self, run_directory: str) -> None:
+        self._path = os.path.join(run_directory, NAME)
+        self.records: list[dict[str, Any]] = []
+        try:
+            lines = regular_files.read_text(self._path).splitlines()
+        except FileNotFoundError:
+            lines = []
+        for line in lines:
+            try:
+                self.records.append(json.loads(line))
+            except ValueError:
+                continue  # a job that was killed while it wrote
+
+    def add(self, event: str, time: float, **values: object) -> None:
+        """Append a record."""
+        record = {"event": event, "time": round(time, 3), **values}
+        with open(self._path, "ab") as file:
+            is_torn = file.tell() > 0 and not _ends_with_newline(self._path)
+            file.write((b"\n" if is_torn else b"") + json.dumps(record).encode() + b"\n")
+        self.records.append(record)
+
+    @property
+    def begins(self) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["event"] == "begin"]
+
+    @property
+    def num_jobs(self) -> int:
+        """Return the number of jobs that have begun; a job that Slurm started again counts once."""
+        return len({record["job_id"] for record in self.begins})
+
+    @property
+    def over(self) -> dict[str, Any] | None:
+        """Return why the chain is over; None: it goes on."""
+        return next((record for record in self.records if record["event"] == "over"), None)
+
+    def used_seconds(self, job_seconds: float) -> float:
+        """Return the sum of the time of all jobs; of a killed one only its limit is known, or the next one's begin."""
+        total, began = 0.0, None
+        for record in self.records:
+            if record["event"] in ("begin", "end") and began is not None:
+                total += min(max(0.0, record["time"] - began), job_seconds if record["event"] == "begin" else 1e12)
+                began = None
+            if record["event"] == "begin":
+                began = record["time"]
+        return total + (job_seconds if began is not None else 0.0)
+
+    def has_stalled(self, step: int) -> bool:
+        """Say whether the last two jobs, which have ended, published no newer checkpoint; `step` is the newest now.
+
+        >>> history = History("/nonexistent")
+        >>> history.records = [{"event": "begin", "step": step} for step in (-1, 40, 40)]
+        >>> history.has_stalled(40), history.has_stalled(60)
+        (True, False)
+        """
+        steps = [record["step"] for record in self.begins[-NUM_STALLED:]]
+        return len(steps) == NUM_STALLED and all(before >= step for before in steps)
+
+    def reserve_seconds(self, otherwise: int) -> int:
+        """Return the seconds to keep for a save: three times those that the last one took, and at least 30."""
+        took = [record["save_seconds"] for record in self.records if record.get("save_seconds")]
+        return max(_LEAST_RESERVE_SECONDS, round(_RESERVE_FACTOR * took[-1])) if took else otherwise
+
+
+def _ends_with_newline(path: str) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,94 @@
+"""What is decided for a whole chain when it is submitted: chain.json in its run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+from echelon.environment import regular_files
+from echelon.errors import UsageError
+from echelon.node import private
+
+NAME = "chain.json"
+FORMAT = 1
+UNTIL_DONE = 0
+"""The number of jobs of a chain that goes on until its training ends."""
+RESERVE_SECONDS = 120
+"""Kept for a save before the time limit, until a job of the chain has measured one."""
+MOST_WAITING = 20
+"""How many jobs are queued when a chain is submitted; later ones are queued by the jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The settings of a chain."""
+
+    path: str = ""
+    """The run directory of the chain; it is where chain.json was found."""
+    name: str
+    """The name of its jobs, which no other job has; trackers take it as the identity of the run."""
+    num_jobs: int
+    max_seconds: float
+    """The cap of the sum of all jobs' time."""
+    job_seconds: float
+    """The time limit of each job."""
+    reserve_seconds: int
+    resumes_anyway: bool
+    """Whether the chain goes on when the script was edited."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The script and its own modules → the SHA-256 of each."""
+    made_by: str
+
+    @property
+    def num_at_submission(self) -> int:
+        """Return how many jobs are queued when the chain is submitted."""
+        if self.num_jobs == UNTIL_DONE:
+            return 1
+        return max(1, min(self.num_jobs, int(self.max_seconds // self.job_seconds), MOST_WAITING))
+
+    @property
+    def script(self) -> str:
+        return os.path.join(self.path, "job.sh")
+
+
+def name_of(label: str, run_id: str) -> str:
+    """Return the name of a chain's jobs.
+
+    >>> name_of("my train", "90c2f1aa77")
+    'my_train-90c2f1aa'
+    """
+    return f"{re.sub('[^A-Za-z0-9._-]', '_', label)[:27]}-{run_id[:8]}"  # Neptune takes 36 characters
+
+
+def reserve(job_seconds: float) -> int:
+    """Return the seconds that a new chain keeps for a save; at most half of a job."""
+    return int(min(RESERVE_SECONDS, job_seconds / 2))
+
+
+def write(chain: Chain) -> None:
+    """Write chain.json; raise OSError if that fails."""
+    values = {name: value for name, value in asdict(chain).items() if name != "path"}
+    private.write(os.path.join(chain.path, NAME), json.dumps({"format": FORMAT, **values}, indent=1).encode() + b"\n")
+
+
+def read(run_directory: str) -> Chain | None:
+    """Return the chain whose run directory this is; None: it is not a chain's. Raise UsageError if it is damaged."""
+    path = os.path.join(run_directory, NAME)
+    if not run_directory or not os.path.lexists(path):
+        return None
+    try:
+        values = json.loads(regular_files.read_text(path))
+        names = {each.name for each in fields(Chain)} - {"path"}
+        if values["format"] != FORMAT:
+            raise UsageError(
+                f"{path} has format {values['format']}, and this echelon reads format {FORMAT}",
+                hint="continue the chain with the echelon that began it",
+            )
+        return Chain(path=run_directory, **{name: values[name] for name in names})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {error}", hint="echelon submit --chain 5 --resume RUN …   begins a new chain"
+        ) from None
