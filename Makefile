@@ -11,7 +11,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
+.PHONY: demo test soak check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
@@ -19,6 +19,10 @@ demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both 
 test: $(VENV)/.test check  ## install what the tests need, Slurm included, and run everything
 	@tools/install-slurm
 	@tools/run-tests $(BIN)/python
+
+soak: $(VENV)/.test  ## the tests of faults and chains with many more moments, for hours
+	@tools/install-slurm
+	ECHELON_SOAK=1 $(BIN)/python -m pytest tests/faults tests/slurm -k "soak or any_moment"
 
 check: $(VENV)/.test  ## style, types and the rooms' borders
 	$(BIN)/ruff check .

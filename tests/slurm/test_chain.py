@@ -131,3 +131,155 @@ def test_limit_at_any_moment(slurm: Cluster, home: Path, tmp_path: Path, undistu
     for before, after in zip(ends, begins[1:], strict=False):
         assert before["step"] == after["step"] >= 1
         assert f"continues after step {after['step']}" in chain.output()
+
+
+def test_cancelled_and_killed_jobs_are_followed(
+    slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """After scancel of one job, and after a kill without a signal, the next one goes on at the newest checkpoint."""
+    options = ("--chain", "until-done", "--max-hours", "1", "--checkpoint-every", "4steps")
+    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.1"))
+    assert chain.waiting == []
+    chain.until("\nstep 6\n")
+    slurm.run("scancel", str(chain.first))
+    chain.until("\nstep 14\n")
+    second = int(chain.records("begin")[1]["job_id"])
+    slurm.run("scancel", "--signal=KILL", "--full", str(second))
+    assert chain.over()["exit_code"] == 0, chain.output()
+    steps = [record["step"] for record in chain.records("begin")]
+    assert len(steps) == 3
+    assert steps[0] < steps[1] < steps[2]
+    assert (chain.folder / "losses.txt").read_text().splitlines() == undisturbed
+
+
+def test_chain_without_progress_stops(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    """Two jobs in a row that end without a new checkpoint end the chain, and it is said."""
+    chain = Chain(slurm, home, tmp_path, "--chain", "5", *CHAIN[2:], arguments=("3", "0.1"))
+    for number in (1, 2):
+        chain.until(f"(?s)job {number} of 5.*\nstep 1\n")
+        slurm.run("scancel", "--signal=KILL", "--full", str(chain.records("begin")[-1]["job_id"]))
+        slurm.wait(lambda number=number: len(chain.queued()) <= 5 - number, "the end of the job")  # type: ignore[misc]
+    assert chain.over()["exit_code"] == 1
+    said = " ".join(chain.output().split())
+    assert f"error: the last 2 jobs of the chain {chain.name} published no new checkpoint: there is none" in said
+    assert "cancelled job" in said
+    assert len(chain.records("begin")) == 2
+
+
+def test_second_job_is_told_who_holds_the_run(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    """Who starts a second run in the same directory is told which job works there."""
+    chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.2"))
+    chain.until("\nstep 2\n")
+    done = call(
+        slurm,
+        home,
+        tmp_path,
+        "run",
+        "--run-dir",
+        str(chain.directory),
+        "--checkpoint-every",
+        "9m",
+        "train.py",
+        "3",
+        "0",
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2, said
+    assert f"error: job {chain.first} on " in said
+    assert "holds the run directory" in said
+    assert f"scancel {chain.first}" in said
+    slurm.run("scancel", f"--name={chain.name}")
+    slurm.wait(lambda: not chain.queued(), "an empty queue")
+
+
+def test_edited_script_stops_the_chain(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    """A script that was edited between two jobs is named with the repair, and no training goes on by accident."""
+    chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.1"))
+    chain.until("\nstep 3\n")
+    (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "\n# edited\n")
+    chain.send("USR2", chain.first)
+    assert chain.over()["exit_code"] == 2
+    said = " ".join(chain.output().split())
+    assert f"error: train.py was edited since the chain {chain.name} was submitted" in said
+    assert "hint: echelon submit --resume-anyway --resume echelon-runs/" in said
+    assert f"cancelled job {chain.waiting[1]}" in said
+    assert slurm.job(chain.waiting[0])["ExitCode"] == "2:0"
+    resumed = ("submit", "--gpus", "2", "-t", "5", *CHAIN, "--resume", str(chain.directory), "--dry-run")
+    done = call(slurm, home, tmp_path, *resumed, "train.py", "3", "0.1")
+    assert (done.returncode, "train.py was edited" in done.stderr) == (2, True), done.stderr
+    done = call(slurm, home, tmp_path, *resumed, "--resume-anyway", "train.py", "3", "0.1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_edit_is_a_note_with_resume_anyway(slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]) -> None:
+    """With --resume-anyway the chain says what was edited, and goes on."""
+    chain = Chain(slurm, home, tmp_path, *CHAIN, "--resume-anyway", arguments=("3", "0.1"))
+    chain.until("\nstep 3\n")
+    (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "\n# edited\n")
+    chain.send("USR1", chain.first)
+    assert chain.over()["exit_code"] == 0, chain.output()
+    assert "note: train.py was edited since the chain was submitted" in " ".join(chain.output().split())
+    assert (tmp_path / "losses.txt").read_text().splitlines() == undisturbed
+
+
+def test_hours_have_a_cap(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    """A further job that could exceed --max-hours does not start; the message has the command that goes on."""
+    options = ("--chain", "3", "--max-hours", "0.084", "--checkpoint-every", "50steps")
+    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.1"))
+    assert chain.waiting == []
+    chain.until("\nstep 3\n")
+    chain.send("USR1", chain.first)
+    assert chain.over()["exit_code"] == 85
+    said = " ".join(chain.output().split())
+    assert "would exceed --max-hours 0.084" in said
+    assert "hint: echelon submit --resume echelon-runs/" in said
+
+
+HANDLER = """
+import os, signal, sys, time
+def save(number, frame):
+    open("saved", "w").close()
+    sys.exit(0)
+if os.path.exists("saved"):
+    print("goes on by itself", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def test_script_with_a_handler_is_in_charge(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    """A script that handles the signal saves by itself, also where its exit code is 0; the next job starts it again."""
+    options = ("--chain", "3", "--max-hours", "1")
+    chain = Chain(slurm, home, tmp_path, *options, script=HANDLER)
+    chain.until("ready")
+    chain.send("USR1", chain.first)
+    assert chain.over()["why"] == "the training has ended"
+    assert "the script has its own handler for it, so the script is in charge of saving" in chain.output()
+    assert "goes on by itself" in chain.output()
+    assert len(chain.records("begin")) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--chain", "5", "--checkpoint-every", "9m"), "--chain 5 --max-hours 10"),
+        (("--chain", "5", "--max-hours", "1", "--checkpoint-every", "9m"), "--max-hours 1 is less than the time limit"),
+        (("--chain", "5", "--max-hours", "x", "--checkpoint-every", "9m"), "--max-hours x: give a number of hours"),
+        (("--chain", "1", "--max-hours", "9", "--checkpoint-every", "9m"), "--chain 1: give a number of jobs from 2"),
+        (("--chain", "5", "--max-hours", "9"), "--checkpoint-every is missing"),
+        (("--max-hours", "9"), "--chain is missing"),
+        (("--resume-anyway",), "--chain is missing"),
+        (("--chain", "5", "--max-hours", "9", "--plain"), "--chain does not go with --plain"),
+        (("--chain", "5", "--max-hours", "9", "--wait"), "--chain does not go with --wait"),
+    ],
+)
+def test_bad_options(slurm: Cluster, home: Path, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    """What a chain cannot do is refused before anything is queued, with the repair."""
+    shutil.copy(HERE / "chained.py", tmp_path / "train.py")
+    done = call(slurm, home, tmp_path, "submit", "--gpus", "2", "-t", "120", *options, "train.py")
+    assert done.returncode == 2, done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert "hint:" in done.stderr
+    assert not (tmp_path / "echelon-runs").exists()

@@ -40,6 +40,9 @@ def read(run_directory: str, exit_code: int) -> Outcome:
         return Outcome(text=text, exit_code=exit_code, goes_on=True)
     if exit_code == 0:
         return Outcome(text="the training has ended", exit_code=0, goes_on=False)
+    if charge:  # Slurm may end ranks before they have saved
+        text = f"told to save and end, but did not: {cause or exit_code}"
+        return Outcome(text=text, exit_code=exit_code, goes_on=True)
     preempted = cause == failure.INTERRUPTED and report.get("detail") == signal.SIGTERM.name
     return Outcome(
         text=f"{cause}: {report.get('detail', '')}" if cause else f"exit code {exit_code}",
