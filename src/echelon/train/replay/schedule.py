@@ -59,7 +59,9 @@ class Schedule:
 
     def note_saved(self, step: int) -> None:
         """Count from this step on."""
-        self._saved_at, self._saved_when = step, time.monotonic()
+        now = time.monotonic()
+        self._saved_at, self._saved_when = step, now
+        self._met_at, self._met_when = step, now  # the steps before a resumed one took no time
         self._next_meeting = max(self._next_meeting, step + 1)
 
     def _is_due_by_steps(self, step: int) -> bool:
