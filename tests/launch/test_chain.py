@@ -14,7 +14,7 @@ from echelon.checkpoint_order import Order
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Finished
 from echelon.host.recorded import RecordedHost
-from echelon.launch.chain import lease, settings, sources
+from echelon.launch.chain import lease, settings
 from echelon.launch.chain.course import ChainOver, Course, with_chain
 from echelon.launch.chain.history import History
 from echelon.launch.chain.settings import Chain
@@ -38,7 +38,6 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
         job_seconds=HOUR,
         reserve_seconds=120,
         resumes_anyway=False,
-        sources=sources.hashes(job(tmp_path), str(tmp_path)),
         made_by="echelon submit --chain 3 --max-hours 30 train.py",
     )
     os.mkdir(found.path)
@@ -165,15 +164,17 @@ def test_record_after_a_torn_one_is_read(chain: Chain) -> None:
 
 def test_module_beside_the_script_counts(chain: Chain, tmp_path: Path) -> None:
     """An edited module is named, with the repair, before anything starts."""
+    course(chain, 1, []).run(ends(chain, "handed over", 85, step=10))
     (tmp_path / "model.py").write_text("import torch\nother.backward()\n")
-    with pytest.raises(ChainOver, match=r"model\.py was edited since the chain") as caught:
-        course(chain, 1, []).run(ends(chain, "", 0))
+    with pytest.raises(ChainOver, match=r"model\.py was edited since the job before this one") as caught:
+        course(chain, 2, []).run(ends(chain, "", 0))
     assert caught.value.exit_code == UsageError.exit_code
     assert "--resume-anyway" in caught.value.hint
     said: list[str] = []
-    Path(chain.path, "chain.jsonl").unlink()
-    assert course(replace(chain, resumes_anyway=True), 1, said).run(ends(chain, "", 0)) == 0
-    assert said[0].startswith("note: model.py was edited since the chain was submitted")
+    history = Path(chain.path, "chain.jsonl")
+    history.write_text("".join(line for line in history.read_text().splitlines(True) if '"over"' not in line))
+    assert course(replace(chain, resumes_anyway=True), 2, said).run(ends(chain, "", 0)) == 0
+    assert said[0].startswith("note: model.py was edited since the job before this one")
 
 
 def test_trackers_of_the_user_are_left_alone(chain: Chain, tmp_path: Path) -> None:

@@ -12,7 +12,17 @@ NUM_EPOCHS, STEP_SECONDS = int(sys.argv[1]), float(sys.argv[2])
 
 torch.manual_seed(0)
 x = torch.randn(128, 8)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+
+
+class Slow(TensorDataset):
+    """Samples that take a while; those of steps that are repeated are not loaded."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        time.sleep(STEP_SECONDS / 8)  # each of two ranks loads half of a batch
+        return super().__getitem__(index)
+
+
+loader = DataLoader(Slow(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
 model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 losses = []
@@ -26,7 +36,6 @@ for _ in range(NUM_EPOCHS):
         losses.append(loss.item())
         step += 1
         print("step", step, flush=True)
-        time.sleep(STEP_SECONDS)
 with open("losses.txt", "w") as file:
     file.write("\n".join(f"{value:.6f}" for value in losses))
 with open("trackers.txt", "w") as file:

@@ -100,14 +100,14 @@ def _refuse_without_checkpoints(job: Job, chain: str) -> None:
 
 def _refuse_edited(name: str, job: Job) -> None:
     """Refuse to go on with the training of a chain whose script was edited since."""
-    from echelon.launch.chain import settings, sources
+    from echelon.launch.chain import sources
+    from echelon.launch.chain.history import History
     from echelon.launch.runs import find
 
-    before = settings.read(find(name))
-    edited = sources.differences(before.sources, sources.hashes(job, os.getcwd())) if before is not None else []
+    edited = sources.differences(History(find(name)).sources, sources.hashes(job, os.getcwd()))
     if edited:
         raise UsageError(
-            f"--resume {name}: {sources.listed(edited)} since that chain was submitted, "
+            f"--resume {name}: {sources.listed(edited)} since the last job of that chain, "
             "so this may be another training",
             hint=f"echelon submit --resume-anyway --resume {name} …   or undo the edit",
         )

@@ -124,8 +124,6 @@ def prepare(wish: Wish, host: Host) -> Script:
 
 def _chain(wish: Wish, asked: ChainWish, booking: Booking, run_directory: str, name: str) -> Chain:
     """Return the settings of the chain that is asked for."""
-    from echelon.launch.chain import sources
-
     job_seconds = booking.minutes * 60.0
     if asked.max_seconds < job_seconds:
         raise UsageError(
@@ -141,7 +139,6 @@ def _chain(wish: Wish, asked: ChainWish, booking: Booking, run_directory: str, n
         job_seconds=job_seconds,
         reserve_seconds=settings.reserve(job_seconds),
         resumes_anyway=asked.resumes_anyway,
-        sources=sources.hashes(wish.job, os.getcwd()),
         made_by=wish.made_by,
     )
 

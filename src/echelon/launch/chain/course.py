@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
 
@@ -60,7 +62,14 @@ class Course:
 
     def run(self, start: Callable[[], int]) -> int:
         """Go on with the training by `start`; return the exit code of this job."""
-        held = lease.take(self._chain.path, self._plan.job_id, self._host)
+        # with --resume RUN, the checkpoints are those of another chain
+        owners = {self._chain.path, *([os.path.dirname(self._folder)] if self._folder else [])}
+        with ExitStack() as leases:
+            for owner in sorted(owners):
+                leases.callback(lease.take(owner, self._id(), self._host).release)
+            return self._alone(start)
+
+    def _alone(self, start: Callable[[], int]) -> int:
         try:
             lease.refuse_living_run(self._chain.path)
             self._history = History(self._chain.path)
@@ -71,8 +80,6 @@ class Course:
         except ChainOver as error:
             self._end(error.message, error.exit_code)
             raise
-        finally:
-            held.release()
 
     def _ended_before(self) -> int | None:
         """Return the exit code of a job that came too late; None: the chain goes on."""
@@ -86,9 +93,10 @@ class Course:
     def _part(self, start: Callable[[], int]) -> int:
         chain, history, step = self._chain, self._history, self._step()
         self._refuse_further(step)
-        self._compare_sources()
+        files = self._compare_sources()
         self._put_aside()
-        history.add("begin", self._host.now(), job_id=self._id(), node=os.uname().nodename, step=step)
+        node = socket.gethostname()
+        history.add("begin", self._host.now(), job_id=self._id(), node=node, step=step, sources=files)
         number = f"{history.num_jobs} of {chain.num_jobs}" if chain.num_jobs else str(history.num_jobs)
         self._say(f"chain {chain.name}: job {number}{f', goes on after step {step}' if step >= 0 else ''}")
         self._queue_successor()
@@ -152,16 +160,17 @@ class Course:
                 hint=self._again(),
             )
 
-    def _compare_sources(self) -> None:
-        """Say which files were edited; raise ChainOver unless the chain goes on anyway."""
-        edited = sources.differences(self._chain.sources, sources.hashes(self._job, os.getcwd()))
+    def _compare_sources(self) -> dict[str, str]:
+        """Say which files were edited; raise ChainOver unless the chain goes on anyway. Return the hashes of all."""
+        files = sources.hashes(self._job, os.getcwd())
+        edited = sources.differences(self._history.sources, files)
         if not edited:
-            return
+            return files
         if self._chain.resumes_anyway:
-            self._say(f"note: {sources.listed(edited)} since the chain was submitted; it goes on (--resume-anyway)")
-            return
+            self._say(f"note: {sources.listed(edited)} since the job before this one; it goes on (--resume-anyway)")
+            return files
         raise ChainOver(
-            f"{sources.listed(edited)} since the chain {self._chain.name} was submitted, "
+            f"{sources.listed(edited)} since the job before this one of the chain {self._chain.name}, "
             "so this may be another training",
             exit_code=UsageError.exit_code,
             hint=self._again("--resume-anyway"),

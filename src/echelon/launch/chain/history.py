@@ -1,6 +1,7 @@
 """What the jobs of a chain did: chain.jsonl, one line for each begin and end, appended by the job that holds the lease.
 
-{"event": "begin", "time": 1764208000.1, "job_id": "71", "node": "nid005001", "step": 120}
+{"event": "begin", "time": 1764208000.1, "job_id": "71", "node": "nid005001", "step": 120,
+     "sources": {"train.py": "9f86d081…"}}
 {"event": "end", "time": 1764208900.7, "job_id": "71", "step": 240, "outcome": "handed over", "exit_code": 85, …}
 {"event": "over", "time": 1764208901.0, "why": "the training has ended", "exit_code": 0}
 """
@@ -53,6 +54,11 @@ class History:
     def num_jobs(self) -> int:
         """Return the number of jobs that have begun; a job that Slurm started again counts once."""
         return len({record["job_id"] for record in self.begins})
+
+    @property
+    def sources(self) -> dict[str, str] | None:
+        """Return the files of the script when the last job began, with the SHA-256 of each; None: no job has begun."""
+        return self.begins[-1].get("sources") if self.begins else None
 
     @property
     def over(self) -> dict[str, Any] | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
@@ -38,8 +37,6 @@ class Chain:
     reserve_seconds: int
     resumes_anyway: bool
     """Whether the chain goes on when the script was edited."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """The script and its own modules → the SHA-256 of each."""
     made_by: str
 
     @property

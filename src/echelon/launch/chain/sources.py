@@ -46,12 +46,14 @@ def _digest(path: str) -> str:
         return _MISSING
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Name each file that differs, and how.
+def differences(before: Mapping[str, str] | None, now: Mapping[str, str]) -> list[str]:
+    """Name each file that differs, and how; `before` is None if no job has begun.
 
     >>> differences({"train.py": "a1", "model.py": "b1"}, {"train.py": "a2", "data.py": "c1"})
     ['train.py was edited', 'data.py is imported now', 'model.py is imported no more']
     """
+    if before is None:
+        return []
     edited = [f"{path} was edited" for path in before if path in now and now[path] != before[path]]
     added = [f"{path} is imported now" for path in now if path not in before]
     return edited + added + [f"{path} is imported no more" for path in before if path not in now]
