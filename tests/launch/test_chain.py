@@ -14,6 +14,7 @@ from echelon.checkpoint_order import Order
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Finished
 from echelon.host.recorded import RecordedHost
+from echelon.launch import runs
 from echelon.launch.chain import lease, settings
 from echelon.launch.chain.course import ChainOver, Course, with_chain
 from echelon.launch.chain.history import History
@@ -79,6 +80,7 @@ def test_jobs_follow_one_another_until_the_training_ends(chain: Chain) -> None:
     """A job that handed over ends well and keeps its records; one that comes after the end does nothing."""
     said: list[str] = []
     assert course(chain, 1, said).run(ends(chain, "handed over", 85, step=10)) == 0
+    assert runs.read(chain.path).state == "handed over"
     assert course(chain, 2, said).run(ends(chain, "", 0, step=20)) == 0
     assert said[-2:] == [
         "chain train-15f9c655: the next job goes on after step 10",
@@ -100,6 +102,21 @@ def test_mistake_of_the_script_ends_the_chain(chain: Chain) -> None:
     over = History(chain.path).over
     assert over is not None
     assert (over["why"], over["exit_code"]) == ("error in the script: …", 1)
+
+
+def test_bad_node_does_not_end_the_chain(chain: Chain) -> None:
+    """A command line that began a job is not wrong in the next one: other nodes may start the ranks."""
+
+    def refuse() -> int:
+        raise UsageError("the node has a broken device", hint="--check off")
+
+    with pytest.raises(ChainOver, match="broken device"):
+        course(chain, 1, []).run(refuse)
+    Path(chain.path, "chain.jsonl").unlink()
+    course(chain, 1, []).run(ends(chain, "handed over", 85, step=10))
+    said: list[str] = []
+    assert course(chain, 2, said).run(refuse) == 0
+    assert said[1] == "error: the node has a broken device"
 
 
 def test_lost_node_does_not_end_the_chain(chain: Chain) -> None:

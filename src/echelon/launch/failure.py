@@ -32,6 +32,8 @@ INTERRUPTED = "interrupted"
 REFUSED = "the script cannot be scaled"
 REFUSED_EXIT_CODE = 2  # the exit code of a wrong command line
 MISPLACED = "a rank is not where it was planned"
+HANDED_OVER = "handed over"
+"""All ranks saved and ended, as ordered before the end of the job."""
 MADE_EXIT = "ended with exit code"
 
 # the format of train.scaling_error.tell_briefly(); an unfinished line of the script may precede it

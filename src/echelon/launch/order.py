@@ -14,7 +14,6 @@ from echelon.node import order
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
-HANDED_OVER = "handed over"
 SCRIPT, ECHELON = "script", "echelon"
 REPEAT_SECONDS = 2.0
 """Slurm and an agent may both report one signal; a later SIGTERM is the time limit itself."""
@@ -95,7 +94,7 @@ class Order:
         if len(self._handed_over) == num_ranks:
             seconds = time.monotonic() - self._given_at
             detail = f"all ranks saved and ended, {seconds:.1f} s after {signal.Signals(self._number).name}"
-            return Failure(cause=HANDED_OVER, detail=detail, exit_code=order.HANDED_OVER)
+            return Failure(cause=failure.HANDED_OVER, detail=detail, exit_code=order.HANDED_OVER)
         others = num_ranks - len(self._handed_over)
         detail = f"{len(self._handed_over)} of {num_ranks} ranks saved and ended as ordered, but {others} did not"
         return Failure(cause=failure.MADE_EXIT, detail=detail, exit_code=1)

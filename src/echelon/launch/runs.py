@@ -14,6 +14,7 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
+from echelon.launch.failure import HANDED_OVER
 from echelon.node import run_lock
 from echelon.spec import RUNS
 
@@ -32,7 +33,9 @@ class Run:
 
     path: str
     state: str
-    """"running", "ended well", "failed (3)", "not started", "broken off"; "unknown" if it cannot be seen here."""
+    """"running", "ended well", "failed (3)", "not started", "broken off"; "handed over" to the next job of a chain;
+    "unknown" if it cannot be seen here.
+    """
     began: float
     seconds: float | None
     num_ranks: int
@@ -130,6 +133,8 @@ def _state(path: str, report: dict[str, Any]) -> str:
         return "not started"
     if run_lock.is_held(path):
         return "running"
+    if report.get("cause") == HANDED_OVER:
+        return HANDED_OVER
     if report:
         return f"failed ({report['exit_code']})" if report.get("exit_code") else "ended well"
     is_elsewhere = _first_event(path).get("node") != socket.gethostname()

@@ -106,9 +106,9 @@ class Course:
         self._warn_in(end - reserve - now)
         try:
             found = outcome.read(chain.path, start())
-        except UsageError as error:
-            raise ChainOver(error.message, exit_code=error.exit_code, hint=error.hint) from None
-        except EchelonError as error:  # other nodes may start the ranks
+        except EchelonError as error:
+            if isinstance(error, UsageError) and history.num_jobs == 1:  # a command line that began a job is right
+                raise ChainOver(error.message, exit_code=error.exit_code, hint=error.hint) from None
             self._say(f"error: {error}")
             found = Outcome(text=error.message, exit_code=error.exit_code, goes_on=True)
         finally:

@@ -11,7 +11,8 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.launch import failure
-from echelon.launch.order import HANDED_OVER, SCRIPT
+from echelon.launch.failure import HANDED_OVER
+from echelon.launch.order import SCRIPT
 
 _OF_THE_MACHINE = frozenset({failure.LOST_NODE, failure.LOST_AGENT, failure.SLURM, failure.LOST_SUPERVISOR})
 """Causes that another job does not meet again."""
