@@ -17,6 +17,7 @@ from .runs import FOLDER, Done, Runs, start
 
 NOT_SAVED = {
     "lbfgs": "--checkpoint-every cannot keep LBFGS",
+    "zipped": "--checkpoint-every cannot keep the batches that itertools.cycle holds",
     "zipped_uneven": "--checkpoint-every cannot keep the batches that itertools.cycle holds",
 }
 """Scripts whose checkpoints are refused, and the words that say why."""

@@ -9,9 +9,8 @@ from typing import Any, Iterator, List, Optional
 
 import torch
 
-from .tape import Tape
+from .tape import SIDE, TORCH, Tape
 
-_KIND = "random numbers"
 _MOST_WORDS = 64
 """A state that differs in more words is kept whole."""
 _FUNCTIONS = ("bernoulli", "binomial", "initial_seed", "multinomial", "normal", "poisson", "randperm", "rrelu", "seed")
@@ -46,16 +45,13 @@ class ScriptDraws:
         """Surround a draw of the script."""
         tape = self._tape
         if tape.is_playing:
-            while tape.next_kind() == _KIND:
-                entry = tape.play(_KIND)
-                with tape.left_out():
-                    _put(entry)
+            tape.settle()
             yield
         elif tape.is_recording:
             with tape.left_out():
                 entry = self._entry(_words())
             if entry is not None:
-                tape.keep(_KIND, entry)
+                tape.keep(SIDE, [TORCH, *entry])
             yield
             with tape.left_out():
                 self._known = _words()
@@ -80,7 +76,8 @@ def _words() -> torch.Tensor:
     return torch.get_rng_state().view(torch.int64)
 
 
-def _put(entry: List[Any]) -> None:
+def put(entry: List[Any]) -> None:
+    """Set the generator of the CPU to the state of an entry."""
     places, words = entry
     if places:
         whole = _words()

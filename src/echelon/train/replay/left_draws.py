@@ -7,7 +7,8 @@ batch has been loaded, wherever they have changed. States mostly differ in one w
 from typing import Any, List, Optional
 
 from ..rng import states as random_states
-from .tape import SIDE, Tape
+from . import draws
+from .tape import LIBRARIES, SIDE, TORCH, Tape
 
 _MOST_WORDS = 64
 
@@ -28,7 +29,7 @@ class LeftDraws:
         if is_left:
             self._before = random_states.keep()
         elif self._before is not None and not random_states.is_same(self._before, random_states.keep()):
-            self._tape.keep(SIDE, self._entry())
+            self._tape.keep(SIDE, [LIBRARIES, *self._entry()])
 
     def _entry(self) -> List[Any]:
         """Return the words that differ from those kept last, or all of them."""
@@ -42,7 +43,11 @@ class LeftDraws:
         return [rest, [words[place] for place in places], places]
 
     def _put(self, entry: List[Any]) -> None:
-        rest, words, places = entry
+        """Set the generators of an entry: the one of torch, or those of Python and numpy."""
+        if entry[0] == TORCH:
+            draws.put(entry[1:])
+            return
+        rest, words, places = entry[1:]
         if places or not words:
             whole = list(self._known or ())
             for place, word in zip(places, words):  # noqa: B905

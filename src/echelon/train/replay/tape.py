@@ -18,6 +18,7 @@ from .forms import Forms
 BATCH, END, STEPPED = "a batch", "the end of a pass", "a step of a scaler"
 HOOK, FILE, CALL = "a hook of backward()", "the content of a file", "a call of a module"
 CLOSURE, SIDE = "a call of a closure", "states of random numbers"
+TORCH, LIBRARIES = "torch", "Python and numpy"
 _WITHOUT_LINE = (HOOK, CLOSURE, SIDE)
 OFF, RECORD, PLAY = "off", "record", "play"
 _OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank has it
@@ -82,11 +83,11 @@ class Tape:
     @property
     def is_over(self) -> bool:
         """Whether the journal has no more entries."""
-        self._settle()
+        self.settle()
         return self._place >= len(self._entries)
 
-    def _settle(self) -> None:
-        """Put the states of generators that come next."""
+    def settle(self) -> None:
+        """Put the states of generators that come next; a draw that is left out now may have needed them."""
         while self._place < len(self._entries) and self._entries[self._place][0] == SIDE:
             self._place += 1
             with self.left_out():
