@@ -1,6 +1,6 @@
 """Each script, unchanged: killed at a random step, continued on another number of ranks, the losses of one device.
 
-With ECHELON_ALL_RANKS=1 all scripts; without it every eighth.
+With ECHELON_ALL_RANKS=1 all scripts; without it every tenth, and those that once went wrong.
 """
 
 import json
@@ -15,14 +15,10 @@ import pytest
 from . import same
 from .runs import FOLDER, Done, Runs, start
 
-NOT_SAVED = {
-    "lbfgs": "--checkpoint-every cannot keep LBFGS",
-    "zipped": "--checkpoint-every cannot keep the batches that itertools.cycle holds",
-    "zipped_uneven": "--checkpoint-every cannot keep the batches that itertools.cycle holds",
-}
-"""Scripts whose checkpoints are refused, and the words that say why."""
-ALL = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_SAVED)
-CHOSEN = ALL if os.environ.get("ECHELON_ALL_RANKS") else ALL[3::8]
+ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
+ONCE_WRONG = ("checkpoint_resume", "closure_adam", "compiled", "experts", "lbfgs", "meta_learning", "selected_rows")
+ONCE_WRONG += ("siamese", "workers", "zipped_uneven")
+CHOSEN = ALL if os.environ.get("ECHELON_ALL_RANKS") else sorted({*ALL[3::12], *ONCE_WRONG})
 LAST_STEP = {"accumulate": 18, "accumulate_over_epochs": 18, "clamped_gradients": 25}
 """Scripts with fewer than 40 steps of their optimizer."""
 
@@ -48,15 +44,6 @@ def killed_and_resumed(name: str, folder: Path) -> tuple[Done, Done]:
     first = start(path, moment.before, folder, *saves, "--max-restarts", "0", environ=moment.fault(), name="first")
     second = start(path, moment.after, folder, *saves, "--resume", str(folder / "first-run"), name="first")
     return first, second
-
-
-@pytest.mark.parametrize("name", sorted(NOT_SAVED))
-def test_script_is_refused_at_its_first_checkpoint(tmp_path: Path, name: str) -> None:
-    """What cannot be continued is named before a crash."""
-    done = start(FOLDER / f"{name}.py", 2, tmp_path, "--checkpoint-every", "5steps")
-    assert done.returncode == 2
-    assert NOT_SAVED[name] in done.err
-    assert "way out" in done.err
 
 
 @pytest.mark.alone

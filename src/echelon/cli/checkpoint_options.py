@@ -67,8 +67,15 @@ def _folder_of(name: str) -> str:
 
     from echelon.checkpoint.store import Store
     from echelon.launch.runs import find
+    from echelon.node import run_lock
 
-    folder = os.path.join(os.path.abspath(find(name)), "checkpoints")
+    run = os.path.abspath(find(name))
+    if run_lock.is_held(run):
+        raise UsageError(
+            f"--resume {name}: this run still works, and two runs would write the same checkpoints",
+            hint="wait for its end, or stop it; echelon runs lists the runs that work",
+        )
+    folder = os.path.join(run, "checkpoints")
     found, findings = Store(folder).latest()
     if found is None:
         why = f": {findings[0]}" if findings else ""

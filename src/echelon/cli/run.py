@@ -79,12 +79,14 @@ def main(arguments: list[str]) -> int:
         job = with_line(job, line)
     from echelon.host import Host
     from echelon.launch.chain import settings
-    from echelon.launch.chain.course import with_chain
     from echelon.launch.prepare import prepare
 
     refuse_unread(job.command)
     host, chain = Host(), settings.read(job.run_directory)
-    job = with_chain(job, chain, host)
+    if chain is not None:
+        from echelon.launch.chain.course import with_chain
+
+        job = with_chain(job, chain, host)
     plan = prepare(job)
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)

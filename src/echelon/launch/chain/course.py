@@ -38,10 +38,8 @@ class ChainOver(EchelonError):
         self.exit_code = exit_code
 
 
-def with_chain(job: Job, chain: Chain | None, host: Host) -> Job:
+def with_chain(job: Job, chain: Chain, host: Host) -> Job:
     """Return the job as a part of a chain: it goes on from the latest checkpoint, and knows that others follow."""
-    if chain is None:
-        return job
     has = {*host.environ, *(name for name, _ in job.environ)}
     environ = ((order.CHAIN, chain.path), *trackers.variables(chain.name, has))
     checkpoints = job.checkpoints._replace(resumes=True) if job.checkpoints is not None else None

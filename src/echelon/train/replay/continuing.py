@@ -44,6 +44,8 @@ HANDED_OVER = 85
 """The exit code of a rank that has saved and ended, as ordered."""
 _OWN = "rng/rank-%d"
 _CARRIED = "carried/"
+_OTHERS = (_CARRIED, attributes.PREFIX, cycles.PREFIX, "rng/")
+"""What belongs to no model and no optimizer."""
 
 
 class Resumed(NamedTuple):
@@ -101,6 +103,7 @@ class Continuing:
         hooks.install()
         stubs.install(self._tape, self._objects.optimizers, hooks, stubs.Steps(self._stepped, self._end_step))
         self._passes.install()
+        cycles.install()
         self._masks = Masks(self._tape)
         self._left_draws = LeftDraws(self._tape)
         self._tape.on_leave = self._leave
@@ -168,8 +171,6 @@ class Continuing:
             with self._tape.left_out():
                 due = self._the_schedule().due(self._num_steps)
             if due.saves:
-                if self._saver is None:
-                    cycles.refuse()
                 self._save(kind)
             if due.ends:
                 self._hand_over()
@@ -185,6 +186,7 @@ class Continuing:
             for path, tensor in self._carried.tensors(self._objects.ids()).items():
                 tensors[_CARRIED + path] = tensor
             tensors.update(self._objects.attributes())
+            tensors.update(cycles.tensors())
             tensors[_OWN % self._run.world.processes.rank] = self._own_random_state()
             facts = self._facts(kind)
             documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(facts)}
@@ -273,9 +275,10 @@ class Continuing:
         self._check_names(tensors, resumed.found.path)
         carried = resumed.empty(_CARRIED)
         own = resumed.empty(_OWN % self._run.world.processes.rank)
-        kept = resumed.empty(attributes.PREFIX)
-        self._load({**tensors, **carried, **own, **kept}, resumed.found.path)
+        kept, cycled = resumed.empty(attributes.PREFIX), resumed.empty(cycles.PREFIX)
+        self._load({**tensors, **carried, **own, **kept, **cycled}, resumed.found.path)
         self._objects.put_attributes(kept)
+        cycles.put(cycled, self._run.world)
         missing = self._carried.put({path[len(_CARRIED) :]: value for path, value in carried.items()})
         if missing:
             raise ScalingError(
@@ -326,9 +329,7 @@ class Continuing:
             raise ScalingError(error.message, error.hint or "start the script without --resume") from None
 
     def _check_names(self, tensors: Dict[str, torch.Tensor], folder: str) -> None:
-        saved = {
-            name for name in tensors_file.read(folder) if not name.startswith((_CARRIED, attributes.PREFIX, "rng/"))
-        }
+        saved = {name for name in tensors_file.read(folder) if not name.startswith(_OTHERS)}
         for names, text in (
             (saved - set(tensors), "the checkpoint has %s, and the script has not"),
             (set(tensors) - saved, "the script has %s, and the checkpoint has not"),

@@ -1,23 +1,95 @@
-"""Refuse itertools.cycle over batches: it keeps the batches of its first round, which a checkpoint cannot reach."""
+"""Batches that itertools.cycle holds: it reads a loader once, keeps its batches, and gives them again and again.
+
+No variable of the script reaches these batches. They are named by the pass over a loader that made them.
+"""
 
 import gc
 import itertools
-from typing import Any
+import weakref
+from functools import partial
+from typing import Any, Dict, Iterator, List, Tuple
 
-from ..global_tensors.tensors import tensors_of
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .. import batches, patches
+from ..global_tensors.tensors import map_tensors, plain, tensors_of
 from ..scaling_error import ScalingError
+from ..world import World
+from .hollow import Hollow
+
+PREFIX = "cycle/"
+_UNKNOWN = (-1, -1)
+_WHY = "The batches that itertools.cycle keeps belong to a checkpoint."
+_places: Any = WeakTensorKeyDictionary()
+"""The pass and the place of each living batch, by its first tensor."""
+_cycles: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def refuse() -> None:
-    """Raise ScalingError if a living itertools.cycle keeps tensors."""
-    for one in gc.get_objects():
-        if type(one) is itertools.cycle and any(map(_has_tensors, gc.get_referents(one))):
-            raise ScalingError(
-                "--checkpoint-every cannot keep the batches that itertools.cycle holds: it reads a loader once, and "
-                "then gives the same batches again",
-                "write a generator in its place: def forever(loader): while True: yield from loader",
-            )
+class Cycle(itertools.cycle):  # type: ignore[type-arg]
+    """A cycle that is known here."""
+
+    def __init__(self, *_: Any) -> None:
+        _cycles.add(self)
 
 
-def _has_tensors(value: Any) -> bool:
-    return type(value) is list and bool(tensors_of(value[:1]))
+def install() -> None:
+    """Note each itertools.cycle that the script makes."""
+    patches.replace(itertools, "cycle", Cycle, why=_WHY)
+
+
+def mark(batch: Any, number: int, place: int) -> None:
+    """Note on a batch that it is number `place` of the pass `number` over a loader."""
+    for one in tensors_of(batch)[:1]:
+        _places[one] = number, place
+
+
+def tensors() -> Dict[str, torch.Tensor]:
+    """Return the whole tensors of all kept batches, by name; all ranks call it together."""
+    return {
+        "%s%d/%d/%d" % (PREFIX, *place, number): plain(one).detach()
+        for place, batch, _, _ in _kept()
+        for number, one in enumerate(tensors_of(batch))
+    }
+
+
+def put(saved: Dict[str, torch.Tensor], world: World) -> None:
+    """Give the kept batches, which have no values, those of a checkpoint, shared by the ranks there are now."""
+    for place, batch, holder, at in list(_kept()):
+        values = iter([saved["%s%d/%d/%d" % (PREFIX, *place, number)] for number in range(len(tensors_of(batch)))])
+        whole = map_tensors(batch, partial(_filled, values))
+        size = batches.length_of(whole)
+        is_shared = world.size > 1 and size >= world.size
+        holder[at] = batches.of_whole(whole, world, batches.rows_of(size, world.size)) if is_shared else whole
+        mark(holder[at], *place)
+
+
+def _filled(values: Iterator[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """Return the next value; give it to the tensor too, which a loop may have just taken from the cycle."""
+    value = next(values).to(tensor.device)
+    if isinstance(tensor, Hollow):
+        tensor.value = value
+    return value
+
+
+def _kept() -> Iterator[Tuple[Tuple[int, int], Any, List[Any], int]]:
+    """Yield each kept batch: its pass and place, the batch, the list that holds it, and the place there; in order."""
+    found = []
+    for holder in _holders():
+        for at, batch in enumerate(holder):
+            first = tensors_of(batch)[:1]
+            if not first:
+                continue
+            place: Tuple[int, int] = _places.get(first[0], _UNKNOWN)
+            if place == _UNKNOWN:
+                raise ScalingError(
+                    "--checkpoint-every cannot keep the tensors that itertools.cycle holds: no DataLoader made them",
+                    "write a generator in its place: while True: yield from batches",
+                )
+            found.append((place, batch, holder, at))
+    return iter(sorted(found, key=lambda one: one[0]))
+
+
+def _holders() -> List[List[Any]]:
+    """Return the list of each living itertools.cycle, in which it keeps what it has read."""
+    return [kept for one in list(_cycles) for kept in gc.get_referents(one) if type(kept) is list and kept]

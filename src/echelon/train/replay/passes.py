@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from .. import patches
 from ..rng import generators
 from ..scaling_error import ScalingError
+from . import cycles
 from . import generators as own_generators
 from .tape import BATCH, END, Tape
 
@@ -128,6 +129,7 @@ class Pass:
             self.close()
             raise
         self._taken += 1
+        cycles.mark(batch, self._number, self._taken)
         if tape.is_recording:
             tape.keep(BATCH, passes.form_of(batch))
         return batch
@@ -145,6 +147,7 @@ class Pass:
             raise StopIteration
         batch = tape.forms.hollow(tape.play(BATCH))
         self._taken += 1
+        cycles.mark(batch, self._number, self._taken)
         return batch
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from .. import patches
 from ..global_tensors import outputs
+from ..global_tensors.tensors import map_tensors
 from ..scaling_error import ScalingError
 from . import attributes
 
@@ -93,7 +94,6 @@ class Objects:
         """Return everything else: the options of optimizers, states that are no tensors, and the scalers."""
         optimizers = []
         for optimizer in self.optimizers():
-            _refuse(optimizer)
             groups = [{key: one for key, one in group.items() if key != "params"} for group in optimizer.param_groups]
             slots = [
                 {key: _told(value) for key, value in optimizer.state.get(parameter, {}).items()}
@@ -165,22 +165,14 @@ def _told(value: Any) -> Any:
     """Return a state as it is kept: a tensor by its shape, type and device, since its values are kept apart."""
     if isinstance(value, torch.Tensor):
         return ["tensor", tuple(value.shape), str(value.dtype).partition(".")[2], value.device.type]
-    return ["value", value]
+    return ["value", map_tensors(value, lambda one: one.detach().cpu())]
 
 
 def _slot(told: List[Any], parameter: torch.Tensor) -> Any:
-    if told[0] == "value":
-        return told[1]
+    if told[0] == "value":  # perhaps a list of tensors, as LBFGS has
+        return map_tensors(told[1], lambda one: one.to(parameter.device))
     device: Any = "cpu" if told[3] == "cpu" else parameter.device
     return torch.zeros(tuple(told[1]), dtype=getattr(torch, told[2]), device=device)
-
-
-def _refuse(optimizer: torch.optim.Optimizer) -> None:
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ScalingError(
-            "--checkpoint-every cannot keep LBFGS, which calls its closure as often as the losses ask for",
-            "use another optimizer; or let the script save itself, and remove --checkpoint-every",
-        )
 
 
 def split(name: str) -> Tuple[str, str]:

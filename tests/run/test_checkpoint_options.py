@@ -1,0 +1,66 @@
+"""The options of checkpoints: what is accepted, and what is refused before anything starts."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+from tests.checkpoint.killing import write
+
+from echelon.cli import checkpoint_options
+from echelon.errors import UsageError
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a run directory with the checkpoint of step 7."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "echelon-runs" / "first"
+    path.mkdir(parents=True)
+    (path / "plan.json").write_text("{}")
+    (path / "events.jsonl").touch()
+    write(str(path / "checkpoints"), 7)
+    return path
+
+
+def refused(**values: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        checkpoint_options.order(values)
+    return caught.value
+
+
+def test_resume_continues_in_the_folder_of_the_earlier_run(run: Path) -> None:
+    order = checkpoint_options.order({"checkpoint_every": "2h", "resume": str(run)})
+    assert order is not None
+    assert (order.folder, order.seconds, order.resumes) == (str(run / "checkpoints"), 7200.0, True)
+
+
+def test_run_that_still_works_is_not_resumed(run: Path) -> None:
+    """Its supervisor holds the lock of its events."""
+    with (run / "events.jsonl").open("rb") as events:
+        fcntl.flock(events, fcntl.LOCK_EX)
+        error = refused(checkpoint_every="5steps", resume=str(run))
+    assert "this run still works, and two runs would write the same checkpoints" in error.message
+    assert "wait for its end" in str(error.hint)
+    assert checkpoint_options.order({"checkpoint_every": "5steps", "resume": str(run)}) is not None
+
+
+def test_run_without_a_checkpoint_is_not_resumed(run: Path) -> None:
+    manifest = next((run / "checkpoints").glob("step-*/manifest.json"))
+    manifest.unlink()
+    assert "has no whole checkpoint" in refused(checkpoint_every="5steps", resume=str(run)).message
+
+
+def test_resume_without_an_interval_shows_the_whole_command(run: Path) -> None:
+    error = refused(resume=str(run))
+    assert error.hint == f"echelon run --checkpoint-every 10m --resume {run} …"
+
+
+@pytest.mark.parametrize("text", ["", "10", "0steps", "0m", "-5m", "1e3s", "m", "5 fortnights", "1000000000000m"])
+def test_interval_that_is_none(text: str) -> None:
+    assert f"--checkpoint-every {text or repr('')}: give" in refused(checkpoint_every=text).message
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "many", "12345678"])
+def test_number_of_checkpoints_that_is_none(text: str) -> None:
+    values = {"checkpoint_every": "10m", "keep_checkpoints": text}
+    assert "give a number of checkpoints from 1 on" in refused(**values).message
