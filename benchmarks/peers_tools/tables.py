@@ -22,7 +22,7 @@ TITLES = {
 }
 BEGIN, END = "<!-- printed by benchmarks/peers.py -->", "<!-- until here -->"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CORPUS = os.path.join(ROOT, "tests", "corpus", "test_scripts.py")
+CORPUS = os.path.join(ROOT, "tests", "corpus", "same.py")
 LENGTH = 110
 
 
