@@ -163,7 +163,7 @@ def test_writer_is_killed_at_random_moments(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     published, num_torn = map(int, done.stdout.split())
     assert published > NUM_KILLS / 10
-    assert num_torn > NUM_KILLS / 10
+    assert num_torn > NUM_KILLS / 100  # how many depends on the load of the machine
 
 
 def refused(folder: Path, step: int) -> WriteError:
