@@ -3,7 +3,10 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from echelon.checkpoint_order import Order
+from echelon.train.replay import schedule as schedules
 from echelon.train.replay.schedule import Schedule
 
 
@@ -16,3 +19,38 @@ def test_order_is_noticed_soon_after_a_resumed_step(tmp_path: Path) -> None:
     (tmp_path / "order").touch()
     time.sleep(0.6)
     assert schedule.due(100_002) == (True, True)
+
+
+class Clock:
+    """Seconds that pass as a test wants."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("later", [0.001, 0.02, 0.3])
+def test_order_is_noticed_after_steps_that_became_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float
+) -> None:
+    """The first step takes a microsecond by the clock; the ranks still meet within a second, or within 50 steps."""
+    clock = Clock()
+    monkeypatch.setattr(schedules, "time", clock)
+    order = tmp_path / "order"
+    due = Schedule(Order("checkpoints", steps=10_000), 1, str(order)).due
+    clock.now += 1e-6
+    given_at = 0
+    for step in range(1, 400):
+        if step == 100:
+            order.touch()
+            given_at = step
+        found = due(step)
+        if found.ends:
+            break
+        clock.now += 0.0001 if step < 20 else later
+    assert given_at == 100
+    assert found.ends
+    assert step - given_at <= 50
+    assert (step - given_at) * later <= 1.5

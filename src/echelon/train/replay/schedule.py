@@ -15,7 +15,9 @@ from .. import messages
 ORDER_FILE = "ECHELON_ORDER_FILE"
 """The variable with the path of a file; when the file appears, the ranks are to save and end."""
 _MOST_SECONDS = 1.0
-"""The longest time between two meetings: so soon an order is noticed."""
+"""The longest time between two meetings, if steps last as long as before: so soon an order is noticed."""
+_MOST_STEPS = 50
+"""The most steps between two meetings: steps may become slower, and a meeting every 50 steps costs nothing."""
 
 
 class Due(NamedTuple):
@@ -46,6 +48,7 @@ class Schedule:
         self._met_at = 0
         self._met_when = time.monotonic()
         self._next_meeting = 1
+        self._interval = 1
 
     def due(self, step: int) -> Due:
         """Say what is due; all ranks call it after the same steps."""
@@ -82,5 +85,7 @@ class Schedule:
         seconds_per_step = max((now - self._met_when) / max(step - self._met_at, 1), 1e-6)
         self._met_at, self._met_when = step, now
         num_steps = int(min(max(left, 0.0) / 2, _MOST_SECONDS) / seconds_per_step)
+        # the first steps, and the time of the first, tell little: the interval grows slowly
+        self._interval = min(max(num_steps, 1), 2 * self._interval, _MOST_STEPS)
         ends = bool(self._order_file) and os.path.exists(self._order_file)
-        return left <= 0, ends, step + max(num_steps, 1)
+        return left <= 0, ends, step + self._interval
