@@ -1,4 +1,7 @@
-"""Trains with gloo by hand; one rank hangs at its third step in the way that the first argument names."""
+"""Trains with gloo by hand; one rank hangs at one step in the way that the first argument names.
+
+The rank is ODD, the step STEP, counted from 0; by default rank 1 hangs at its third step.
+"""
 
 import ctypes
 import os
@@ -13,7 +16,8 @@ import torch.distributed as dist
 how = sys.argv[1]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-is_odd = rank == 1
+is_odd = rank == int(os.environ.get("ODD", "1"))
+place = int(os.environ.get("STEP", "2"))
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -23,7 +27,7 @@ class Rows(torch.utils.data.Dataset):
         return 8
 
     def __getitem__(self, index):
-        if is_odd and how == "worker" and index == 5:
+        if is_odd and how == "worker" and index == place + 3:
             os.open("fifo", os.O_RDONLY)  # the worker's line
         return torch.ones(4)
 
@@ -47,12 +51,12 @@ def wait_with_other_shapes():
     done = {**entry, "collective_seq_id": 811, "retired": True}
     with open(f"dump-{rank}", "wb") as file:
         pickle.dump({"version": "2.10", "entries": [done, {**entry, "retired": False}]}, file)
-    dist.recv(torch.ones(1), (rank + 1) % 3)  # the line of all
+    dist.recv(torch.ones(1), (rank + 1) % dist.get_world_size())  # the line of all
 
 
 def step(number):
     for parameter in model.parameters():
-        if not (how == "skips" and is_odd and number == 2):
+        if not (how == "skips" and is_odd and number == place):
             dist.all_reduce(parameter.grad)  # the line of the collective
     optimizer.step()
 
@@ -76,7 +80,7 @@ workers = 1 if how == "worker" else int(os.environ.get("WORKERS", "0"))
 for number, rows in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=1, num_workers=workers)):  # the loader
     optimizer.zero_grad()
     model(rows).sum().backward()
-    if is_odd and number == 2:
+    if is_odd and number == place:
         print("hangs", flush=True)
         if how == "lock":
             hold_the_lock()
@@ -88,7 +92,7 @@ for number, rows in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=1, 
             time.sleep(600)  # the line of the sleep
         elif how == "stops":
             os.kill(os.getpid(), 19)
-    if how == "shapes" and number == 2:
+    if how == "shapes" and number == place:
         wait_with_other_shapes()
     step(number)
     time.sleep(float(os.environ.get("PAUSE", "0")))

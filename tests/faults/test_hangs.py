@@ -16,10 +16,10 @@ ORPHAN_SECONDS = 5.0
 EXIT_CODE = 75
 
 
-def start(folder: Path, how: str, *options: str, limit: str = str(LIMIT_SECONDS)) -> Run:
+def start(folder: Path, how: str, *options: str, limit: str = str(LIMIT_SECONDS), num_ranks: int = 3) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     os.mkfifo(folder / "fifo")
-    words = ("--hang-timeout", limit, "--check", "off", "--scale", "off", "-n", "3", "--show", "none")
+    words = ("--hang-timeout", limit, "--check", "off", "--scale", "off", "-n", str(num_ranks), "--show", "none")
     return Run(folder, *words, *options, str(HANGING), how)
 
 
@@ -39,10 +39,10 @@ def finish(run: Run) -> str:
     return err
 
 
-def wait_for_hang(run: Run) -> float:
+def wait_for_hang(run: Run, rank: int = 1) -> float:
     """Wait until the odd rank has reached its place; return the time."""
-    log = run.directory / "logs" / "attempt-0" / "rank-1.log"
-    run.until(lambda: log.exists() and "hangs" in log.read_text(), "rank 1 hangs")
+    log = run.directory / "logs" / "attempt-0" / f"rank-{rank}.log"
+    run.until(lambda: log.exists() and "hangs" in log.read_text(), f"rank {rank} hangs")
     return time.monotonic()
 
 
