@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from echelon.train.checkpoints.saving import Checkpoints
     from echelon.train.parallelism.fully_sharded import FullySharded as FullySharded
     from echelon.train.parallelism.replicated import Replicated as Replicated
     from echelon.train.parallelism.shared_batches import SharedBatches as SharedBatches
@@ -44,6 +45,40 @@ def start(exact: int = 0) -> Run:
     from echelon.train import start as train_start
 
     return train_start.start(exact)
+
+
+def checkpoints(*, every: str = "10m", **named: Any) -> Checkpoints:
+    """Save a training that distributes itself as it goes, and go on where its newest whole checkpoint was made.
+
+    Call it once, after the models and optimizers are made and `torch.distributed` is initialized; it also works in a
+    single process. The names are the script's own: modules (also in DDP, or with the DTensors of fully_shard()),
+    optimizers, what `run.parallelize()` returned, and any object with state_dict() and load_state_dict(), such as a
+    scheduler. `every` is an interval: "10m", "2h", "200steps"; --checkpoint-every of the command line comes first.
+    Checkpoints are in RUN/checkpoints under `echelon run`, else in ./checkpoints.
+
+    A step is what lies between two batches if an optimizer stepped there. The exception for what cannot be saved, or
+    does not fit the checkpoint, ends the script with the reason and the repair.
+
+    >>> import os, tempfile, torch
+    >>> import echelon
+    >>> os.chdir(tempfile.mkdtemp())
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> checkpoint = echelon.checkpoints(model=model, optimizer=optimizer, every="2steps")
+    >>> for epoch in checkpoint.epochs(2):
+    ...     for batch in checkpoint.batches(torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=4)):
+    ...         optimizer.zero_grad()
+    ...         model(batch).square().mean().backward()
+    ...         optimizer.step()
+    ...     checkpoint.values["epochs"] = epoch + 1
+    >>> checkpoint.step_number, checkpoint.wait()
+    (4, True)
+    """
+    from echelon.train import start as train_start
+    from echelon.train.checkpoints.saving import Checkpoints
+
+    run = train_start.current()
+    return Checkpoints(every, named) if run is None else run.checkpoint(every=every, **named)
 
 
 _OF_TRAINING = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
 
 VARIABLE = "ECHELON_CHECKPOINT"
@@ -11,6 +12,7 @@ SEED = "ECHELON_SEED_OF_RUN"
 """The seed of the run that a continued run has too."""
 
 _HASHES = "PYTHONHASHSEED"
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Order(NamedTuple):
@@ -45,6 +47,20 @@ def read(environ: Mapping[str, str]) -> Optional[Order]:
     """
     text = environ.get(VARIABLE, "")
     return Order(**json.loads(text)) if text else None
+
+
+def interval(text: str) -> Optional[Tuple[int, float]]:
+    """Return an interval as steps, or as seconds; None for a text that is none.
+
+    >>> interval("200steps"), interval("10m"), interval("soon")
+    ((200, 0.0), (0, 600.0), None)
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([a-z]+)", text)
+    number, unit = match.groups() if match else ("0", "")
+    if unit in ("step", "steps") and "." not in number and int(number):
+        return int(number), 0.0
+    seconds = float(number) * _UNITS.get(unit, 0.0)
+    return (0, seconds) if seconds else None
 
 
 def folder(environ: Iterable[Tuple[str, str]]) -> str:

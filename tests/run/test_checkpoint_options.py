@@ -55,6 +55,17 @@ def test_resume_without_an_interval_shows_the_whole_command(run: Path) -> None:
     assert error.hint == f"echelon run --checkpoint-every 10m --resume {run} …"
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"scale": "fsdp"}, {"scale": "tensor"}, {"scale": "own.py:Mine"}, {"sync_every": "8"}, {"compress": "bf16"}],
+)
+def test_training_that_is_not_saved_is_refused_at_the_start(values: "dict[str, str]") -> None:
+    error = refused(checkpoint_every="5steps", **values)
+    (name, value), *_ = values.items()
+    assert error.message.endswith(f"and this run has --{name.replace('_', '-')} {value}")
+    assert checkpoint_options.order({"checkpoint_every": "5steps", "scale": "data"}) is not None
+
+
 @pytest.mark.parametrize("text", ["", "10", "0steps", "0m", "-5m", "1e3s", "m", "5 fortnights", "1000000000000m"])
 def test_interval_that_is_none(text: str) -> None:
     assert f"--checkpoint-every {text or repr('')}: give" in refused(checkpoint_every=text).message

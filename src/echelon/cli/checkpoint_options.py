@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from echelon.checkpoint_order import Order
-from echelon.environment import digits
+from echelon.checkpoint_order import Order, interval
 from echelon.errors import UsageError
 
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _HINT = "echelon run --checkpoint-every 10m …   or --checkpoint-every 200steps"
 KEEP = 3
 RESTARTS = 3
@@ -32,9 +30,22 @@ def order(values: Mapping[str, str]) -> Order | None:
             "--checkpoint-every saves a script for one device, and --scale off leaves the script alone",
             hint="remove --scale off; a script that distributes itself saves by itself",
         )
+    _refuse_other_ways(values)
     steps, seconds = _interval(values["checkpoint_every"])
     folder = _folder_of(values["resume"]) if "resume" in values else ""
     return Order(folder=folder, steps=steps, seconds=seconds, keep=_keep(values), resumes="resume" in values)
+
+
+def _refuse_other_ways(values: Mapping[str, str]) -> None:
+    """Refuse a training whose weights differ between ranks: its checkpoints would lack what other ranks hold."""
+    asked = [f"--{name.replace('_', '-')} {values[name]}" for name in ("sync_every", "compress") if name in values]
+    if values.get("scale", "data") not in ("auto", "data"):
+        asked.insert(0, f"--scale {values['scale']}")
+    if asked:
+        raise UsageError(
+            f"--checkpoint-every saves trainings with --scale data, and this run has {' '.join(asked)}",
+            hint="echelon run --scale data --checkpoint-every …   or let the script save itself",
+        )
 
 
 def restarts(values: Mapping[str, str]) -> str:
@@ -43,13 +54,10 @@ def restarts(values: Mapping[str, str]) -> str:
 
 
 def _interval(text: str) -> tuple[int, float]:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([a-z]+)", text)
-    number, unit = match.groups() if match else ("", "")
-    if unit in ("step", "steps") and digits.whole(number):
-        return int(number), 0.0
-    if unit in _UNITS and float(number):
-        return 0, float(number) * _UNITS[unit]
-    raise UsageError(f"--checkpoint-every {text or repr('')}: give 10m, 2h, 90s or 200steps", hint=_HINT)
+    found = interval(text)
+    if found is None:
+        raise UsageError(f"--checkpoint-every {text or repr('')}: give 10m, 2h, 90s or 200steps", hint=_HINT)
+    return found
 
 
 def _keep(values: Mapping[str, str]) -> int:

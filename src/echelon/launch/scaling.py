@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
-from echelon.scale_options import ScaleOptions
+from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec import Job
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> De
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
     trains = distributes.trains(imports)
-    written = job.scale_options.written() or (["--checkpoint-every"] if job.checkpoints else [])
+    is_saved_by_us = job.checkpoints and not distributes.saves_with_echelon(imports)
+    written = job.scale_options.written() or (["--checkpoint-every"] if is_saved_by_us else [])
     if written and (reason or not trains):
         fact = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
         raise UsageError(
@@ -66,5 +67,8 @@ def _way_out(options: ScaleOptions, reason: str) -> str:
     """Return the repair for an option of scaling on a script that is not scaled."""
     if not reason:
         return "remove it, or add --scale data if the script trains"
-    is_explicit = reason == "it imports echelon" and options.num_shards > 0
-    return f"set it in the script: echelon.start(exact={options.num_shards})" if is_explicit else "remove it"
+    if reason != "it imports echelon":
+        return "remove it"
+    if options.num_shards:
+        return f"set it in the script: echelon.start(exact={options.num_shards})"
+    return "remove it; or call echelon.checkpoints(…) in the script" if options == DEFAULT else "remove it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echelon.environment.rank_names import RANK_NAMES
 from echelon.script.imports import Imports
-from echelon.script.statements import CALLS_BACKWARD
+from echelon.script.statements import CALLS_BACKWARD, CALLS_CHECKPOINT
 
 # packages that distribute the work themselves, and names that only distributed scripts mention
 _PACKAGES = (
@@ -37,3 +37,10 @@ def how(imports: Imports) -> str:
 def trains(imports: Imports) -> bool:
     """Say whether the script trains with PyTorch in a loop of its own."""
     return "torch" in imports.uses and CALLS_BACKWARD in imports.mentions
+
+
+def saves_with_echelon(imports: Imports) -> bool:
+    """Say whether the script calls echelon.checkpoints(), or the method of its run."""
+    return how(imports) == "it imports echelon" and not {"echelon.checkpoints", CALLS_CHECKPOINT}.isdisjoint(
+        imports.mentions
+    )

@@ -123,14 +123,15 @@ def _text(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-CALLS_BACKWARD = "$.backward"
+CALLS_BACKWARD, CALLS_CHECKPOINT = "$.backward", "$.checkpoint"
+_SIGNS = {"backward": CALLS_BACKWARD, "checkpoint": CALLS_CHECKPOINT, "checkpoints": CALLS_CHECKPOINT}
 
 
 def mentions(tree: ast.Module) -> set[str]:
     """Return every dotted name that is imported or reached through an import, anywhere.
 
-    Two other things count: `$.backward` for a call of that method, and `$RANK` and similar for the name of a variable
-    that identifies a rank.
+    Two other things count: `$.backward` and `$.checkpoint` for a call of that method, and `$RANK` and similar for the
+    name of a variable that identifies a rank.
     """
     nodes = list(_live(tree))
     aliases: dict[str, str] = {}
@@ -152,7 +153,8 @@ def mentions(tree: ast.Module) -> set[str]:
 def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
     """Return the mention of a node, if it has one."""
     if isinstance(node, ast.Attribute):
-        return _chain(node, aliases) or (CALLS_BACKWARD if node.attr == "backward" else "")
+        chain = _chain(node, aliases)
+        return _SIGNS.get(node.attr, "") if chain in ("", "echelon.checkpoints") else chain
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_NAMES:
         return "$" + node.value
     return ""

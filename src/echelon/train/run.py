@@ -36,6 +36,7 @@ from .scaling_error import ScalingError
 from .training import Training
 
 if TYPE_CHECKING:
+    from .checkpoints.saving import Checkpoints
     from .parallelism.trained import Trained
     from .strategies.parallel import Parallel
     from .strategies.state_files import State
@@ -177,6 +178,12 @@ class Run(Training):
         self._compare_nothing("all ranks must call run.parallelize() together")
         hints = ModelHints(blocks, plan or {}, sample, state, initialize)
         return parallelize(self, model, strategy, hints, loss=loss, count=count)
+
+    def checkpoint(self, *, every: str = "10m", **named: Any) -> "Checkpoints":
+        """Save this training as it goes, and continue it: echelon.checkpoints(), which has an example."""
+        from .checkpoints.saving import Checkpoints
+
+        return Checkpoints(every, named, [self.generators], self.keys)
 
     def use(self, kind: Type[Parallelism]) -> None:
         """Share the training in another way from now on, before anything is trained."""

@@ -38,6 +38,11 @@ def start(exact: int = 0) -> Run:
     return _run
 
 
+def current() -> Optional[Run]:
+    """Return this process's run; None before start()."""
+    return _run
+
+
 def prepare(exact: int = 0) -> Run:
     """Install the hooks of start(), without meeting other ranks."""
     tell_briefly()

@@ -118,7 +118,7 @@ class OwnRows:
                 "the loader does not make batches of samples by index, so no rank can load its rows alone",
                 hint="pass whole batches: trained.step(inputs, targets)",
             )
-        self._loader = loader
+        self._loader, self._axes = loader, axes
         self._own = twin_of(loader, batch_sampler=_OwnIndices(loader.batch_sampler, axes))
 
     def __len__(self) -> int:
@@ -126,6 +126,10 @@ class OwnRows:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._own)
+
+    def behind(self, change: Callable[[Any], Any]) -> "OwnRows":
+        """Return the loader with other batches of indices: `change` gets the loader's own."""
+        return OwnRows(twin_of(self._loader, batch_sampler=change(self._loader.batch_sampler)), self._axes)
 
 
 class _OwnIndices:

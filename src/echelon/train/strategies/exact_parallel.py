@@ -51,11 +51,11 @@ class ExactParallel(Parallel):
 
     @property
     def _factor(self) -> float:
-        return self._scale.value  # gradients are added up: the parts of a mean sum up to the mean
+        return self.loss_scale.value  # gradients are added up: the parts of a mean sum up to the mean
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
-        with self._calls.idle(), self._virtual.computing(self._generators, self._parameters):
+        with self._calls.idle(), self._virtual.computing(self.generators, self._parameters):
             yield
 
     def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:

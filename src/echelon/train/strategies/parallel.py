@@ -82,8 +82,8 @@ class Parallel:
         """The modules of this rank: its stages of a pipeline, or the one model."""
         self._order, self._trained = list(order), list(trained)
         self._loss, self._count = loss, count or batches.count_of
-        self._generators = Generators(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
-        self._scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
+        self.generators = Generators(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
+        self.loss_scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
         self._optimizing: Optional[Optimizing] = None
         self._calls = run.calls
         self._record, self._is_reordered = run.record, run.is_reordered
@@ -158,7 +158,7 @@ class Parallel:
         self.optimizer.zero_grad()
         loss = self._begin(inputs, targets, rows=rows)
         norm = self.clip(clip)
-        was_lost = self._scale.is_lost(norm)
+        was_lost = self.loss_scale.is_lost(norm)
         if not was_lost:
             self.optimizer.step()
         return Step(loss(), norm, was_lost)
@@ -198,11 +198,11 @@ class Parallel:
     def clip(self, limit: float) -> torch.Tensor:
         """Return the norm of the whole gradient, and scale the gradient down to a limit above 0."""
         weights = list(self._parameters.values())
-        norm = self._norm() / self._scale.value
-        factor = torch.ones_like(norm) / self._scale.value
+        norm = self._norm() / self.loss_scale.value
+        factor = torch.ones_like(norm) / self.loss_scale.value
         if limit > NO_LIMIT:
             factor = factor * (limit / (norm + norms.EPSILON)).clamp(max=1.0)
-        if limit > NO_LIMIT or self._scale.value != 1.0:
+        if limit > NO_LIMIT or self.loss_scale.value != 1.0:
             norms.multiply(weights, factor)
         return norm
 
@@ -212,7 +212,7 @@ class Parallel:
     @contextmanager
     def _plainly(self) -> Iterator[None]:
         """Compute without a run's hooks on calls of modules, and with random numbers of this rank's rows."""
-        with self._calls.idle(), self._generators.in_own():
+        with self._calls.idle(), self.generators.in_own():
             yield
 
     def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
@@ -261,7 +261,7 @@ class Parallel:
     @property
     def _factor(self) -> float:
         """The factor of a loss before backward: the data axes will take a mean of gradients."""
-        return self.strategy.num_data * self._scale.value
+        return self.strategy.num_data * self.loss_scale.value
 
     def _exchanging(self, place: int) -> Any:
         """Return the context in which a part is computed; gradients are exchanged in the last part."""

@@ -1,7 +1,7 @@
 """16-bit precision: where autocast applies, which devices support it, and the scale of an fp16 loss."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Dict
 
 import torch
 
@@ -38,6 +38,14 @@ class LossScale:
         self.value = FIRST_SCALE if is_on else 1.0
         self._is_on = is_on
         self._num_good = 0
+
+    def state_dict(self) -> Dict[str, float]:
+        """Return the scale and the number of good steps since it changed."""
+        return {"value": self.value, "good": self._num_good}
+
+    def load_state_dict(self, state: Dict[str, float]) -> None:
+        """Continue from a state of an earlier process."""
+        self.value, self._num_good = state["value"], int(state["good"])
 
     def is_lost(self, norm: torch.Tensor) -> bool:
         """Say whether a step must be skipped, and adapt the scale."""

@@ -1,0 +1,142 @@
+"""echelon.checkpoints() in one process: what is kept, and what is refused with the reason."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import echelon
+from echelon.train.scaling_error import ScalingError
+
+
+class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Any:
+        return iter(torch.arange(24.0))
+
+
+class Training:
+    """A training that begins anew or continues; each batch is a mean of numbers that tells which samples were in it."""
+
+    def __init__(self, *, hidden: int = 4, kind: Any = torch.optim.AdamW, loader: Any = None, **more: Any) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(1, hidden), nn.Dropout(0.2), nn.BatchNorm1d(hidden), nn.Linear(hidden, 1))
+        self.optimizer = kind(self.model.parameters(), lr=0.01)
+        self.loader = DataLoader(torch.arange(24.0), batch_size=4, shuffle=True) if loader is None else loader
+        self.checkpoint = echelon.checkpoints(model=self.model, optimizer=self.optimizer, every="2steps", **more)
+
+    def train(self, *, until: int = 1000) -> "list[tuple[int, float, float]]":
+        done = []
+        for epoch in self.checkpoint.epochs(3):
+            for batch in self.checkpoint.batches(self.loader):
+                loss = self.model(batch[:, None]).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                done.append((epoch, float(batch.sum()), float(loss.detach())))
+                self.checkpoint.wait()
+                if self.checkpoint.step_number + 1 >= until:
+                    return done
+        return done
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("until", [1, 5, 6, 7, 13])
+def test_training_goes_on_to_the_bit(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, until: int) -> None:
+    """Also at the end of an epoch, and where no checkpoint was made yet."""
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+    wanted = Training(kind=kind).train()
+    monkeypatch.chdir(folder)
+    first = Training(kind=kind).train(until=until)
+    again = Training(kind=kind)
+    num_kept = again.checkpoint.step_number
+    assert num_kept == (until - 1) // 2 * 2
+    assert first[:num_kept] + again.train() == wanted
+
+
+@pytest.mark.parametrize("loader", [DataLoader(Stream(), batch_size=4), torch.arange(24.0).view(6, 4)])
+def test_loader_without_an_index(loader: Any) -> None:
+    """Its first batches are asked for, and left out."""
+    first = Training(loader=loader).train(until=5)
+    again = Training(loader=loader).train()
+    sums = [total for _, total, _ in first[:4] + again]
+    assert sums == [6.0, 22.0, 38.0, 54.0, 70.0, 86.0] * 3
+
+
+def test_values_and_schedulers() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for attempt in range(2):
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        checkpoint = echelon.checkpoints(every="1steps", **named)
+        assert checkpoint.values == ({"best": 3} if attempt else {})
+        checkpoint.values["best"] = 3
+        for _ in range(2):
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            checkpoint.step()
+            checkpoint.wait()
+        assert checkpoint.step_number == 2 * (attempt + 1)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 ** (2 * (attempt + 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+def test_accumulated_gradients_are_no_step() -> None:
+    """Between two batches without a step of the optimizer, gradients are still added up, so nothing is saved."""
+    training = Training()
+    for _epoch in training.checkpoint.epochs(1):
+        for number, batch in enumerate(training.checkpoint.batches(training.loader)):
+            training.model(batch[:, None]).square().mean().backward()
+            if number % 3 == 2:
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+    assert training.checkpoint.step_number == 2
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(ScalingError) as caught:
+        call()
+    caught.value.withdraw()
+    return str(caught.value)
+
+
+def test_other_models_are_refused(folder: Path) -> None:
+    Training().train(until=3)
+    text = refused(lambda: Training(hidden=5))
+    assert "model/0.weight" in text
+    assert "(4, 1)" in text or "[4, 1]" in text
+    assert "(5, 1)" in text or "[5, 1]" in text
+    text = refused(lambda: echelon.checkpoints(model=nn.Linear(1, 1)))
+    assert "the checkpoint has the optimizers optimizer, and the script names none" in text
+
+
+def test_wrong_objects_are_refused() -> None:
+    model, other = nn.Linear(1, 1), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(other.parameters(), lr=1.0)
+    text = refused(lambda: echelon.checkpoints(model=model, optimizer=optimizer))
+    assert "optimizer trains a weight of shape (2, 2) that no model of the checkpoint has" in text
+    assert "echelon.checkpoints(model=model, optimizer=optimizer)" in text
+    assert "rate is a float, which has no state to save" in refused(lambda: echelon.checkpoints(rate=0.1))
+    assert "every='soon' is no interval" in refused(lambda: echelon.checkpoints(model=model, every="soon"))
+
+
+def test_other_loops_are_refused() -> None:
+    """Outside of an epoch, and a second one in an epoch: a checkpoint has one place in one loop."""
+    training = Training()
+    text = "is for one loop in each epoch of checkpoint.epochs()"
+    assert text in refused(lambda: next(training.checkpoint.batches(training.loader)))
+    for _epoch in training.checkpoint.epochs(1):
+        assert len(list(training.checkpoint.batches([torch.ones(1)]))) == 1
+        assert text in refused(lambda: next(training.checkpoint.batches(training.loader)))
