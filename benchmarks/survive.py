@@ -25,6 +25,8 @@ from itertools import pairwise
 
 from benchmarks.figures import Figure, Row, Spread, at_most, circumstances, markdown
 from benchmarks.meter import PROGRAMS, BenchmarkError, clean_environ
+from echelon import rehearsal_order
+from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
 
 NUM_RANKS, EVERY, NUM_STEPS = 4, 20, 100
 LIMIT_SECONDS = 40
@@ -68,7 +70,7 @@ def _options() -> argparse.Namespace:
 
 def _echelon(rank: int, step: int) -> Pause | None:
     line = ["-m", "echelon", "run", "-n", str(NUM_RANKS), "--scale", "data", "--checkpoint-every", f"{EVERY}steps"]
-    fault = {"ECHELON_FAULT": json.dumps({"kind": "kill", "rank": rank, "step": step})}
+    fault = {rehearsal_order.VARIABLE: rehearsal_order.variable(Rehearsal(Fault(KILL_RANK, rank, step)))}
     return _run([*line, os.path.join(PROGRAMS, "survive_plain.py")], fault)
 
 

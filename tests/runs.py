@@ -73,24 +73,29 @@ class Run:
 
     def left_behind(self, *, seconds: float) -> list[str]:
         """Return the command lines that are still there after some time: the run's own, its ranks' and theirs."""
-        deadline = time.monotonic() + seconds
-        while (left := self._marked()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return left
-
-    def _marked(self) -> list[str]:
-        words = (str(self.directory).encode(),)
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    command, environ = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                except OSError:
-                    continue
-                if state not in "ZX" and any(word in command or word in environ for word in words):
-                    found.append(f"{entry.name} {state} {command.replace(bytes(1), b' ').decode(errors='replace')}")
-        return found
+        return left_behind(str(self.directory), seconds=seconds)
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
+
+
+def left_behind(word: str, *, seconds: float = 5.0) -> list[str]:
+    """Return the living processes that have a word in their command lines or variables still after some time."""
+    deadline = time.monotonic() + seconds
+    while (left := _marked(word.encode())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _marked(word: bytes) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command, environ = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state not in "ZX" and (word in command or word in environ):
+                found.append(f"{entry.name} {state} {command.replace(bytes(1), b' ').decode(errors='replace')}")
+    return found

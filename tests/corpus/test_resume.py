@@ -3,7 +3,6 @@
 With ECHELON_ALL_RANKS=1 all scripts; without it every tenth, and those that once went wrong.
 """
 
-import json
 import os
 import random
 import re
@@ -11,6 +10,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+
+from echelon import rehearsal_order
+from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
 
 from . import same
 from .runs import FOLDER, Done, Runs, start
@@ -34,7 +36,7 @@ class Moment:
         self.rank = chance.randrange(self.before)
 
     def fault(self) -> dict[str, str]:
-        return {"ECHELON_FAULT": json.dumps({"kind": "kill", "rank": self.rank, "step": self.step})}
+        return {rehearsal_order.VARIABLE: rehearsal_order.variable(Rehearsal(Fault(KILL_RANK, self.rank, self.step)))}
 
 
 def killed_and_resumed(name: str, folder: Path) -> tuple[Done, Done]:

@@ -163,6 +163,15 @@ class Scanned:
     is_program: bool
     """Whether -- preceded the rest."""
 
+    def words(self, options: Sequence[Option]) -> tuple[str, ...]:
+        """Return the given options of these rows as words of a command line; -m belongs to the script."""
+        words: list[str] = []
+        for option in options:
+            if option.key != "module":
+                for value in self.values.get(option.key, ()):
+                    words += [option.names[-1], value] if option.value else [option.names[-1]]
+        return tuple(words)
+
 
 def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, command: str = "run") -> Scanned:
     """Read options up to the script; raise UsageError for an unknown option."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from echelon.cli import own_parallelism
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.options import Option, scan
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.scale_options import MODEL_PARALLEL
@@ -56,9 +56,9 @@ def main(arguments: list[str]) -> int:
     from echelon.launch import prove, prove_plot
 
     question = prove.Question(
-        options=_words_of_run(scanned, [option for option in RUN_OPTIONS if option.key in _OF_RUN]),
-        options_of_several=_words_of_run(scanned, [option for option in RUN_OPTIONS if option.trains]),
-        options_of_one=_words_of_run(scanned, [option for option in RUN_OPTIONS if option.key in _LARGER_BATCH]),
+        options=scanned.words([option for option in RUN_OPTIONS if option.key in _OF_RUN]),
+        options_of_several=scanned.words([option for option in RUN_OPTIONS if option.trains]),
+        options_of_one=scanned.words([option for option in RUN_OPTIONS if option.key in _LARGER_BATCH]),
         script=scanned.rest[0],
         arguments=scanned.rest[1:],
         is_module="module" in values,
@@ -78,17 +78,6 @@ def main(arguments: list[str]) -> int:
         for run in result["runs"]:
             _print(run, question.num_ranks, is_named=len(result["runs"]) > 1)
     return 1 if result["is_wrong"] else 0
-
-
-def _words_of_run(scanned: Scanned, options: Sequence[Option]) -> tuple[str, ...]:
-    """Return the given options of these rows as words of `echelon run`."""
-    words: list[str] = []
-    for option in options:
-        if option.key != "module":
-            name = option.names[-1]
-            for value in scanned.values.get(option.key, ()):
-                words += [name, value] if option.value else [name]
-    return tuple(words)
 
 
 def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:

@@ -68,14 +68,15 @@ class Host:
             stderr=os.fsdecode(done.stderr),
         )
 
-    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> Process:
-        """Start a program in its own session; its output comes through one pipe."""
+    def start(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str = "") -> Process:
+        """Start a program in its own session, in `folder` or the current one; its output comes through one pipe."""
         import subprocess
 
         try:
             return subprocess.Popen(
                 list(argv),
                 env=dict(environ),
+                cwd=folder or None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

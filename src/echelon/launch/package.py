@@ -15,7 +15,8 @@ from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
 _ROOMS = ("node", "topology", "environment", "checkpoint", "train")
-_ALONE = ("checkpoint_order", "errors", "records", "scale_options")  # modules beside the rooms that `train` imports
+# modules beside the rooms, which `train` imports
+_ALONE = ("checkpoint_order", "errors", "records", "rehearsal_order", "scale_options")
 
 
 def write(path: str) -> None:

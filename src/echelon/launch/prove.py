@@ -6,8 +6,6 @@ import json
 import math
 import os
 import re
-import signal
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,7 +13,8 @@ from typing import Any
 
 from echelon import records
 from echelon.errors import EchelonError, RunError, UsageError
-from echelon.host import Finished, Host, own_command
+from echelon.host import Host, own_command
+from echelon.launch import own_runs
 from echelon.launch.shared_folder import shared_folder
 from echelon.scale_options import OBSERVE, VARIABLE, ScaleOptions
 
@@ -23,7 +22,6 @@ OFF, DATA = "off", "data"
 SPREADS = ("fsdp", "tensor")
 """Ways to scale after which some weights are no longer whole on every rank."""
 COMPARE_SECONDS = 3600.0
-STOP_SECONDS = 60.0
 FAILED = "FAILED"
 Say = Callable[[str], None]
 
@@ -62,7 +60,7 @@ def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
     """Return the verdict for each scale as `proof.compare` gives it; raise where nothing can be compared."""
     if find_spec("torch") is None:
         raise UsageError("the Python of echelon has no PyTorch, which compares the tensors", hint="pip install torch")
-    how = _how_it_distributes(question)
+    how = own_runs.how_it_distributes(question.script, is_module=question.is_module, command="prove")
     scales = question.scales or ((OFF,) if how else (DATA,))
     if how and scales != (OFF,):
         raise UsageError(
@@ -128,11 +126,7 @@ class _Prover:
     def refuse_what_cannot_run(self, scale: str) -> None:
         """Raise UsageError, before anything is started, for what `echelon run` will not accept."""
         start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
-        done = self._host.ask([*self._command(start), "--dry-run", *self._script()], timeout_seconds=COMPARE_SECONDS)
-        if done.exit_code:
-            told, _, hint = done.stderr.strip().removeprefix("echelon: error: ").partition("\n  hint: ")
-            message, _, details = told.partition("\n")
-            raise UsageError(message, details=details, hint=hint.replace("echelon run", "echelon prove"))
+        own_runs.refuse_what_cannot_run(self._host, [*self._options(start), *self._script()], command="prove")
 
     def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
         title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
@@ -176,10 +170,10 @@ class _Prover:
         record = os.path.join(self._folder, start.name)
         os.mkdir(record)
         self._say(f"{start.title} …")
-        done = _finish(self._host, [*self._command(start), *self._script()])
+        done = own_runs.finish(self._host, [*self._options(start), *self._script()])
         ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
         if done.exit_code != 0:
-            raise RunError(f"the script fails on {ranks}:", details=_without_logs(done.stdout))
+            raise RunError(f"the script fails on {ranks}:", details=own_runs.without_logs(done.stdout))
         if not os.path.exists(os.path.join(record, records.ABOUT)):
             raise RunError(
                 f"the script ended on {ranks} without a step of a torch.optim optimizer, so there is nothing "
@@ -188,7 +182,7 @@ class _Prover:
             )
         return record
 
-    def _command(self, start: _Start) -> list[str]:
+    def _options(self, start: _Start) -> list[str]:
         record = os.path.join(self._folder, start.name)
         variables = {
             "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
@@ -199,7 +193,7 @@ class _Prover:
         }
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         return [
-            *own_command.command(), "run", "--nnodes", "1", "-n", str(start.num_ranks),
+            "--nnodes", "1", "-n", str(start.num_ranks),
             "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),
             *options, *self._asked.options,
             *(self._asked.options_of_several if start.num_ranks > 1 else self._asked.options_of_one),
@@ -227,12 +221,6 @@ class _Prover:
         if result["is_unknown"]:
             raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
         return {**result, "had": _read_about(other)}
-
-
-def _without_logs(report: str) -> str:
-    """Return the report of a failed run without where its logs are: they are removed with all else."""
-    lines = report.rstrip().splitlines()
-    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · run ", line))
 
 
 def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
@@ -264,33 +252,3 @@ def _read_about(record: str) -> dict[str, Any]:
     with open(os.path.join(record, records.ABOUT), encoding="utf-8") as file:
         about: dict[str, Any] = json.load(file)
     return {"notes": [], **about}
-
-
-def _how_it_distributes(question: Question) -> str:
-    """Return what shows that the script distributes itself; empty where nothing does."""
-    from echelon.script import distributes, find, imports
-
-    ours = os.path.dirname(os.path.abspath(sys.argv[0]))
-    script = find.resolve(
-        question.script,
-        module=question.is_module,
-        cwd=os.getcwd(),
-        search_path=[entry for entry in sys.path if entry not in ("", ours)],
-    )
-    found = imports.read_imports(script)
-    return distributes.how(found)
-
-
-def _finish(host: Host, command: list[str]) -> Finished:
-    """Run a command to its end; where we are ended, end it first and wait for it: its ranks write into our folder."""
-    process = host.start(command, environ=host.environ)
-    try:
-        output = process.communicate()[0]
-    except BaseException:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.communicate(timeout=STOP_SECONDS)
-        finally:
-            process.kill()
-        raise
-    return Finished(exit_code=process.returncode, stdout=os.fsdecode(output), stderr="")

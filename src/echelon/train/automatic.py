@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from .. import checkpoint_order, records
+from .. import checkpoint_order, records, rehearsal_order
 from ..errors import UsageError
 from ..scale_options import OBSERVE, ScaleOptions
 
@@ -36,7 +36,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
         return
     options = _read(scale)
     is_saved = checkpoint_order.VARIABLE in os.environ
-    is_recorded = records.FOLDER in os.environ
+    is_recorded = records.FOLDER in os.environ or rehearsal_order.VARIABLE in os.environ
     if os.environ.get("WORLD_SIZE", "1") == "1" and not (is_saved or is_recorded or options.num_shards):
         from .files import one_rank
 
@@ -45,12 +45,15 @@ def begin(scale: str, *, was_forked: bool) -> None:
     try:
         if options.how == OBSERVE:
             from .recording import observe
+            from .rehearsal import own_script
         else:
             from . import start
     except ImportError as error:
         feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
         _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
-    if options.how == OBSERVE:
+    if options.how == OBSERVE and rehearsal_order.VARIABLE in os.environ:
+        own_script.begin(os.environ)
+    elif options.how == OBSERVE:
         observe.begin(os.environ)
     else:
         try:

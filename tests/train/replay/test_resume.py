@@ -5,10 +5,14 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests import warm
+
+from echelon import rehearsal_order
+from echelon.rehearsal_order import FILL_DISK, KILL_RANK, Fault, Rehearsal
 
 SCRIPT = Path(__file__).with_name("classify.py")
 CLOSE = 2e-5
@@ -26,8 +30,8 @@ class Folder:
     def plain(self) -> "subprocess.CompletedProcess[str]":
         return warm.run(self.words, cwd=self.path, environ=_environ())
 
-    def run(self, num_ranks: int, *options: str, **fault: object) -> "subprocess.CompletedProcess[str]":
-        more = {"ECHELON_FAULT": json.dumps(fault)} if fault else {}
+    def run(self, num_ranks: int, *options: str, **fault: Any) -> "subprocess.CompletedProcess[str]":
+        more = {rehearsal_order.VARIABLE: rehearsal_order.variable(Rehearsal(Fault(**fault)))} if fault else {}
         line = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", "90", *options, *self.words]
         return warm.run(line, cwd=self.path, environ={**_environ(), **more})
 
@@ -77,7 +81,7 @@ def test_killed_run_is_resumed_on_other_ranks(
 ) -> None:
     folder = Folder(tmp_path / "run")
     options = ("--checkpoint-every", "3steps")
-    first = folder.run(before, *options, "--max-restarts", "0", "--run-dir", "one", kind="kill", rank=0, step=step)
+    first = folder.run(before, *options, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=0, step=step)
     assert first.returncode == 137, first.stderr
     second = folder.run(after, *options, "--resume", "one")
     assert second.returncode == 0, second.stderr
@@ -98,7 +102,7 @@ def _assert_same_files(path: Path, other: Path) -> None:
 
 def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
     folder = Folder(tmp_path / "run")
-    done = folder.run(2, "--checkpoint-every", "0.2s", "--run-dir", "one", kind="kill", rank=1, step=40)
+    done = folder.run(2, "--checkpoint-every", "0.2s", "--run-dir", "one", kind=KILL_RANK, rank=1, step=40)
     assert done.returncode == 0, done.stderr
     assert "continues after step" in done.stderr
     assert_same(done.stdout, undisturbed[0])
@@ -118,14 +122,14 @@ def test_error_of_the_script_twice_ends_the_run(tmp_path: Path) -> None:
 def test_workers_load_only_what_is_left(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
     folder = Folder(tmp_path / "run", SCRIPT, "2")
     wanted = folder.plain()
-    done = folder.run(2, "--checkpoint-every", "5steps", kind="kill", rank=0, step=33)
+    done = folder.run(2, "--checkpoint-every", "5steps", kind=KILL_RANK, rank=0, step=33)
     assert done.returncode == 0, done.stderr
     assert_same(done.stdout, wanted.stdout)
 
 
 def test_full_disk_ends_no_training(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
     folder = Folder(tmp_path / "run")
-    done = folder.run(2, "--checkpoint-every", "5steps", "--run-dir", "one", kind="full-disk", rank=0, step=22)
+    done = folder.run(2, "--checkpoint-every", "5steps", "--run-dir", "one", kind=FILL_DISK, rank=0, step=22)
     assert done.returncode == 0, done.stderr
     assert "the disk is full" in done.stderr
     assert_same(done.stdout, undisturbed[0])
@@ -135,7 +139,7 @@ def test_full_disk_ends_no_training(tmp_path: Path, undisturbed: "tuple[str, Pat
 def test_exact_training_has_the_same_bits(tmp_path: Path) -> None:
     undisturbed, folder = Folder(tmp_path / "undisturbed"), Folder(tmp_path / "run")
     wanted = undisturbed.run(2, "--exact", "4")
-    done = folder.run(2, "--exact", "4", "--checkpoint-every", "5steps", kind="kill", rank=1, step=33)
+    done = folder.run(2, "--exact", "4", "--checkpoint-every", "5steps", kind=KILL_RANK, rank=1, step=33)
     assert done.returncode == 0, done.stderr
     assert losses(done.stdout) == losses(wanted.stdout)
     assert_same(done.stdout, wanted.stdout)  # also its running mean, a tensor of losses that a save adds up
@@ -148,7 +152,7 @@ def test_order_that_the_script_draws(tmp_path: Path) -> None:
     script = Path(__file__).with_name("own_order.py")
     undisturbed, folder = Folder(tmp_path / "undisturbed", script), Folder(tmp_path / "run", script)
     wanted = undisturbed.plain()
-    done = folder.run(1, "--checkpoint-every", "4steps", kind="kill", rank=0, step=37)
+    done = folder.run(1, "--checkpoint-every", "4steps", kind=KILL_RANK, rank=0, step=37)
     assert done.returncode == 0, done.stderr
     assert "continues after step" in done.stderr
     assert numbers(done.stdout) == numbers(wanted.stdout)

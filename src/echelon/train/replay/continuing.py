@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, NoReturn, Optional
 
 import torch
 
@@ -20,9 +20,10 @@ from ...checkpoint.errors import CheckpointError
 from ...scale_options import ScaleOptions
 from .. import messages, patches, plain_data
 from .. import world as worlds
-from ..rng import generators
+from ..rehearsal import course
+from ..rng import generators, own_states
 from ..scaling_error import ScalingError
-from . import attributes, cycles, faults, loads, output, reads, stubs
+from . import attributes, cycles, loads, output, reads, stubs
 from .backward_hooks import BackwardHooks
 from .carried import Carried, counts, put_random_states, random_states
 from .left_draws import LeftDraws
@@ -86,7 +87,7 @@ class Continuing:
         self._is_step_over = False
         self._has_said_early = False
         self._first_counts: Optional[Dict[str, int]] = None
-        self._fault = faults.ordered(os.environ)
+        self._rehearsal = course.asked(os.environ, needs_checkpoint=True)
         self._rounds = Rounds()
         self._began = time.monotonic()
         self._is_checked = False
@@ -145,10 +146,9 @@ class Continuing:
         if not self._tape.is_mine or self._tape.phase == OFF:
             return
         self._num_steps += 1
-        if self._fault is not None and self._tape.phase == RECORD:
-            rank = self._run.world.processes.rank
-            if self._fault.meet(rank, self._num_steps, self._order.folder):
-                self._fault = None
+        if self._rehearsal is not None and self._tape.phase == RECORD:
+            with self._tape.left_out():
+                self._rehearsal.stepped(optimizer, self._num_steps, self._order.folder)
         is_end = self._rounds.ends(id(optimizer)) or self._tape.is_playing
         if is_end and not self._passes.is_training:
             self._is_step_over = True
@@ -174,6 +174,8 @@ class Continuing:
                 self._save(kind)
             if due.ends:
                 self._hand_over()
+            if self._rehearsal is not None and self._rehearsal.ends_at(self._num_steps):
+                self._end_rehearsal(self._rehearsal)
 
     def _is_place(self, kind: str, facts: Dict[str, Any]) -> bool:
         return bool(facts["kind"] == kind and facts["step"] == self._num_steps)
@@ -187,7 +189,7 @@ class Continuing:
                 tensors[_CARRIED + path] = tensor
             tensors.update(self._objects.attributes())
             tensors.update(cycles.tensors())
-            tensors[_OWN % self._run.world.processes.rank] = self._own_random_state()
+            tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
             facts = self._facts(kind)
             documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(facts)}
             self._the_saver().save(self._num_steps, tensors, documents, {"kind": kind})
@@ -213,12 +215,6 @@ class Continuing:
         """Return the whole numbers that have changed since the first step; others may be of this process only."""
         before = self._first_counts or {}
         return {path: value for path, value in counts().items() if path in before and before[path] != value}
-
-    def _own_random_state(self) -> torch.Tensor:
-        """Return the states of the random numbers that this rank alone draws, as bytes; empty if it drew none."""
-        state = self._run.generators.own_state()
-        content = b"" if state is None else plain_data.encode(state)
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
     def _the_saver(self) -> saver.Saver:
         if self._saver is None:
@@ -248,13 +244,21 @@ class Continuing:
         self._the_saver().wait()
         if self._run.is_main:
             self._run.say("saved after step %d and ends, as ordered before the end of the job" % self._num_steps)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(HANDED_OVER)
+        _leave_process(HANDED_OVER)
+
+    def _end_rehearsal(self, rehearsal: course.Course) -> None:
+        """End this process with success after the step at which all ranks end."""
+        if self._saver is not None:
+            self._saver.wait()
+        with self._tape.left_out():
+            rehearsal.finish(self._objects.tensors())
+        _leave_process(0)
 
     def _end(self) -> None:
         if self._saver is not None and self._tape.is_mine:
             self._saver.wait()
+        if self._rehearsal is not None and self._tape.is_mine:
+            self._rehearsal.finish_at_exit()
 
     # Continuing
 
@@ -293,9 +297,8 @@ class Continuing:
         self._passes.go_on(facts["passes"])
         self._run.keys.go_on(facts["keys"])
         put_random_states(facts["generators"])
-        for state in own.values():
-            if state.numel():
-                self._run.generators.put_own_state(plain_data.decode(bytes(state.tolist())))
+        for states in own.values():
+            own_states.put(self._run.generators, states)
         generators.put_portable_state(facts["random"])
         self._the_schedule().note_saved(self._num_steps)
         self._run.say(
@@ -338,6 +341,12 @@ class Continuing:
                 raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
 
 
+def _leave_process(exit_code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
 def _compare_counts(saved: Dict[str, int]) -> None:
     here = counts()
     for path, value in saved.items():
@@ -378,6 +387,8 @@ def _find(order: checkpoint_order.Order) -> Optional[Resumed]:
     found, findings = store.Store(order.folder, order.keep).latest()
     for finding in findings if os.environ.get("RANK", "0") == "0" else ():
         sys.stderr.write("echelon: note: %s\n" % finding)
+    if found is not None and found.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
+        raise ScalingError("%s is of a script that saved by itself" % found.path, "start the script without --resume")
     return None if found is None else Resumed(found, plain_data.decode(_content(found, FACTS)))
 
 

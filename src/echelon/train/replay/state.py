@@ -6,7 +6,7 @@ Objects have numbers in the order of their creation. A model is a module that no
 import gc
 import weakref
 from functools import wraps
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 import torch
 from torch import nn
@@ -60,14 +60,7 @@ class Objects:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
                     named["model-%d/%s" % (number, name)] = tensor.detach()
-        for number, optimizer in enumerate(self.optimizers()):
-            for place, parameter in enumerate(_parameters(optimizer)):
-                if id(parameter) not in seen:  # of no module
-                    seen.add(id(parameter))
-                    named[_SLOT % (number, place, "parameter")] = parameter.detach()
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        named[_SLOT % (number, place, key)] = value
+        named.update(of_optimizers(self.optimizers(), seen))
         return named
 
     def attributes(self) -> Dict[str, torch.Tensor]:
@@ -136,6 +129,29 @@ class Objects:
         for scaler, state in zip(_living(self._scalers), rest["scalers"]):  # noqa: B905
             if state:
                 scaler.load_state_dict(state)
+
+
+def of_optimizers(optimizers: Iterable[torch.optim.Optimizer], seen: Set[int]) -> Dict[str, torch.Tensor]:
+    """Return the states of optimizers, and the parameters whose ids are not among the seen ones, by name."""
+    named: Dict[str, torch.Tensor] = {}
+    for number, optimizer in enumerate(optimizers):
+        for place, parameter in enumerate(_parameters(optimizer)):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                named[_SLOT % (number, place, "parameter")] = parameter.detach()
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    named[_SLOT % (number, place, key)] = value
+    return named
+
+
+def is_weight(name: str) -> bool:
+    """Say whether a name is that of a weight or a buffer, and not of a state of an optimizer.
+
+    >>> is_weight("model-0/0.bias"), is_weight("optimizer-0/3/parameter"), is_weight("optimizer-0/3/exp_avg")
+    (True, True, False)
+    """
+    return name.startswith("model-") or name.endswith("/parameter")
 
 
 def _noting(original: Callable[..., Any], known: "List[weakref.ref[Any]]") -> Callable[..., Any]:

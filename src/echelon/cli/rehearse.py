@@ -1,0 +1,134 @@
+"""`echelon rehearse`: let things go wrong in a scratch copy, and say whether the training survives them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from echelon import rehearsal_order
+from echelon.cli.help import Help
+from echelon.cli.options import OPTIONS as RUN_OPTIONS
+from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.talk import print_help, say
+from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.launch.rehearsal.verdict import Verdict
+
+_OF_RUN = (
+    "nproc_per_node", "nnodes", "spares", "module", "env", "launch", "timeout", "global_batch", "share_devices", "bind",
+    "hang_timeout", "max_restarts", "same_random", "no_check",
+)  # fmt: skip
+STEPS = 20
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--faults",), value="KIND[,KIND]", choices=rehearsal_order.KINDS, is_list=True,
+           help="what goes wrong, one run each (default: all)"),
+    Option(names=("--steps",), value="K", help="the number of optimizer steps of each run (default: 20)"),
+    Option(names=("--seed",), value="S", help="draws the rank, the step and the moment of each fault (default: 0)"),
+    Option(names=("--json",), help="print the verdicts as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+    *(option for option in RUN_OPTIONS if option.key in _OF_RUN or option.trains),
+)  # fmt: skip
+HELP = Help(
+    command="rehearse",
+    usage=("[options] SCRIPT [args…]",),
+    about="Run a script for some steps in a scratch copy of this folder, and let one thing go wrong in each run.\n"
+    "Each verdict says whether the training goes on, how many steps are computed again, and whether the weights\n"
+    "are those of an undisturbed run.\n"
+    "Exit code 0: it survives all faults; 1: it does not.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=(("options", OPTIONS),),
+    example="echelon rehearse -n 4 train.py",
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script undisturbed and once for each fault; print the verdicts."""
+    scanned = scan(arguments, OPTIONS, command="rehearse")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print_help(HELP.text())
+        return 0
+    if scanned.is_program or not scanned.rest:
+        raise UsageError("echelon rehearse needs a script", hint="echelon rehearse -n 4 train.py")
+    from echelon.host import Host
+    from echelon.launch.rehearsal import rehearse
+    from echelon.launch.shared_folder import shared_folder
+
+    question, host = _question(scanned, values), Host()
+    rehearse.refuse_what_cannot_run(question, host)
+    verdicts: list[Verdict] = []
+    with shared_folder("rehearsal", "the copies of it are made there") as folder:
+        rehearsing = rehearse.Rehearsing(question, host, say, folder)
+        known = rehearsing.undisturbed
+        say(f"undisturbed: {known.num_steps} steps on {_ranks(known.num_ranks)} in {known.seconds:.1f} s")
+        for verdict in rehearsing.verdicts():
+            verdicts.append(verdict)
+            if "json" not in values:
+                print(_row(verdict), flush=True)
+    if "json" in values:
+        rows = [verdict.as_plain() for verdict in verdicts]
+        told: dict[str, Any] = {"format": 1, "ranks": known.num_ranks, "steps": known.num_steps, "faults": rows}
+        print(json.dumps(told, indent=1))
+    return 0 if all(verdict.survives for verdict in verdicts) else 1
+
+
+def _question(scanned: Scanned, values: dict[str, str]) -> Any:
+    from echelon.launch import own_runs
+    from echelon.launch.rehearsal import drawing
+    from echelon.launch.rehearsal.rehearse import LEAST_STEPS, Question
+
+    is_own = bool(own_runs.how_it_distributes(scanned.rest[0], is_module="module" in values, command="rehearse"))
+    possible = drawing.OF_ANY_SCRIPT if is_own else rehearsal_order.KINDS
+    if is_own and "steps" in values:
+        raise UsageError(
+            f"--steps is for a script that echelon scales, but {scanned.rest[0]} distributes itself, "
+            "and runs to its end",
+            hint="remove --steps, and give the script arguments for a short training",
+        )
+    return Question(
+        options=scanned.words([option for option in OPTIONS if option in RUN_OPTIONS]),
+        script=scanned.rest[0],
+        arguments=scanned.rest[1:],
+        is_module="module" in values,
+        is_own=is_own,
+        num_steps=_whole(values.get("steps", str(STEPS)), "--steps", least=LEAST_STEPS),
+        kinds=_kinds(values["faults"], possible, scanned.rest[0]) if "faults" in values else possible,
+        seed=_whole(values.get("seed", "0"), "--seed", least=0),
+    )
+
+
+def _kinds(text: str, possible: Sequence[str], script: str) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys(text.split(",")))
+    for kind in kinds:
+        if kind not in rehearsal_order.KINDS:
+            raise UsageError(
+                f"--faults {kind or repr('')}: the choices are {', '.join(rehearsal_order.KINDS)}",
+                hint=f"--faults {','.join(possible[:2])}",
+            )
+        if kind not in possible:
+            raise UsageError(
+                f"--faults {kind}: {script} distributes itself, and this fault is for checkpoints of echelon; "
+                f"the choices are {', '.join(possible)}",
+                hint=f"--faults {','.join(possible[:2])}",
+            )
+    return kinds
+
+
+def _whole(text: str, option: str, *, least: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
+        shown = text or repr("")
+        hint = f"{option} {max(least, STEPS)}"
+        raise UsageError(f"{option} {shown}: give a whole number of at least {least}", hint=hint)
+    return int(text)
+
+
+def _ranks(number: int) -> str:
+    return f"{number} rank{'s' if number > 1 else ''}"
+
+
+def _row(verdict: Verdict) -> str:
+    where = f"rank {verdict.fault.rank}, step {verdict.struck_at or verdict.fault.step}"
+    return f"{verdict.fault.kind:<20} {where:<18} {verdict.text()}"

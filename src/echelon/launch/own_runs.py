@@ -1,0 +1,68 @@
+"""Start `echelon run` once more and wait for it, as `echelon prove` and `echelon rehearse` do."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+
+from echelon.errors import UsageError
+from echelon.host import Finished, Host, own_command
+
+STOP_SECONDS = 60.0
+DRY_RUN_SECONDS = 3600.0
+
+
+def how_it_distributes(script: str, *, is_module: bool, command: str) -> str:
+    """Return what shows that a script distributes itself; empty where nothing does. Hints name the command."""
+    from echelon.script import distributes, find, imports
+
+    ours = os.path.dirname(os.path.abspath(sys.argv[0]))
+    search_path = [entry for entry in sys.path if entry not in ("", ours)]
+    try:
+        found = find.resolve(script, module=is_module, cwd=os.getcwd(), search_path=search_path)
+    except UsageError as error:
+        raise _as_of(command, error.message, error.details, error.hint) from None
+    return distributes.how(imports.read_imports(found))
+
+
+def refuse_what_cannot_run(host: Host, words: Sequence[str], *, command: str) -> None:
+    """Raise UsageError, before anything is started, for words that `echelon run` will not accept.
+
+    `command` is the name of the command that the user gave; the hint names it instead of `run`.
+    """
+    done = host.ask([*own_command.command(), "run", "--dry-run", *words], timeout_seconds=DRY_RUN_SECONDS)
+    if done.exit_code:
+        told, _, hint = done.stderr.strip().removeprefix("echelon: error: ").partition("\n  hint: ")
+        message, _, details = told.partition("\n")
+        raise _as_of(command, message, details, hint)
+
+
+def without_logs(report: str) -> str:
+    """Return the report of a failed run without where its logs are: they are removed with all else."""
+    lines = report.rstrip().splitlines()
+    return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · run ", line))
+
+
+def _as_of(command: str, message: str, details: str, hint: str) -> UsageError:
+    return UsageError(message, details=details, hint=hint.replace("echelon run", f"echelon {command}"))
+
+
+def finish(host: Host, words: Sequence[str], *, folder: str = "") -> Finished:
+    """Run `echelon run` to its end, in `folder` or the current one; stdout has its errors too.
+
+    Where we are ended, end it first and wait for it: its ranks write into our folder.
+    """
+    process = host.start([*own_command.command(), "run", *words], environ=host.environ, folder=folder)
+    try:
+        output = process.communicate()[0]
+    except BaseException:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=STOP_SECONDS)
+        finally:
+            process.kill()
+        raise
+    return Finished(exit_code=process.returncode, stdout=os.fsdecode(output), stderr="")

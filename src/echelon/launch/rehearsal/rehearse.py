@@ -1,0 +1,210 @@
+"""Rehearse faults: an undisturbed run, then one run for each fault, each in a scratch copy of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from echelon import rehearsal_order
+from echelon.errors import RunError, UsageError
+from echelon.host import Finished, Host
+from echelon.launch import own_runs
+from echelon.launch.rehearsal import drawing, scratch, verdict
+from echelon.launch.rehearsal.verdict import Records, Verdict
+from echelon.node.order import CHAIN
+from echelon.rehearsal_order import FREEZE_RANK, SIGNAL, Rehearsal
+from echelon.scale_options import OBSERVE, VARIABLE, ScaleOptions
+from echelon.units import size
+
+TRACKERS = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "COMET_START_ONLINE": "0",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "offline",
+    "MLFLOW_TRACKING_URI": "file:mlruns",
+    "TRACKIO_SPACE_ID": "",
+}
+"""Variables that keep the records of trackers in the scratch copy."""
+CHECK_SECONDS = 60.0
+LEAST_STEPS = 4
+PACE_SECONDS = 0.1
+"""The least seconds of a disturbed step: a save takes longer than the steps of a small training."""
+FIRM = 10.0
+"""How much more than the run with other last bits a disturbed one may differ: that run is only one sample."""
+_OUTSIDE = re.compile(r"OutsideError: (the script would write .+)$", re.MULTILINE)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is rehearsed."""
+
+    options: tuple[str, ...]
+    """Of `echelon run`, for every run."""
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    is_own: bool
+    """Whether the script distributes itself: it saves by itself, and runs to its end."""
+    num_steps: int
+    kinds: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undisturbed:
+    """The run that all others are compared with."""
+
+    num_steps: int
+    num_ranks: int
+    longest_step: float
+    """In seconds."""
+    seconds: float
+
+
+class Rehearsing:
+    """One undisturbed run, and the disturbed ones; use it in a `with` block of `opened`."""
+
+    def __init__(self, question: Question, host: Host, say: Say, folder: str) -> None:
+        self._asked = question
+        self._host = host
+        self._say = say
+        self._folder = folder
+        self._original = os.getcwd()
+        self._contents = scratch.look(self._original)
+        self._state = os.path.join(folder, "undisturbed", rehearsal_order.STATE_FILE)
+
+    @cached_property
+    def undisturbed(self) -> Undisturbed:
+        """The run without a fault; raise RunError if it fails, and UsageError if it cannot be rehearsed."""
+        contents = self._contents
+        linked = f", links {len(contents.linked)}" if contents.linked else ""
+        self._say(
+            f"each run gets its own copy of this folder: {_files(len(contents.copied))}, {size(contents.num_bytes)}"
+            f"{linked}; trackers are offline"
+        )
+        steps = self._asked.num_steps
+        records, done, seconds = self._run("undisturbed", Rehearsal(steps=steps), "--max-restarts", "0")
+        _refuse_outside(done.stdout)
+        if done.exit_code:
+            raise RunError("the script fails without a fault:", details=own_runs.without_logs(done.stdout))
+        num_steps = len(records.steps)
+        if num_steps < LEAST_STEPS:
+            raise UsageError(
+                f"the script made {num_steps} steps of an optimizer, and a rehearsal needs {LEAST_STEPS}",
+                hint="let it train for longer, and in its own process, with an optimizer of torch.optim",
+            )
+        plan = verdict.read_json(os.path.join(self._folder, "undisturbed", "run", "report.json"))
+        return Undisturbed(
+            num_steps=num_steps, num_ranks=int(plan["ranks"]), longest_step=records.longest_step(), seconds=seconds
+        )
+
+    @cached_property
+    def _bound(self) -> float:
+        """The difference that rounding makes: each gradient of an undisturbed run has another last bit."""
+        self._say(
+            "the bits differ at the end, so a run with the last bits of gradients changed shows what rounding does …"
+        )
+        order = Rehearsal(steps=self._asked.num_steps, like=self._state, is_nudged=True)
+        records, _, _ = self._run("nudged", order)
+        return max(verdict.ROUNDING, FIRM * float(records.end.get("difference", 0.0)))
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Rehearse one fault after the other."""
+        for kind in self._asked.kinds:
+            yield self._rehearse(kind)
+            shutil.rmtree(os.path.join(self._folder, kind), ignore_errors=True)
+
+    def _rehearse(self, kind: str) -> Verdict:
+        known = self.undisturbed
+        mean = known.seconds / known.num_steps
+        fault = drawing.draw(
+            kind, self._asked.seed, num_ranks=known.num_ranks, num_steps=known.num_steps,
+            step_seconds=min(mean, known.longest_step), is_own=self._asked.is_own,
+        )  # fmt: skip
+        ends_itself = self._asked.is_own or known.num_steps < self._asked.num_steps
+        order = Rehearsal(
+            fault=fault, steps=0 if ends_itself else known.num_steps, like=self._state,
+            pace=max(2 * PACE_SECONDS, 5.0 / known.num_steps) if kind == SIGNAL else PACE_SECONDS,
+        )  # fmt: skip
+        records, done, _ = self._run(kind, order, *self._patience(kind))
+        run = os.path.join(self._folder, kind, "run")
+        if kind == SIGNAL and verdict.is_handed_over(run):
+            records, done, _ = self._run(kind, order, *self._patience(kind), "--resume", run, name="successor")
+        return verdict.judge(
+            fault, records, run, num_steps=known.num_steps, exit_code=done.exit_code,
+            bound=lambda: self._bound,
+        )  # fmt: skip
+
+    def _patience(self, kind: str) -> list[str]:
+        """Return the limits of a disturbed run: what the undisturbed one took is known."""
+        known = self.undisturbed
+        hang = max(10.0, 5.0 * known.longest_step)
+        limits = {"--timeout": CHECK_SECONDS + hang + 10.0 * known.seconds}
+        if kind == FREEZE_RANK:
+            limits["--hang-timeout"] = hang
+        chosen = {name: seconds for name, seconds in limits.items() if name not in self._asked.options}
+        return [word for name, seconds in chosen.items() for word in (name, f"{seconds:.0f}")]
+
+    def _run(self, kind: str, order: Rehearsal, *options: str, name: str = "run") -> tuple[Records, Finished, float]:
+        """Run the script in a scratch copy, or in the one that is there; return its records, end and seconds."""
+        folder = os.path.join(self._folder, kind)
+        copy = os.path.join(folder, "copy")
+        if name == "run":
+            os.mkdir(folder)
+            self._contents.copy_to(copy)
+        order = order._replace(folder=folder, scratch=self._folder, original=self._original)
+        began = self._host.now()
+        words = [*self._options(folder, name, order), *options, *_script(self._asked, self._target(copy))]
+        done = own_runs.finish(self._host, words, folder=copy)
+        return verdict.read(folder), done, self._host.now() - began
+
+    def _options(self, folder: str, name: str, order: Rehearsal) -> list[str]:
+        variables = {**TRACKERS, rehearsal_order.VARIABLE: rehearsal_order.variable(order)}
+        variables["WANDB_DIR"] = folder
+        if self._asked.is_own:
+            variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()
+            how = ["--scale", "off", "--max-restarts", "3"]
+        else:
+            how = ["--scale", "data", "--checkpoint-every", f"{drawing.interval(self._asked.num_steps)}steps"]
+        if order.fault is not None and order.fault.kind == SIGNAL:
+            variables[CHAIN] = folder
+        words = [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
+        return [
+            "--show", "none", "--run-dir", os.path.join(folder, name),
+            *how, *words, *self._asked.options,
+        ]  # fmt: skip
+
+    def _target(self, copy: str) -> str:
+        """Return the script to start: that of the copy, also where it was given by its whole path."""
+        target = self._asked.script
+        if self._asked.is_module or not os.path.isabs(target):
+            return target
+        inside = os.path.relpath(os.path.realpath(target), os.path.realpath(self._original))
+        return target if inside.startswith("..") else os.path.join(copy, inside)
+
+
+def refuse_what_cannot_run(question: Question, host: Host) -> None:
+    """Raise UsageError, before anything is copied, for what `echelon run` will not accept."""
+    how = ["--scale", "off"] if question.is_own else ["--scale", "data", "--checkpoint-every", "5steps"]
+    words = [*how, *question.options, *_script(question, question.script)]
+    own_runs.refuse_what_cannot_run(host, words, command="rehearse")
+
+
+def _files(number: int) -> str:
+    return f"{number} file{'' if number == 1 else 's'}"
+
+
+def _script(question: Question, target: str) -> list[str]:
+    return [*(["-m"] if question.is_module else []), target, *question.arguments]
+
+
+def _refuse_outside(output: str) -> None:
+    found = _OUTSIDE.search(output)
+    if found:
+        raise UsageError(found[1], hint="give the script a relative path for what it writes")

@@ -1,0 +1,88 @@
+"""A scratch copy of the user's folder: small files are copied, large ones are linked, and none of them is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", "echelon-runs", "wandb", "mlruns"})
+OURS = ".echelon-"
+"""How the names of our own hidden folders begin."""
+LARGE_BYTES = 16 << 20
+"""A larger file is linked."""
+MANY_FILES = 20_000
+"""A folder with more files is linked as a whole, as a data set of small files is."""
+MOST_BYTES = 1 << 30
+"""When so much is to be copied, all further files are linked."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a copy will have; all paths are relative to the folder."""
+
+    folder: str
+    folders: list[str] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
+    linked: list[str] = field(default_factory=list)
+    num_bytes: int = 0
+    """Of the copied files."""
+
+    def copy_to(self, target: str) -> None:
+        """Make the copy in a new folder."""
+        os.mkdir(target)
+        for path in self.folders:
+            os.mkdir(os.path.join(target, path))
+        for path in self.copied:
+            shutil.copy2(os.path.join(self.folder, path), os.path.join(target, path), follow_symlinks=True)
+        for path in self.linked:
+            os.symlink(os.path.realpath(os.path.join(self.folder, path)), os.path.join(target, path))
+
+
+def look(folder: str) -> Contents:
+    """Return what a copy of a folder will have."""
+    contents = Contents(os.path.abspath(folder))
+    _look_into("", contents)
+    return contents
+
+
+def _look_into(path: str, contents: Contents) -> None:
+    with os.scandir(os.path.join(contents.folder, path)) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        name = os.path.join(path, entry.name)
+        if entry.name in LEFT_OUT or entry.name.startswith(OURS):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):
+                continue
+            if _has_many_files(entry.path):
+                contents.linked.append(name)
+                continue
+            contents.folders.append(name)
+            _look_into(name, contents)
+        elif entry.is_symlink() and not (entry.is_file() and _is_inside(entry.path, contents.folder)):
+            contents.linked.append(name)
+        elif entry.is_file():
+            num_bytes = entry.stat().st_size
+            if num_bytes > LARGE_BYTES or contents.num_bytes + num_bytes > MOST_BYTES:
+                contents.linked.append(name)
+            else:
+                contents.copied.append(name)
+                contents.num_bytes += num_bytes
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+
+
+def _has_many_files(folder: str) -> bool:
+    """Say so as soon as enough are seen."""
+    return any(number >= MANY_FILES for number, _ in enumerate(_files(folder)))
+
+
+def _files(folder: str) -> Iterator[str]:
+    for _, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        yield from files

@@ -1,0 +1,75 @@
+"""What `echelon rehearse` asks of ranks: a fault at a step, and a record of what happens; each rank reads it as JSON.
+
+ECHELON_REHEARSAL='{"fault": {"kind": "kill-rank", "rank": 1, "step": 7}}'
+"""
+
+import json
+from typing import Mapping, NamedTuple, Optional
+
+VARIABLE = "ECHELON_REHEARSAL"
+"""The environment variable that gives a rank the order; absent where nothing is rehearsed."""
+
+KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE = "kill-rank", "freeze-rank", "kill-agent", "drop-node"
+FILL_DISK, TEAR_CHECKPOINT, SIGNAL = "fill-disk", "tear-checkpoint", "signal-before-limit"
+ERROR = "error"
+"""An exception in the script, which is no fault of a machine; our own tests order it."""
+KINDS = (KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE, FILL_DISK, TEAR_CHECKPOINT, SIGNAL)
+
+STEPS_FILE = "steps.jsonl"
+"""The steps that rank 0 computed, a line for each: its number, the time, and the process."""
+FAULT_FILE = "fault.json"
+"""The fault, with its rank, step and time; written just before it happens, by all ranks that it concerns."""
+STATE_FILE = "state.safetensors"
+"""The weights and optimizer states at the end of the undisturbed run."""
+END_FILE = "end.json"
+"""How the state at the end of a run differs from that of the undisturbed run."""
+
+
+class Fault(NamedTuple):
+    """What happens to which rank after which number of steps."""
+
+    kind: str
+    rank: int
+    """For the kinds that concern a node or an agent: a rank there."""
+    step: int
+    delay: float = 0.0
+    """The seconds between the end of the step and the fault: it may hit a step, or a save, in its middle."""
+
+
+class Rehearsal(NamedTuple):
+    """The order of one run."""
+
+    fault: Optional[Fault] = None
+    folder: str = ""
+    """The folder of the record; empty: nothing is recorded."""
+    steps: int = 0
+    """The number of steps after which all ranks end; 0: when the script ends."""
+    is_nudged: bool = False
+    """Whether the last bit of each gradient is changed, which shows what rounding does to this training."""
+    pace: float = 0.0
+    """The least seconds of a step: a save, or an order, takes longer than the steps of a small training."""
+    like: str = ""
+    """The state of the undisturbed run, which the state at the end is compared with; empty: this is that run."""
+    scratch: str = ""
+    """The folder outside of which the script may write nothing; empty: it may write anywhere."""
+    original: str = ""
+    """The user's folder, of which `scratch` is a copy."""
+
+
+def variable(order: Rehearsal) -> str:
+    """Return the value of VARIABLE.
+
+    >>> read({VARIABLE: variable(Rehearsal(Fault(KILL_RANK, rank=1, step=7)))}).fault
+    Fault(kind='kill-rank', rank=1, step=7, delay=0.0)
+    """
+    return json.dumps({**order._asdict(), "fault": order.fault._asdict() if order.fault else None})
+
+
+def read(environ: Mapping[str, str]) -> Optional[Rehearsal]:
+    """Return the order from the variables of a rank; None where nothing is rehearsed."""
+    text = environ.get(VARIABLE, "")
+    if not text:
+        return None
+    fields = json.loads(text)
+    fault = fields.pop("fault", None)
+    return Rehearsal(**fields, fault=Fault(**fault) if fault else None)

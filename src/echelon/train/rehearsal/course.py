@@ -1,0 +1,174 @@
+"""The course of a rehearsed run: its steps are recorded, its fault happens once, and its end is compared."""
+
+import json
+import os
+import threading
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ... import rehearsal_order
+from ...checkpoint import safetensors
+from ...rehearsal_order import ERROR, SIGNAL, Fault, Rehearsal
+from .. import patches
+from ..recording.observe import nudge
+from ..replay.state import is_weight, of_optimizers
+from . import faults, guard
+
+_open, _rename = open, os.rename  # before they are hooked: ranks share the files of a script, and these are of one rank
+_PATIENCE_SECONDS = 20.0
+"""How long a fault waits for the first checkpoint: steps may be shorter than a save."""
+
+
+class Course:
+    """What one rank does for a rehearsal; every call is for the process of the training alone."""
+
+    def __init__(self, order: Rehearsal, rank: int, *, needs_checkpoint: bool) -> None:
+        self._order = order
+        self._rank = rank
+        self._needs_checkpoint = needs_checkpoint
+        self._optimizers: List[torch.optim.Optimizer] = []  # alive until the end, when the script's variables are gone
+        self._is_over = False
+        self._stepped_at = 0.0
+        if _has_happened(order):
+            self._order = order._replace(fault=None)
+        if order.is_nudged:
+            patches.hook(register_optimizer_step_pre_hook, _nudge, why="A rehearsal measures rounding.")
+        if order.scratch:
+            guard.install(order.scratch, order.original)
+
+    def stepped(self, optimizer: torch.optim.Optimizer, step: int, checkpoints: str = "") -> None:
+        """Record a step that was computed, and let the fault happen if it is due; `checkpoints` is their folder."""
+        if all(optimizer is not known for known in self._optimizers):
+            self._optimizers.append(optimizer)
+        if self._order.folder and self._rank == 0:
+            line = {"step": step, "time": time.time(), "pid": os.getpid()}
+            with _open(os.path.join(self._order.folder, rehearsal_order.STEPS_FILE), "a") as file:
+                file.write(json.dumps(line) + "\n")
+        fault = self._order.fault
+        if self._order.pace:
+            time.sleep(max(0.0, self._stepped_at + self._order.pace - time.monotonic()))
+            self._stepped_at = time.monotonic()
+        if fault is None or step < fault.step or not (self._rank == fault.rank or faults.concerns_all(fault.kind)):
+            return
+        needs_checkpoint = self._needs_checkpoint and fault.kind != SIGNAL
+        if needs_checkpoint and not self._waits_for_checkpoint(checkpoints):
+            return
+        if self._is_first(fault, step):
+            self._strike(fault, checkpoints)
+
+    def ends_at(self, step: int) -> bool:
+        """Say whether all ranks end after this step; after a signal they end when they have carried out the order."""
+        is_warned = self._order.fault is not None and self._order.fault.kind == SIGNAL
+        return 0 < self._order.steps <= step and not is_warned
+
+    def finish_at_exit(self) -> None:
+        """Do as `finish`, for a script that ends by itself: its models may be gone, its optimizers are not."""
+        if self._optimizers:
+            self.finish(of_optimizers(self._optimizers, set()))
+
+    def finish(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write the state at the end of the undisturbed run, or compare with it; rank 0 speaks for all."""
+        if self._is_over or self._rank != 0 or not self._order.folder:
+            return
+        self._is_over = True
+        here = {name: _local(tensor).detach().cpu() for name, tensor in tensors.items()}
+        if not self._order.like:
+            safetensors.write(os.path.join(self._order.folder, rehearsal_order.STATE_FILE), here)
+        told = compare(safetensors.read(self._order.like), here) if self._order.like else {}
+        path = os.path.join(self._order.folder, rehearsal_order.END_FILE)
+        with _open(path + ".part", "w") as file:
+            json.dump(told, file)
+        _rename(path + ".part", path)
+
+    def _waits_for_checkpoint(self, folder: str) -> bool:
+        """Say whether there is a checkpoint to go back to; steps may be shorter than a save, so wait for the first."""
+        deadline = time.monotonic() + (_PATIENCE_SECONDS if self._order.folder else 0.0)
+        while not faults.has_checkpoint(folder):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _strike(self, fault: Fault, checkpoints: str) -> None:
+        """Let the fault happen; in a thread, because ranks share what the script's own thread does to files."""
+        if fault.kind == ERROR:
+            faults.strike(fault.kind, checkpoints)
+        thread = threading.Timer(fault.delay, faults.strike, (fault.kind, checkpoints))
+        thread.start()
+        if not fault.delay:
+            thread.join()
+
+    def _is_first(self, fault: Fault, step: int) -> bool:
+        """Say whether the fault has not happened yet, and note that it happens now."""
+        if fault.kind != SIGNAL:
+            self._order = self._order._replace(fault=None)
+        if not self._order.folder:
+            return True
+        try:
+            with _open(_fault_file(self._order), "x") as file:
+                json.dump({**fault._asdict(), "struck_at": step, "time": time.time()}, file)
+        except FileExistsError:
+            return faults.concerns_all(fault.kind)
+        return True
+
+
+def _fault_file(order: Rehearsal) -> str:
+    return os.path.join(order.folder, rehearsal_order.FAULT_FILE)
+
+
+def _has_happened(order: Rehearsal) -> bool:
+    """Say whether this is a later attempt, or a later run, than the one with the fault."""
+    if order.folder:
+        return os.path.exists(_fault_file(order))
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+
+
+def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Optional[Course]:
+    """Return the course that the environment asks for; None where nothing is rehearsed."""
+    order = rehearsal_order.read(environ)
+    return Course(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
+
+
+def _nudge(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    nudge([one for group in optimizer.param_groups for one in group["params"]])
+
+
+def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> Dict[str, Any]:
+    """Return whether two states have the same bits, and the largest relative differences with the tensor's name.
+
+    "difference" is that of all tensors, and "weights" that of all but the states of optimizers.
+
+    >>> compare({"w": torch.ones(2)}, {"w": torch.tensor([1.0, 1.5])})["difference"]
+    0.5
+    """
+    told: Dict[str, Any] = {"is_same": True, "difference": 0.0, "weights": 0.0, "tensor": "", "lacks": ""}
+    for name in sorted({*before, *here}):
+        if name not in before or name not in here or before[name].shape != here[name].shape:
+            return {**told, "is_same": False, "lacks": name}
+        one, other = before[name].contiguous(), here[name].contiguous()
+        if torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)):
+            continue
+        difference = _difference(one, other)
+        told["is_same"] = False
+        if is_weight(name):
+            told["weights"] = max(told["weights"], difference)
+        if difference >= told["difference"]:
+            told.update(difference=difference, tensor=name)
+    return told
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    here, there = one.to(wide), other.to(wide)
+    scale = float(here.abs().max().clamp(min=1e-30))
+    worst = float((here - there).abs().max()) / scale
+    return worst if worst == worst else float("inf")
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this rank holds."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()

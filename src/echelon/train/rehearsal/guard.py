@@ -1,0 +1,63 @@
+"""Keep a rehearsed script from writing outside of its scratch copy: the user's own files stay as they are.
+
+Python reports each file that it opens for writing, renames or removes. What C code writes by itself is not seen.
+"""
+
+import os
+import sys
+import tempfile
+from typing import Any, Tuple
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_TARGETS = {
+    "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.truncate": (0,),
+    "os.link": (1,), "os.symlink": (1,), "shutil.rmtree": (0,), "shutil.copyfile": (1,), "shutil.move": (0, 1),
+}  # fmt: skip
+"""Of an event: which of its arguments are paths that it changes."""
+
+
+class OutsideError(RuntimeError):
+    """A rehearsed script would write outside of its scratch copy."""
+
+
+def install(scratch: str, original: str) -> None:
+    """Refuse, from now on, what would change a file outside of `scratch`, of temporary folders and of caches.
+
+    `original` is the user's folder. Nothing else in it may change, also if it is a temporary folder.
+    """
+    guard = _Guard(scratch, original)
+    sys.addaudithook(guard.hear)
+
+
+class _Guard:
+    def __init__(self, scratch: str, original: str) -> None:
+        temporary = (tempfile.gettempdir(), "/tmp", "/dev", "/proc", os.environ.get("XDG_CACHE_HOME") or "/tmp")
+        self._scratch = os.path.realpath(scratch) + os.sep
+        self._original = os.path.realpath(original) + os.sep
+        self._others = tuple(os.path.realpath(path) + os.sep for path in temporary)
+        self._caches = os.path.expanduser("~") + os.sep + "."
+
+    def hear(self, event: str, arguments: Tuple[Any, ...]) -> None:
+        """Refuse an event of Python that would change a file outside."""
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITES:
+                self._check(path, follows=True)
+        elif event in _TARGETS:
+            for place in _TARGETS[event]:
+                self._check(arguments[place], follows=False)
+
+    def _check(self, path: Any, *, follows: bool) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return  # a file that is open already
+        text = os.path.abspath(os.fsdecode(path))
+        real = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
+        if follows:
+            real = os.path.realpath(real)
+        if real.startswith(self._scratch) or real + os.sep == self._scratch:
+            return
+        is_temporary = real.startswith((*self._others, self._caches))
+        is_temporary = is_temporary and not (real + os.sep).startswith(self._original)
+        if not is_temporary:
+            folder = os.path.dirname(real)
+            raise OutsideError("the script would write into %s, which is outside of the copy of its folder" % folder)

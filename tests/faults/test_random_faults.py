@@ -1,0 +1,70 @@
+"""Seeded random faults on four Slurm nodes with four ranks each: each training ends as if nothing had happened."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster import Cluster
+from tests.cluster.fixture import require_tools
+from tests.runs import ECHELON, left_behind
+
+from echelon.rehearsal_order import KINDS
+
+SCRIPT = Path(__file__).with_name("rehearsed.py")
+NUM_NODES, RANKS_PER_NODE = 4, 4
+NUM_SEEDS = 29 if os.environ.get("ECHELON_SOAK") == "1" else 3
+"""With seven kinds of faults each: 21 faults in CI, 203 with `make soak`."""
+ROUNDING = 1e-6
+MOST_LOST = 10
+"""Steps between checkpoints, twice: the newest checkpoint may be torn."""
+CAUSES = {
+    "kill-rank": ("killed by a signal",),
+    "freeze-rank": ("hang",),
+    "kill-agent": ("lost agent",),
+    "drop-node": ("hang", "lost agent"),  # seen from the node's own processes, or from another node
+    "fill-disk": ("the disk is full",),
+    "tear-checkpoint": ("killed by a signal",),
+    "signal-before-limit": ("told to save and end, echelon in charge",),
+}
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    require_tools()
+    with Cluster(num_nodes=NUM_NODES) as cluster:
+        yield cluster
+
+
+def rehearse(cluster: Cluster, folder: Path, *options: str) -> "tuple[dict[str, Any], str]":
+    """Rehearse on all nodes of an allocation; return what it found, and its lines."""
+    shutil.copy(SCRIPT, folder / "train.py")
+    allocate = ("salloc", "--quiet", "--no-kill", f"--nodes={NUM_NODES}", "--exclusive", "--partition=standard-g")
+    line = ("rehearse", "-n", str(RANKS_PER_NODE), "--share-devices", "--json", *options, "train.py")
+    done = subprocess.run(
+        [*allocate, *ECHELON, *line], cwd=folder, env=cluster.environ, capture_output=True, text=True, check=False
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+def test_training_survives_a_random_fault_of_each_kind(cluster: Cluster, tmp_path: Path, seed: int) -> None:
+    """Any rank, any moment, also in the middle of a save: the same bits under --exact, and equal to 1e-6 without."""
+    is_exact = seed % 2 == 0
+    told, lines = rehearse(cluster, tmp_path, "--seed", str(seed), *(("--exact", "16") if is_exact else ()))
+    assert told["ranks"] == NUM_NODES * RANKS_PER_NODE
+    assert [row["fault"] for row in told["faults"]] == list(KINDS)
+    for row in told["faults"]:
+        assert row["survives"], (row, lines)
+        assert row["same_bits"] if is_exact else row["difference"] <= ROUNDING, row
+        assert row["lost_steps"] <= MOST_LOST, row
+        assert row["cause"] in CAUSES[row["fault"]], row
+    assert left_behind(str(tmp_path)) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

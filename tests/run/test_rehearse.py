@@ -1,0 +1,102 @@
+"""`echelon rehearse` as a user runs it: verdicts, a clean folder, and one clear error for what cannot be rehearsed."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.runs import ECHELON, left_behind
+
+SCRIPT = Path(__file__).parents[1] / "faults" / "rehearsed.py"
+OWN = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+start = 0
+if os.path.exists("snapshot.pt"):
+    found = torch.load("snapshot.pt")
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    start = found["step"]
+for step in range(start, 12):
+    torch.manual_seed(step * 10 + dist.get_rank())
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if SAVES and dist.get_rank() == 0:
+        found = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+        torch.save(found, "new.pt")
+        os.replace("new.pt", "snapshot.pt")
+dist.destroy_process_group()
+"""
+
+
+def rehearse(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*ECHELON, "rehearse", *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
+    shutil.copy(SCRIPT, tmp_path / "train.py")
+    done = rehearse(tmp_path, "-n", "2", "--faults", "kill-rank,fill-disk", "train.py")
+    assert done.returncode == 0, done.stderr
+    kill, fill = done.stdout.splitlines()
+    assert kill.split()[0] == "kill-rank"
+    assert "computed again; goes on after" in kill
+    assert kill.endswith("; the same weights")
+    assert fill.endswith("survives: 0 steps lost; is not interrupted; the same weights")
+    assert "undisturbed: 20 steps on 2 ranks in" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert left_behind(str(tmp_path)) == []
+
+
+def test_verdicts_of_a_script_that_distributes_itself(tmp_path: Path) -> None:
+    """It goes on at its own snapshot; another start of its loop without one begins again, and says so by the steps."""
+    lost = []
+    for saves in (True, False):
+        (tmp_path / "train.py").write_text(OWN.replace("SAVES", str(saves)))
+        done = rehearse(tmp_path, "-n", "2", "--faults", "kill-rank", "--json", "train.py")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["steps"] == 12
+        lost.append(told["faults"][0]["lost_steps"])
+    assert lost[0] <= 2 < lost[1]
+
+
+def test_script_that_forgets_its_optimizer_fails(tmp_path: Path) -> None:
+    """Its snapshot lacks the optimizer's state, so it goes on as another training."""
+    forgetful = OWN.replace("SAVES", "True").replace('    optimizer.load_state_dict(found["optimizer"])\n', "")
+    (tmp_path / "train.py").write_text(forgetful)
+    done = rehearse(tmp_path, "-n", "2", "--faults", "kill-rank", "train.py")
+    assert done.returncode == 1, done.stdout
+    assert "fails: the weights are others at the end: optimizer-0/" in done.stdout
+    assert "a run with the last bits of gradients changed shows what rounding does" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "code", "text"),
+    [
+        ("print('hello')\n", (), 2, "the script made 0 steps of an optimizer, and a rehearsal needs 4"),
+        ("", ("--faults", "kill"), 2, "--faults kill: the choices are kill-rank, freeze-rank, kill-agent, drop-node"),
+        (OWN, ("--faults", "fill-disk"), 2, "train.py distributes itself, and this fault is for"),
+        (OWN, ("--steps", "9"), 2, "--steps is for a script that echelon scales"),
+        ("", ("--steps", "3"), 2, "--steps 3: give a whole number of at least 4"),
+        ("", ("--seed", "x"), 2, "--seed x: give a whole number"),
+        ("raise SystemExit(3)\n", (), 1, "the script fails without a fault:"),
+        (SCRIPT.read_text().replace('f"best-', 'f"FOLDER/best-'), ("--steps", "20"), 2,
+         "which is outside of the copy of its folder"),
+    ],
+)  # fmt: skip
+def test_wrong_input_has_one_error(tmp_path: Path, script: str, words: "tuple[str, ...]", code: int, text: str) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text(script.replace("FOLDER", str(folder)))
+    done = rehearse(folder, *words, "train.py")
+    assert done.returncode == code, done.stderr
+    assert text in done.stderr.replace("\n ", " ")
+    assert "hint:" in done.stderr or code == 1
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train.py"]

@@ -1,0 +1,65 @@
+"""A rehearsed script changes nothing outside of its scratch copy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUARDED = """
+import os, shutil, sys
+from echelon.train.rehearsal import guard
+os.environ["TMPDIR"] = {temporary!r}
+os.chdir({copy!r})
+guard.install({copy!r}, {original!r})
+{act}
+"""
+
+
+def act(tmp_path: Path, line: str) -> "subprocess.CompletedProcess[str]":
+    original, temporary = tmp_path / "mine", tmp_path / "temporary"
+    copy = original / ".echelon-rehearsal" / "copy"
+    copy.mkdir(parents=True)
+    temporary.mkdir()
+    (original / "large.bin").write_text("large")
+    (copy / "large.bin").symlink_to(original / "large.bin")
+    program = GUARDED.format(original=str(original), copy=str(copy), temporary=str(temporary), act=line)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('../../large.bin', 'w')",
+        "open('large.bin', 'a')",  # a link to the user's file
+        "open(os.path.expanduser('~') + '/results.txt', 'w')",
+        "os.replace('large.bin', '../../moved.bin')",
+        "os.remove('../../large.bin')",
+        "shutil.rmtree('../..')",
+        "os.mkdir('../../new')",
+    ],
+)
+def test_change_outside_is_refused(tmp_path: Path, line: str) -> None:
+    done = act(tmp_path, line)
+    assert done.returncode == 1
+    assert "OutsideError: the script would write into" in done.stderr
+    assert (tmp_path / "mine" / "large.bin").read_text() == "large"
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"large.bin", ".echelon-rehearsal"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('new.txt', 'w').write('x')",
+        "open('../../large.bin').read()",
+        "os.remove('large.bin')",  # the link
+        "os.rename('large.bin', 'other.bin')",
+        "import tempfile; tempfile.NamedTemporaryFile()",
+        "open('/dev/null', 'w')",
+        "os.makedirs('a/b'); shutil.rmtree('a')",
+    ],
+)
+def test_other_acts_are_free(tmp_path: Path, line: str) -> None:
+    done = act(tmp_path, line)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine" / "large.bin").read_text() == "large"
