@@ -39,6 +39,16 @@ def _leave_the_modules() -> None:
         del sys.path_importer_cache[entry]
 
 
+def _leave_own_names() -> None:
+    """Forget modules that have the name of a file beside the script: the script finds its own, as with Python."""
+    words = [word for word in getattr(sys, "orig_argv", [])[1:] if word == "-m" or not word.startswith("-")]
+    folder = os.path.dirname(words[0]) if words and words[0] != "-m" else ""
+    for name in set(sys.modules) - _at_start:
+        path = os.path.join(folder, name)
+        if "." not in name and (os.path.isfile(path + ".py") or os.path.isdir(path)):
+            del sys.modules[name]
+
+
 def _prepare_scaling() -> None:
     from _echelon.train import automatic  # type: ignore[import-not-found]
 
@@ -65,6 +75,7 @@ if not _link:
 _leave_the_path()
 if not _link:
     _leave_the_modules()
+    _leave_own_names()
 try:
     # run the site's own sitecustomize; if it is missing or fails, site.py gets the usual error
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
