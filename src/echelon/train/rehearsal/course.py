@@ -4,7 +4,8 @@ import json
 import os
 import threading
 import time
-from typing import Any, Dict, List, Mapping, Optional
+import weakref
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -22,6 +23,14 @@ _PATIENCE_SECONDS = 20.0
 """How long a fault waits for the first checkpoint: steps may be shorter than a save."""
 
 
+class _Held(NamedTuple):
+    """What an optimizer has; the optimizer itself may end earlier, as without us."""
+
+    owner: "weakref.ref[torch.optim.Optimizer]"
+    param_groups: List[Dict[str, Any]]
+    state: Mapping[torch.Tensor, Dict[str, Any]]
+
+
 class Course:
     """What one rank does for a rehearsal; every call is for the process of the training alone."""
 
@@ -29,7 +38,7 @@ class Course:
         self._order = order
         self._rank = rank
         self._needs_checkpoint = needs_checkpoint
-        self._optimizers: List[torch.optim.Optimizer] = []  # alive until the end, when the script's variables are gone
+        self._held: List[_Held] = []
         self._is_over = False
         self._stepped_at = 0.0
         if _has_happened(order):
@@ -41,8 +50,9 @@ class Course:
 
     def stepped(self, optimizer: torch.optim.Optimizer, step: int, checkpoints: str = "") -> None:
         """Record a step that was computed, and let the fault happen if it is due; `checkpoints` is their folder."""
-        if all(optimizer is not known for known in self._optimizers):
-            self._optimizers.append(optimizer)
+        if all(optimizer is not held.owner() for held in self._held):
+            living = [held for held in self._held if held.owner() is not None]
+            self._held = [*living, _Held(weakref.ref(optimizer), optimizer.param_groups, optimizer.state)]
         if self._order.folder and self._rank == 0:
             line = {"step": step, "time": time.time(), "pid": os.getpid()}
             with _open(os.path.join(self._order.folder, rehearsal_order.STEPS_FILE), "a") as file:
@@ -65,9 +75,9 @@ class Course:
         return 0 < self._order.steps <= step and not is_warned
 
     def finish_at_exit(self) -> None:
-        """Do as `finish`, for a script that ends by itself: its models may be gone, its optimizers are not."""
-        if self._optimizers:
-            self.finish(of_optimizers(self._optimizers, set()))
+        """Do as `finish`, for a script that ends by itself: its objects may be gone, what optimizers had is held."""
+        if self._held:
+            self.finish(of_optimizers(self._held, set()))
 
     def finish(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write the state at the end of the undisturbed run, or compare with it; rank 0 speaks for all."""

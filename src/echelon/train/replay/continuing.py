@@ -147,8 +147,7 @@ class Continuing:
             return
         self._num_steps += 1
         if self._rehearsal is not None and self._tape.phase == RECORD:
-            with self._tape.left_out():
-                self._rehearsal.stepped(optimizer, self._num_steps, self._order.folder)
+            self._rehearsal.stepped(optimizer, self._num_steps, self._order.folder)
         is_end = self._rounds.ends(id(optimizer)) or self._tape.is_playing
         if is_end and not self._passes.is_training:
             self._is_step_over = True

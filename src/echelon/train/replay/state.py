@@ -131,8 +131,8 @@ class Objects:
                 scaler.load_state_dict(state)
 
 
-def of_optimizers(optimizers: Iterable[torch.optim.Optimizer], seen: Set[int]) -> Dict[str, torch.Tensor]:
-    """Return the states of optimizers, and the parameters whose ids are not among the seen ones, by name."""
+def of_optimizers(optimizers: Iterable[Any], seen: Set[int]) -> Dict[str, torch.Tensor]:
+    """Return the states of optimizers, or of what has their groups and states, and parameters that are not seen yet."""
     named: Dict[str, torch.Tensor] = {}
     for number, optimizer in enumerate(optimizers):
         for place, parameter in enumerate(_parameters(optimizer)):
@@ -173,7 +173,7 @@ def _living(known: "List[weakref.ref[Any]]") -> List[Any]:
     return objects
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> List[Any]:
+def _parameters(optimizer: Any) -> List[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
