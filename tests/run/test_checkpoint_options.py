@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.killing import write
 
+from echelon.checkpoint_order import Order
 from echelon.cli import checkpoint_options
 from echelon.errors import UsageError
+from echelon.launch.chain import sources
+from echelon.spec import Command, Job
 
 
 @pytest.fixture
@@ -75,3 +78,22 @@ def test_interval_that_is_none(text: str) -> None:
 def test_number_of_checkpoints_that_is_none(text: str) -> None:
     values = {"checkpoint_every": "10m", "keep_checkpoints": text}
     assert "give a number of checkpoints from 1 on" in refused(**values).message
+
+
+def test_files_that_were_edited_since_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is continued names them; a run that begins only keeps their hashes."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("import model\n")
+    (tmp_path / "model.py").write_text("")
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    said: list[str] = []
+    for text, resumes in (("import model\n", False), ("import model\n", True), ("import model\nx = 1\n", True)):
+        script.write_text(text)
+        job = Job(
+            command=Command(kind="script", target="train.py"), checkpoints=Order(str(folder), steps=5, resumes=resumes)
+        )
+        sources.note_edits(job, str(folder), str(tmp_path), said.append)
+    assert len(said) == 1
+    assert said[0].startswith("note: train.py was edited since the run that is continued")

@@ -100,12 +100,16 @@ def main(arguments: list[str]) -> int:
 
 def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | None) -> int:
     """Start a run, or a job of a chain; return the exit code."""
+    from echelon.checkpoint_order import folder
+    from echelon.launch.chain import sources
     from echelon.launch.start import start
 
     def say_mistakes() -> None:
         is_asked = plan.node_rank <= 0 and "off" not in scanned.values.get("check", ())
         if is_asked and (plan.packages or plan.own):  # a script with Python's standard library alone trains nothing
             say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
+        if chain is None and job.checkpoints is not None and plan.node_rank <= 0:  # a chain compares by itself
+            sources.note_edits(job, folder(plan.environ), os.getcwd(), say)
 
     def begin() -> int:
         return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host), say_mistakes)

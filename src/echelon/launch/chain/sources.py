@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from echelon.environment import regular_files
 from echelon.launch.prepare import script_and_imports
+from echelon.node import private
 from echelon.spec import Job
 
+FILE = "sources.json"
+"""In a run directory with checkpoints: the files of the script, as they were when the run began or was continued."""
 _MISSING = "missing"
 
 
@@ -57,6 +61,29 @@ def differences(before: Mapping[str, str] | None, now: Mapping[str, str]) -> lis
     edited = [f"{path} was edited" for path in before if path in now and now[path] != before[path]]
     added = [f"{path} is imported now" for path in now if path not in before]
     return edited + added + [f"{path} is imported no more" for path in before if path not in now]
+
+
+def note_edits(job: Job, folder: str, cwd: str, say: Callable[[str], None]) -> None:
+    """Say which files were edited since the run that is continued, whose checkpoints `folder` has; keep the hashes."""
+    path = os.path.join(os.path.dirname(folder), FILE)
+    now = hashes(job, cwd)
+    if job.checkpoints is not None and job.checkpoints.resumes:
+        edited = differences(_kept(path), now)
+        if edited:
+            stays = "what its checkpoint holds, such as the learning rate, stays"
+            say(f"note: {listed(edited)} since the run that is continued; {stays}")
+    try:
+        private.write(path, json.dumps(now, indent=1).encode() + b"\n")
+    except OSError:
+        pass  # a folder that became read-only: the ranks say so when they save
+
+
+def _kept(path: str) -> dict[str, str] | None:
+    try:
+        found: dict[str, str] = json.loads(regular_files.read_text(path))
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def listed(names: Iterable[str], *, most: int = 5) -> str:
