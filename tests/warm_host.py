@@ -80,14 +80,15 @@ class Forked:
 class WarmHost(Host):
     """Forks where a Python is to be started."""
 
-    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> Any:
+    def start(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str = "") -> Any:
         """Start an agent, or another `echelon`."""
         if argv[0] != sys.executable:
-            return super().start(argv, environ=environ)
+            return super().start(argv, environ=environ, folder=folder)
         reading, writing = os.pipe()
         pid = _fork()
         if not pid:
             os.setsid()
+            os.chdir(folder or os.curdir)
             become([word for word in argv[1:] if word not in ("-I", "-S")], environ, [writing, writing])
         os.close(writing)
         return Forked(pid, os.fdopen(reading, "rb"))

@@ -122,6 +122,13 @@ class Saver:
             self._thread.join(timeout_seconds)
         return not self.is_writing
 
+    def told_at_end(self, step: int) -> str:
+        """Return a line of rank 0 about the save of `step`, which was to be the last one before the job's end."""
+        if self.published is not None and self.published.step == step:
+            return "saved after step %d and ends, as ordered before the end of the job" % step
+        newest = "step %d is the newest" % self.published.step if self.published else "this process has saved none"
+        return "ends after step %d, as ordered before the end of the job; it could not be saved: %s" % (step, newest)
+
     def _tell_all(
         self, step: int, tensors: Mapping[str, torch.Tensor], documents: Mapping[str, bytes]
     ) -> List[Dict[str, Any]]:

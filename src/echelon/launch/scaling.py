@@ -32,6 +32,11 @@ def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> De
     if job.scale == "off":
         return Decision(how="off", why="")
     if command.kind == "program" or (job.container and command.kind == "module"):
+        if job.checkpoints:
+            raise UsageError(
+                f"--checkpoint-every is for a Python script, but echelon does not look into {command.target}",
+                hint="echelon run --checkpoint-every 10m train.py",
+            )
         if job.scale == "auto":
             return Decision(how="off", why="")
         raise UsageError(

@@ -41,6 +41,5 @@ def trains(imports: Imports) -> bool:
 
 def saves_with_echelon(imports: Imports) -> bool:
     """Say whether the script calls echelon.checkpoints(), or the method of its run."""
-    return how(imports) == "it imports echelon" and not {"echelon.checkpoints", CALLS_CHECKPOINT}.isdisjoint(
-        imports.mentions
-    )
+    imported = imports.uses | {name.partition(".")[0] for name in imports.local}
+    return "echelon" in imported and not {"echelon.checkpoints", CALLS_CHECKPOINT}.isdisjoint(imports.mentions)

@@ -3,7 +3,7 @@
 import weakref
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Deque, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -332,6 +332,12 @@ class ShardedLoader:
         self._run.begin_training()
         return Loop(self._loader, self._run)
 
-    def behind(self, change: Callable[[Any], Any]) -> "ShardedLoader":
-        """Return the loader with other batches of indices: `change` gets the loader's own."""
-        return ShardedLoader(batches.twin_of(self._loader, batch_sampler=change(self._loader.batch_sampler)), self._run)
+    @property
+    def inner(self) -> "DataLoader[Any]":
+        """The script's own loader."""
+        return self._loader
+
+    def behind(self, change: Callable[[Any], Any], more: Dict[str, Any]) -> "ShardedLoader":
+        """Return the loader with other batches of indices, which `change` makes of its own, and other attributes."""
+        indices = change(self._loader.batch_sampler)
+        return ShardedLoader(batches.twin_of(self._loader, batch_sampler=indices, **more), self._run)

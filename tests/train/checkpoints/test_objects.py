@@ -9,12 +9,19 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import echelon
+from echelon.train.checkpoints import saving
 from echelon.train.scaling_error import ScalingError
 
 
 class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
     def __iter__(self) -> Any:
         return iter(torch.arange(24.0))
+
+
+def begin(**named: Any) -> Any:
+    """Return the checkpoints of a training in what counts as a new process."""
+    saving._taken.clear()
+    return echelon.checkpoints(**named)
 
 
 class Training:
@@ -25,7 +32,7 @@ class Training:
         self.model = nn.Sequential(nn.Linear(1, hidden), nn.Dropout(0.2), nn.BatchNorm1d(hidden), nn.Linear(hidden, 1))
         self.optimizer = kind(self.model.parameters(), lr=0.01)
         self.loader = DataLoader(torch.arange(24.0), batch_size=4, shuffle=True) if loader is None else loader
-        self.checkpoint = echelon.checkpoints(model=self.model, optimizer=self.optimizer, every="2steps", **more)
+        self.checkpoint = begin(model=self.model, optimizer=self.optimizer, every="2steps", **more)
 
     def train(self, *, until: int = 1000) -> "list[tuple[int, float, float]]":
         done = []
@@ -78,7 +85,7 @@ def test_values_and_schedulers() -> None:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     for attempt in range(2):
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        checkpoint = echelon.checkpoints(every="1steps", **named)
+        checkpoint = begin(every="1steps", **named)
         assert checkpoint.values == ({"best": 3} if attempt else {})
         checkpoint.values["best"] = 3
         for _ in range(2):
@@ -118,25 +125,134 @@ def test_other_models_are_refused(folder: Path) -> None:
     assert "model/0.weight" in text
     assert "(4, 1)" in text or "[4, 1]" in text
     assert "(5, 1)" in text or "[5, 1]" in text
-    text = refused(lambda: echelon.checkpoints(model=nn.Linear(1, 1)))
+    text = refused(lambda: begin(model=nn.Linear(1, 1)))
     assert "the checkpoint has the optimizers optimizer, and the script names none" in text
 
 
 def test_wrong_objects_are_refused() -> None:
     model, other = nn.Linear(1, 1), nn.Linear(2, 2)
     optimizer = torch.optim.SGD(other.parameters(), lr=1.0)
-    text = refused(lambda: echelon.checkpoints(model=model, optimizer=optimizer))
+    text = refused(lambda: begin(model=model, optimizer=optimizer))
     assert "optimizer trains a weight of shape (2, 2) that no model of the checkpoint has" in text
     assert "echelon.checkpoints(model=model, optimizer=optimizer)" in text
-    assert "rate is a float, which has no state to save" in refused(lambda: echelon.checkpoints(rate=0.1))
-    assert "every='soon' is no interval" in refused(lambda: echelon.checkpoints(model=model, every="soon"))
+    assert "rate is a float, which has no state to save" in refused(lambda: begin(rate=0.1))
+    assert "every='soon' is no interval" in refused(lambda: begin(model=model, every="soon"))
 
 
 def test_other_loops_are_refused() -> None:
     """Outside of an epoch, and a second one in an epoch: a checkpoint has one place in one loop."""
     training = Training()
+    checkpoint = training.checkpoint
     text = "is for one loop in each epoch of checkpoint.epochs()"
-    assert text in refused(lambda: next(training.checkpoint.batches(training.loader)))
-    for _epoch in training.checkpoint.epochs(1):
-        assert len(list(training.checkpoint.batches([torch.ones(1)]))) == 1
-        assert text in refused(lambda: next(training.checkpoint.batches(training.loader)))
+    assert text in refused(lambda: next(checkpoint.batches(training.loader)))
+    for _epoch in checkpoint.epochs(1):
+        assert "whose batches nobody counts" in refused(checkpoint.step)
+        assert len(list(checkpoint.batches([torch.ones(1)]))) == 1
+        assert text in refused(lambda: next(checkpoint.batches(training.loader)))
+    assert "is called a second time" in refused(lambda: next(checkpoint.epochs(2)))
+    named = {"model": training.model, "optimizer": training.optimizer}
+    assert "second time in one process" in refused(lambda: echelon.checkpoints(**named))
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"scale": 1}
+
+
+def test_states_that_cannot_be_kept_are_refused() -> None:
+    assert "_extra_state, which is a dict and no tensor" in refused(begin(model=Extra(1, 1), every="1steps").step)
+    checkpoint = begin(model=nn.Linear(1, 1), every="1steps")
+    checkpoint.values["model"] = object()
+    assert "checkpoint.values['model'] is a object, which cannot be saved" in refused(checkpoint.step)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    checkpoint = begin(model=model, optimizer=optimizer, every="1steps")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 1)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert "optimizer keeps" in refused(checkpoint.step)
+
+
+def drawn(*, until: int) -> "list[float]":
+    """Train in a loop without a loader, whose batches and dropout are drawn."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpoint = begin(model=model, optimizer=optimizer, every="2steps")
+    losses = []
+    while checkpoint.step_number < until:
+        loss = model(torch.rand(4, 2)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        checkpoint.step()
+        checkpoint.wait()
+    return losses
+
+
+def test_loop_that_draws_its_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = drawn(until=4)
+    again = drawn(until=8)
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+    assert first + again == drawn(until=8)
+
+
+@pytest.mark.parametrize("until", [4, 9, 14])
+@pytest.mark.parametrize("how", ["generator", "persistent"])
+def test_loader_with_random_numbers_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, until: int
+) -> None:
+    """A generator of the loader, and workers that stay: each epoch has the order of a run that nobody disturbed."""
+
+    def loader() -> Any:
+        if how == "generator":
+            generator = torch.Generator().manual_seed(5)
+            return DataLoader(torch.arange(24.0), batch_size=4, shuffle=True, generator=generator)
+        return DataLoader(torch.arange(24.0), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+
+    first = Training(loader=loader()).train(until=until)
+    again = Training(loader=loader())
+    num_kept = again.checkpoint.step_number
+    done = first[:num_kept] + again.train()
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+    assert done == Training(loader=loader()).train()
+
+
+def test_other_batch_size() -> None:
+    """Four batches of 4 samples are two of 8, and one is left."""
+    Training().train(until=5)
+    other = Training(loader=DataLoader(torch.arange(24.0), batch_size=8))
+    assert len([epoch for epoch, _, _ in other.train() if epoch == 0]) == 1
+
+
+def test_place_in_other_batches_is_refused() -> None:
+    Training().train(until=5)
+    other = Training(loader=DataLoader(torch.arange(24.0), batch_size=5))
+    assert "is after 4 batches of 4 samples on 1 ranks, and the loader's batches of 5" in refused(other.train)
+
+
+def test_optimizer_that_still_adds_up_gradients() -> None:
+    """A step is over when each optimizer that has gradients has stepped."""
+    models = [nn.Linear(1, 1), nn.Linear(1, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    checkpoint = begin(one=models[0], two=models[1], first=optimizers[0], second=optimizers[1], every="1steps")
+    counts = []
+    for number in range(4):
+        for model in models:
+            model(torch.ones(1, 1)).sum().backward()
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+        if number % 2:
+            optimizers[1].step()
+            optimizers[1].zero_grad()
+        checkpoint.step()
+        counts.append(checkpoint.step_number)
+    assert counts == [0, 1, 1, 2]

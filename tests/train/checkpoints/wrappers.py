@@ -19,7 +19,8 @@ rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 x = torch.randn(192, 8)
 data = TensorDataset(x, x.sum(1, keepdim=True))
-model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(dropout), nn.Linear(16, 1))
+norm = [nn.BatchNorm1d(16)] if kind == "batch_norm" else []
+model = nn.Sequential(nn.Linear(8, 16), *norm, nn.Dropout(dropout), nn.Linear(16, 1))
 if kind == "fully_shard":
     fully_shard(model)
 elif kind == "fsdp1":

@@ -4,24 +4,25 @@ A weight has its name in the model as it was written, also in DDP, and a state o
 weight. A DTensor is saved in shards; any other tensor must be equal on all ranks that have it.
 """
 
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 
 import torch
 from torch import nn
 
+from ...checkpoint import exchange
 from .. import messages
 from ..gather import is_dtensor
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError
 from ..strategies import blocks
 from ..strategies.parallel import Parallel
-from .plain import as_bytes, from_bytes
+from .plain import OWN, as_bytes, from_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LEAD = "let a checkpoint have models, optimizers, and objects with state_dict() and load_state_dict()"
 _SAVED_STATES = "states"
 _PART, _PRIME = 1 << 22, 2654435761
-_PLAIN = "object/%s/rank-%d"
+_PLAIN = OWN + "object/%s/rank-%d"
 
 
 class Objects:
@@ -66,6 +67,11 @@ class Objects:
 
     def _names_of_parameters(self) -> Iterator[Tuple[int, str]]:
         for name, module in self._modules.items():
+            if any(type(one).__name__ == "FullyShardedDataParallel" for one in module.modules()):
+                raise ScalingError(
+                    "%s is in FullyShardedDataParallel, whose weights are no DTensors" % _plain(name),
+                    "use torch.distributed.fsdp.fully_shard(), which replaces it",
+                )
             for path, parameter in module.named_parameters():
                 yield id(parameter), "%s/%s" % (_plain(name), blocks.plain_name(path))
 
@@ -86,9 +92,14 @@ class Objects:
         seen = set()
         for name, module in self._modules.items():
             for path, tensor in module.state_dict(keep_vars=True).items():
-                if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+                if not isinstance(tensor, torch.Tensor):
+                    raise ScalingError(
+                        "%s has %s, which is a %s and no tensor" % (_plain(name), path, type(tensor).__name__),
+                        "name the part that has it too, if it has state_dict() and load_state_dict(), or save it",
+                    )
+                if id(tensor) not in seen:
                     seen.add(id(tensor))
-                    named["%s/%s" % (_plain(name), blocks.plain_name(path))] = tensor.detach()
+                    _add(named, "%s/%s" % (_plain(name), blocks.plain_name(path)), tensor.detach())
         return named
 
     def states(self) -> Dict[str, torch.Tensor]:
@@ -125,7 +136,7 @@ class Objects:
                     {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
                 ],
                 _SAVED_STATES: {
-                    "%s/%s" % (self._names[id(parameter)], key): value
+                    "%s/%s" % (self._names[id(parameter)], key): _plain_state(name, key, value)
                     for parameter in _parameters(optimizer)
                     for key, value in optimizer.state.get(parameter, {}).items()
                     if not isinstance(value, torch.Tensor)
@@ -145,7 +156,7 @@ class Objects:
                     "make the optimizer as before, or begin in another run directory",
                 )
             for group, kept in zip(optimizer.param_groups, groups):  # noqa: B905
-                group.update(kept)
+                _update(group, kept)
             for parameter in _parameters(optimizer):
                 prefix = self._names[id(parameter)] + "/"
                 for key, value in saved[name][_SAVED_STATES].items():
@@ -161,7 +172,7 @@ class Objects:
         for name, value in self._others.items():
             mine = kept.get(_PLAIN % (name, rank))
             if mine is None:
-                every = [one for key, one in kept.items() if key.startswith("object/%s/" % name)]
+                every = [one for key, one in kept.items() if key.startswith(OWN + "object/%s/" % name)]
                 if not every or any(not torch.equal(one, every[0]) for one in every):
                     raise ScalingError(
                         "%s had another state on each rank, and rank %d was not there" % (name, rank),
@@ -172,16 +183,21 @@ class Objects:
 
     # What must be equal
 
-    def refuse_different(self) -> None:
-        """Refuse tensors that are no DTensors and differ between ranks: one of them would be saved for all.
+    def compare_ranks(self) -> Set[str]:
+        """Refuse weights and states that are no DTensors and differ between ranks: one would be saved for all.
 
-        Buffers may differ: DDP itself takes those of rank 0. All ranks must call this.
+        Buffers may differ: DDP itself takes those of rank 0. Return the names of buffers that an earlier rank saves.
+        All ranks must call this.
         """
-        buffers = {id(buffer) for module in self._modules.values() for buffer in module.buffers()}
+        buffers = {
+            "%s/%s" % (_plain(name), blocks.plain_name(path))
+            for name, module in self._modules.items()
+            for path, _ in module.named_buffers()
+        }
         mine = {
-            name: _digest(tensor)
+            name: 0 if name in buffers else _digest(tensor)
             for name, tensor in {**self.weights(), **self.states()}.items()
-            if not is_dtensor(tensor) and id(tensor) not in buffers
+            if not is_dtensor(tensor)
         }
         every: List[Dict[str, int]] = messages.gather(mine)
         for rank, theirs in enumerate(every):
@@ -193,6 +209,48 @@ class Objects:
                         % (name, first, rank),
                         "a checkpoint has DTensors, as of fully_shard(), and weights that are equal on all ranks",
                     )
+        before = every[: exchange.rank()]
+        return {name for name in buffers if name in mine and any(name in one for one in before)}
+
+    def has_gradients_left(self, stepped: Set[int]) -> bool:
+        """Say whether an optimizer that is not among the stepped ones (by id) still adds up gradients.
+
+        Without optimizers, and where none has gradients, a step is over.
+        """
+        if self.optimizers and not stepped:
+            return True
+        return any(
+            parameter.grad is not None
+            for optimizer in self.optimizers.values()
+            if id(optimizer) not in stepped
+            for parameter in _parameters(optimizer)
+        )
+
+
+def _add(named: Dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
+    if name in named:
+        raise ScalingError("two weights have the name %s" % name, "give the modules other names")
+    named[name] = tensor
+
+
+def _plain_state(optimizer: str, key: str, value: Any) -> Any:
+    """Return a state of an optimizer that is a number; refuse lists of tensors and the like, as LBFGS has."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ScalingError(
+        "%s keeps %s as a %s, and a checkpoint has tensors and numbers of optimizers"
+        % (optimizer, key, type(value).__name__),
+        "save its state_dict() by yourself",
+    )
+
+
+def _update(group: Dict[str, Any], kept: Dict[str, Any]) -> None:
+    """Set the settings of a group; a tensor stays the same tensor, because a captured graph reads it."""
+    for key, value in kept.items():
+        if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+            group[key].copy_(value)
+        else:
+            group[key] = value
 
 
 def _plain(name: str) -> str:

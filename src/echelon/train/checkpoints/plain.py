@@ -6,6 +6,9 @@ import torch
 
 from .. import plain_data
 
+OWN = "of ranks: "
+"""How the name of a tensor begins that holds plain data; no name of a script's model does."""
+
 
 def as_bytes(value: Any) -> torch.Tensor:
     """Return plain data as a tensor of bytes, shape (number of bytes,)."""

@@ -1,8 +1,10 @@
 """The place of a training in its data: the epoch, and the batches of this epoch that are done."""
 
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any, Dict, Iterator, Optional
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -19,11 +21,13 @@ class Position:
         self.epoch = 0
         self.batches = 0
         self.samples_per_batch = 0
-        """Of all ranks, where a DistributedSampler divides them; 0: a batch belongs to no number of ranks."""
+        """Of all ranks among which a sampler divides them; 0: the loader does not say."""
 
     def facts(self) -> Dict[str, int]:
         """Return the position as JSON."""
-        return {"epoch": self.epoch, "batches": self.batches, "samples_per_batch": self.samples_per_batch}
+        return {
+            "epoch": self.epoch, "batches": self.batches, "samples_per_batch": self.samples_per_batch,
+        }  # fmt: skip
 
     def go_on(self, facts: Dict[str, int]) -> None:
         """Take the position of a checkpoint."""
@@ -32,30 +36,62 @@ class Position:
 
     def fit(self, loader: Any, *, was_ranks: int, num_ranks: int) -> None:
         """Count the batches that are done as this loader counts them; refuse a place between two of its batches."""
-        samples = samples_per_batch(loader, num_ranks)
-        done = self.batches * self.samples_per_batch
-        if self.batches and was_ranks != num_ranks and not is_of_one_device(loader):
-            if not (samples and self.samples_per_batch) or done % samples:
-                raise ScalingError(
-                    "the checkpoint is after %d batches of %d ranks, and the batches of %d ranks have no such place"
-                    % (self.batches, was_ranks, num_ranks),
-                    "start %d ranks; or use a DistributedSampler, and batches of which %d samples are a multiple"
-                    % (was_ranks, done),
-                )
-            self.batches = done // samples
-        self.samples_per_batch = samples
+        before, now = self.samples_per_batch, samples_per_batch(loader)
+        self.samples_per_batch = now
+        is_known = was_ranks == num_ranks or _is_divided(loader)
+        if not self.batches or (is_known and before == now):
+            return
+        done = self.batches * before
+        if not (is_known and before and now) or done % now:
+            raise ScalingError(
+                "the checkpoint is after %d batches of %s on %d ranks, and the loader's batches of %s on %d ranks have "
+                "no such place" % (self.batches, _samples(before), was_ranks, _samples(now), num_ranks),
+                "start %d ranks with the batch size of before; or use a DistributedSampler, and batches of which %d "
+                "samples are a multiple" % (was_ranks, done),
+            )
+        self.batches = done // now
 
 
-def is_of_one_device(loader: Any) -> bool:
-    """Say whether each batch is that of one device, on any number of ranks."""
-    return isinstance(loader, (ShardedLoader, OwnRows))
+def _samples(number: int) -> str:
+    return "%d samples" % number if number else "an unknown size"
 
 
-def samples_per_batch(loader: Any, num_ranks: int) -> int:
-    """Return the samples of a batch of all ranks, if a DistributedSampler divides them; else 0."""
-    is_divided = isinstance(getattr(loader, "sampler", None), DistributedSampler)
-    size: Optional[int] = getattr(loader, "batch_size", None)
-    return size * num_ranks if is_divided and size else 0
+def loader_of(loader: Any) -> Any:
+    """Return the loader of torch.utils.data in a loader of echelon, or the loader itself."""
+    return loader.inner if isinstance(loader, (ShardedLoader, OwnRows)) else loader
+
+
+def keeps_workers(loader: Any) -> bool:
+    """Say whether workers stay for all epochs: only in the first one such a loader draws a seed for them."""
+    return bool(getattr(loader_of(loader), "persistent_workers", False))
+
+
+@contextmanager
+def _without_seed(loader: Any, *, is_on: bool) -> Iterator[None]:
+    """Let a loader that begins draw the seed of its workers elsewhere: in this training it was drawn before."""
+    target = loader.own if isinstance(loader, OwnRows) else loader
+    if not is_on or not isinstance(target, DataLoader):
+        yield
+        return
+    before, target.__dict__["generator"] = target.generator, torch.Generator()
+    try:
+        yield
+    finally:
+        target.__dict__["generator"] = before
+
+
+def _is_divided(loader: Any) -> bool:
+    """Say whether a batch belongs to all ranks, on any number of them."""
+    is_sampler = isinstance(getattr(loader, "sampler", None), DistributedSampler)
+    return is_sampler or isinstance(loader, (ShardedLoader, OwnRows))
+
+
+def samples_per_batch(loader: Any) -> int:
+    """Return the samples of a batch of all ranks among which a DistributedSampler divides them; 0: unknown."""
+    inner = loader_of(loader)
+    size: Optional[int] = getattr(inner, "batch_size", None)
+    sampler = getattr(inner, "sampler", None)
+    return (size or 0) * (sampler.num_replicas if isinstance(sampler, DistributedSampler) else 1)
 
 
 class Behind:
@@ -64,10 +100,11 @@ class Behind:
     `batches` is an iterator over them. A shuffle is drawn when `skip` is called, or with the first batch.
     """
 
-    def __init__(self, loader: Any, number: int) -> None:
-        self._number = number
+    def __init__(self, loader: Any, number: int, *, had_workers: bool) -> None:
+        self._number, self._had_workers = number, had_workers
         self._indices: Any = None
-        self.batches: Iterator[Any] = iter(self._shortened(loader) if number else loader)
+        with _without_seed(loader, is_on=had_workers):
+            self.batches: Iterator[Any] = iter(self._shortened(loader) if number else loader)
 
     def skip(self) -> None:
         """Leave out the batches that are done; a loader that asks late for its indices gives its first batch, too."""
@@ -82,12 +119,14 @@ class Behind:
         self._number = 0
 
     def _shortened(self, loader: Any) -> Any:
+        inner = loader_of(loader)
+        indices = getattr(inner, "batch_sampler", None)
+        if not isinstance(inner, DataLoader) or indices is None or isinstance(inner.dataset, IterableDataset):
+            return self._rest_of(loader)
+        elsewhere = {"generator": torch.Generator()} if self._had_workers else {}
         if isinstance(loader, (ShardedLoader, OwnRows)):
-            return loader.behind(self._rest_of)
-        indices = getattr(loader, "batch_sampler", None)
-        if isinstance(loader, DataLoader) and indices is not None and not isinstance(loader.dataset, IterableDataset):
-            return twin_of(loader, batch_sampler=self._rest_of(indices))
-        return self._rest_of(loader)
+            return loader.behind(self._rest_of, elsewhere)
+        return twin_of(loader, batch_sampler=self._rest_of(indices), **elsewhere)
 
     def _rest_of(self, values: Any) -> "_Rest":
         return _Rest(values, self)

@@ -5,11 +5,12 @@ from typing import Any, Dict, List, Mapping, Optional
 import torch
 
 from ..exact.keys import Keys
+from ..replay.generators import of_loader, put_state, state_of
 from ..rng import generators
 from ..rng.generators import Generators
-from .plain import as_bytes, from_bytes
+from .plain import OWN, as_bytes, from_bytes
 
-NOW, OF_EPOCH = "random/rank-%d", "random of the epoch/rank-%d"
+NOW, OF_EPOCH = OWN + "random/rank-%d", OWN + "random of the epoch/rank-%d"
 
 
 class RandomNumbers:
@@ -17,7 +18,9 @@ class RandomNumbers:
 
     def __init__(self, streams: List[Generators], keys: Optional[Keys]) -> None:
         self._streams, self._keys = streams, keys
-        self._of_epoch: Any = generators.portable_state()
+        self._of_epoch: Any = {"global": generators.portable_state(), "loader": []}
+        self._of_loader: List[Any] = []
+        """The generators from which the loader draws, besides the global ones."""
         self._resumed: Any = None
 
     @property
@@ -31,6 +34,7 @@ class RandomNumbers:
             "global": generators.portable_state(),
             "streams": [stream.own_state() for stream in self._streams],
             "keys": self._keys.place() if self._keys is not None else None,
+            "loader": [state_of(one) for one in self._of_loader],
         }
         return {NOW % rank: as_bytes(now), OF_EPOCH % rank: as_bytes(self._of_epoch)}
 
@@ -44,25 +48,43 @@ class RandomNumbers:
         if rank < num_saved:
             self._of_epoch, self._resumed = of_epoch[rank], now[rank]
             return
-        self._of_epoch = _common(of_epoch)
-        self._resumed = {"global": _common([one["global"] for one in now]), "streams": [], "keys": now[0]["keys"]}
+        self._of_epoch = {"global": _common([one["global"] for one in of_epoch]), "loader": of_epoch[0]["loader"]}
+        common = _common([one["global"] for one in now])
+        self._resumed = {"global": common, "streams": [], "keys": now[0]["keys"], "loader": now[0]["loader"]}
 
-    def begin_epoch(self, *, is_in_middle: bool) -> None:
+    def begin_epoch(self, loader: Any, *, is_in_middle: bool) -> None:
         """Note the states before the loader shuffles; after a checkpoint in the middle of an epoch, set them again."""
-        if self.is_resumed and is_in_middle:
-            generators.put_portable_state(self._of_epoch)
-        else:
-            self._of_epoch = generators.portable_state()
+        self._of_loader = of_loader(loader)
+        if is_in_middle:
+            generators.put_portable_state(self._of_epoch["global"])
+            _put(self._of_loader, self._of_epoch["loader"])
+            return
+        if self.is_resumed:
+            _put(self._of_loader, self._resumed["loader"])
+        of_loader_now = [state_of(one) for one in self._of_loader]
+        self._of_epoch = {"global": generators.portable_state(), "loader": of_loader_now}
 
     def go_on(self) -> None:
-        """Set the states of the checkpoint."""
-        states, self._resumed = self._resumed, None
+        """Set the states of the checkpoint once more, behind the shuffle, and leave them to the training."""
+        if self.is_resumed:
+            self.put()
+            _put(self._of_loader, self._resumed["loader"])
+            self._resumed = None
+
+    def put(self) -> None:
+        """Set the states of the checkpoint; a loop over a loader does so once more."""
+        states = self._resumed
         for stream, state in zip(self._streams, states["streams"]):  # noqa: B905
             if state is not None:
                 stream.put_own_state(state)
         if self._keys is not None and states["keys"] is not None:
             self._keys.go_on(tuple(states["keys"]))
         generators.put_portable_state(states["global"])
+
+
+def _put(found: List[Any], states: List[Any]) -> None:
+    for one, state in zip(found, states):  # noqa: B905
+        put_state(one, state)
 
 
 def _common(every: List[List[Any]]) -> List[Any]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 
 import torch
 
@@ -11,11 +11,13 @@ from ...checkpoint import exchange, safetensors, saver, shards, store, tensors_f
 from ...checkpoint.errors import CheckpointError
 from .. import plain_data
 from ..exact.keys import Keys
+from ..loops import ShardedLoader
 from ..replay.schedule import ORDER_FILE, Schedule
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
 from .objects import Objects
-from .position import Behind, Position
+from .plain import OWN
+from .position import Behind, Position, keeps_workers, loader_of
 from .random_numbers import RandomNumbers
 
 FACTS = "facts.bin"
@@ -23,6 +25,8 @@ KIND = "named"
 HANDED_OVER = 85
 RUN_DIRECTORY = "ECHELON_RUN_DIR"
 _AGAIN = "begin in another run directory"
+_taken: Set[str] = set()
+"""The folders of the checkpoints of this process: a second training in one folder would continue the first."""
 
 
 class Checkpoints:
@@ -48,9 +52,12 @@ class Checkpoints:
         self._schedule = Schedule(self._order, self._num_ranks, os.environ.get(ORDER_FILE, ""))
         self._random = RandomNumbers([*self._objects.streams, *streams], keys)
         self._was_ranks = self._num_ranks
-        self._has_stepped = False
-        self._is_compared = False
-        self._may_loop = False
+        self._stepped: Set[int] = set()
+        """The optimizers that have stepped since the last step of the training."""
+        self._left_out: Optional[Set[str]] = None
+        """The buffers that a rank before this one saves; None: not known yet."""
+        self._may_loop = self._has_epochs = False
+        _take(self._order.folder)
         for optimizer in self._objects.optimizers.values():
             optimizer.register_step_post_hook(self._note_step)
         found = self._find()
@@ -60,14 +67,26 @@ class Checkpoints:
     # What a person calls
 
     def epochs(self, number: int) -> Iterator[int]:
-        """Return the numbers of the epochs that are left, from 0 to `number` - 1 in a run that is not resumed."""
-        while self._position.epoch < number:
-            self._may_loop = True
-            yield self._position.epoch
-            self._may_loop = False
-            self._position.epoch += 1
-            self._position.batches = 0
-        self.wait()  # the script may destroy its process group now
+        """Return the numbers of the epochs that are left, from 0 to `number` - 1 in a run that is not resumed.
+
+        A training has one such loop. Batches are counted by `batches`, so a number of its own that the script counts in
+        an epoch, as with enumerate(), begins at 0 in a resumed epoch.
+        """
+        if self._has_epochs:
+            raise ScalingError(
+                "checkpoint.epochs() is called a second time, and a checkpoint has one place in one loop",
+                "one loop over all epochs of the training",
+            )
+        self._has_epochs = True
+        try:
+            while self._position.epoch < number:
+                self._may_loop = True
+                yield self._position.epoch
+                self._may_loop = False
+                self._position.epoch += 1
+                self._position.batches = 0
+        finally:
+            self.wait()  # the script may destroy its process group now
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Return the batches of this epoch that are left, and save between two of them when it is time.
@@ -84,46 +103,69 @@ class Checkpoints:
         for batch in self._begin_epoch(loader):
             self._position.batches += 1
             yield batch
-            self.step()
+            self._end_step()
 
     def step(self) -> None:
-        """End a step of a loop without `batches`; save when it is time. All ranks call it after the same steps."""
-        if self._objects.optimizers and not self._has_stepped:
-            return  # gradients are still being added up
-        self._has_stepped = False
+        """End a step of a loop without `epochs` and `batches`; save when it is time. All ranks call it alike."""
+        if self._has_epochs:
+            raise ScalingError(
+                "checkpoint.step() is called in a loop of checkpoint.epochs(), whose batches nobody counts",
+                "for batch in checkpoint.batches(loader): …   without checkpoint.step()",
+            )
+        self._end_step()
+
+    def wait(self) -> None:
+        """Wait until the newest save is published, or has failed with a line."""
+        self._saver.wait()
+
+    def _end_step(self) -> None:
+        """Count a step, and save, unless gradients are still being added up."""
+        if self._objects.has_gradients_left(self._stepped):
+            return
+        self._stepped.clear()
         self.step_number += 1
         due = self._schedule.due(self.step_number)
+        if due.ends:
+            self.wait()  # or the last save would be skipped
         if due.saves:
             self._save()
         if due.ends:
             self._hand_over()
 
-    def wait(self) -> bool:
-        """Wait until the newest save is published; return whether it is."""
-        return self._saver.wait()
-
     # Saving
 
-    def _note_step(self, *_: Any) -> None:
-        self._has_stepped = True
+    def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._stepped.add(id(optimizer))
 
     def _save(self) -> None:
-        if not self._is_compared and self._num_ranks > 1:
-            self._objects.refuse_different()
-            self._is_compared = True
-        tensors = {**self._objects.weights(), **self._objects.states(), **self._objects.others(self._rank)}
+        if self._left_out is None:
+            self._left_out = self._objects.compare_ranks() if self._num_ranks > 1 else set()
+        weights = {name: one for name, one in self._objects.weights().items() if name not in self._left_out}
+        tensors = {**weights, **self._objects.states(), **self._objects.others(self._rank)}
         tensors.update(self._random.tensors(self._rank))
         facts = {
             "step": self.step_number, "position": self._position.facts(), "values": self.values,
             "settings": self._objects.settings(), "ranks": self._num_ranks,
         }  # fmt: skip
-        self._saver.save(self.step_number, tensors, {FACTS: plain_data.encode(facts)}, {"kind": KIND})
+        self._saver.save(self.step_number, tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
         self._schedule.note_saved(self.step_number)
+
+    def _encoded(self, facts: Dict[str, Any]) -> bytes:
+        for name, value in self.values.items():
+            try:
+                plain_data.encode(value)
+            except ScalingError as error:
+                error.withdraw()
+                raise ScalingError(
+                    "checkpoint.values[%r] is a %s, which cannot be saved" % (name, type(value).__name__),
+                    "keep numbers, text, lists, dicts and tensors in checkpoint.values",
+                ) from None
+        return plain_data.encode(facts)
 
     def _hand_over(self) -> None:
         """End this process after the checkpoint; the successor of this job goes on."""
         self._saver.wait()
-        self._say("saved after step %d and ends, as ordered before the end of the job" % self.step_number)
+        self._say(self._saver.told_at_end(self.step_number))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(HANDED_OVER)
@@ -179,6 +221,7 @@ class Checkpoints:
                 "note: the checkpoint has the random numbers of %d ranks; further ranks begin anew with those that "
                 "differ between ranks, such as dropout" % self._was_ranks
             )
+        self._random.put()
         self._schedule.note_saved(self.step_number)
         self._say("continues after step %d, from a checkpoint" % self.step_number)
 
@@ -186,11 +229,17 @@ class Checkpoints:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""
         self._position.fit(loader, was_ranks=self._was_ranks, num_ranks=self._num_ranks)
         self._was_ranks = self._num_ranks
-        self._random.begin_epoch(is_in_middle=self._position.batches > 0)
-        behind = Behind(loader, self._position.batches)
-        if self._random.is_resumed:
+        is_in_middle = self._random.is_resumed and self._position.batches > 0
+        self._random.begin_epoch(loader_of(loader), is_in_middle=is_in_middle)
+        had_workers = keeps_workers(loader) and self._position.epoch > 0
+        if had_workers and self._random.is_resumed and isinstance(loader, ShardedLoader):
+            raise ScalingError(
+                "the order of run.loader() with persistent workers cannot be resumed", "persistent_workers=False"
+            )
+        behind = Behind(loader, self._position.batches, had_workers=had_workers)
+        if is_in_middle:
             behind.skip()
-            self._random.go_on()
+        self._random.go_on()
         return behind.batches
 
 
@@ -206,8 +255,17 @@ def _ordered(every: str) -> checkpoint_order.Order:
     return checkpoint_order.Order(os.path.abspath(folder), steps=found[0], seconds=found[1])
 
 
+def _take(folder: str) -> None:
+    if folder in _taken:
+        raise ScalingError(
+            "echelon.checkpoints() is called a second time in one process, and would continue the first training",
+            "train one model in a process; or name all of its parts in one call",
+        )
+    _taken.add(folder)
+
+
 def _is_own(name: str) -> bool:
-    return name.startswith(("random", "object/"))
+    return name.startswith(OWN)
 
 
 def _refuse_left(left: List[str]) -> None:

@@ -169,6 +169,8 @@ class Continuing:
                 self._first_counts = counts()
             with self._tape.left_out():
                 due = self._the_schedule().due(self._num_steps)
+            if due.ends and self._saver is not None:
+                self._saver.wait()  # or the last save would be skipped
             if due.saves:
                 self._save(kind)
             if due.ends:
@@ -242,7 +244,7 @@ class Continuing:
         """End this process after the checkpoint; the successor of this job goes on."""
         self._the_saver().wait()
         if self._run.is_main:
-            self._run.say("saved after step %d and ends, as ordered before the end of the job" % self._num_steps)
+            self._run.say(self._the_saver().told_at_end(self._num_steps))
         _leave_process(HANDED_OVER)
 
     def _end_rehearsal(self, rehearsal: course.Course) -> None:

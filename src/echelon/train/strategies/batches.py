@@ -119,17 +119,23 @@ class OwnRows:
                 hint="pass whole batches: trained.step(inputs, targets)",
             )
         self._loader, self._axes = loader, axes
-        self._own = twin_of(loader, batch_sampler=_OwnIndices(loader.batch_sampler, axes))
+        self.own = twin_of(loader, batch_sampler=_OwnIndices(loader.batch_sampler, axes))
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._own)
+        return iter(self.own)
 
-    def behind(self, change: Callable[[Any], Any]) -> "OwnRows":
-        """Return the loader with other batches of indices: `change` gets the loader's own."""
-        return OwnRows(twin_of(self._loader, batch_sampler=change(self._loader.batch_sampler)), self._axes)
+    @property
+    def inner(self) -> "DataLoader[Any]":
+        """The script's own loader."""
+        return self._loader
+
+    def behind(self, change: Callable[[Any], Any], more: Dict[str, Any]) -> "OwnRows":
+        """Return the loader with other batches of indices, which `change` makes of its own, and other attributes."""
+        indices = change(self._loader.batch_sampler)
+        return OwnRows(twin_of(self._loader, batch_sampler=indices, **more), self._axes)
 
 
 class _OwnIndices:
