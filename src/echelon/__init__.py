@@ -50,11 +50,11 @@ def start(exact: int = 0) -> Run:
 def checkpoints(*, every: str = "10m", **named: Any) -> Checkpoints:
     """Save a training that distributes itself as it goes, and go on where its newest whole checkpoint was made.
 
-    Call it once, after the models and optimizers are made and `torch.distributed` is initialized; it also works in a
-    single process. The names are the script's own: modules (also in DDP, or with the DTensors of fully_shard()),
-    optimizers, what `run.parallelize()` returned, and any object with state_dict() and load_state_dict(), such as a
-    scheduler. `every` is an interval: "10m", "2h", "200steps"; --checkpoint-every of the command line comes first.
-    Checkpoints are in RUN/checkpoints under `echelon run`, else in ./checkpoints.
+    Call it once, just before the loop: after the models and optimizers are made, seeds are set and `torch.distributed`
+    is initialized. It also works in a single process. The names are the script's own: modules (also in DDP, or with
+    the DTensors of fully_shard()), optimizers, what `run.parallelize()` returned, and any object with state_dict() and
+    load_state_dict(), such as a scheduler. `every` is an interval: "10m", "2h", "200steps"; --checkpoint-every of the
+    command line comes first. Checkpoints are in RUN/checkpoints under `echelon run`, else in ./checkpoints.
 
     A step is what lies between two batches if an optimizer stepped there. The exception for what cannot be saved, or
     does not fit the checkpoint, ends the script with the reason and the repair.

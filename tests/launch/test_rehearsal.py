@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from echelon.errors import UsageError
 from echelon.launch.rehearsal import drawing, scratch, verdict
-from echelon.rehearsal_order import DROP_NODE, KILL_RANK, KINDS, SIGNAL, TEAR_CHECKPOINT, Fault
+from echelon.rehearsal_order import DROP_NODE, FILL_DISK, KILL_RANK, KINDS, SIGNAL, TEAR_CHECKPOINT, Fault
 
 
 def test_copy_has_small_files_and_links_to_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,13 +43,47 @@ def test_fault_is_drawn_where_the_training_can_go_on(kind: str) -> None:
     for seed in range(200):
         fault = drawing.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
         assert fault == drawing.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
-        least = {SIGNAL: 1, TEAR_CHECKPOINT: 10}.get(kind, 5)
+        least = {SIGNAL: 1, TEAR_CHECKPOINT: 11}.get(kind, 6)
         assert least <= fault.step <= (10 if kind == SIGNAL else 19)
+        assert fault.step <= 17 or not fault.delay
         assert 0 <= fault.rank < 4
         assert 0 <= fault.delay <= 0.03
         drawn.add((fault.rank, fault.step))
     assert len({rank for rank, _ in drawn}) == 4
-    assert len({step for _, step in drawn}) >= 10
+    assert len({step for _, step in drawn}) >= 9
+
+
+def test_disk_is_filled_before_a_save() -> None:
+    """Of 23 steps, the last save is after step 20."""
+    steps = {drawing.draw(FILL_DISK, seed, num_ranks=2, num_steps=23, step_seconds=0.1).step for seed in range(200)}
+    assert steps == set(range(6, 20))
+
+
+def test_copies_are_of_the_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user may edit a file during a rehearsal; a linked file that has changed is found."""
+    monkeypatch.setattr(scratch, "LARGE_BYTES", 10)
+    source = tmp_path / "mine"
+    source.mkdir()
+    (source / "train.py").write_text("old")
+    (source / "large.bin").write_text("x" * 20)
+    contents = scratch.look(str(source)).kept_in(str(tmp_path / "kept"))
+    before = contents.state_of_linked()
+    (source / "train.py").write_text("new")
+    contents.copy_to(str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "train.py").read_text() == "old"
+    assert (tmp_path / "copy" / "large.bin").resolve() == source / "large.bin"
+    assert contents.state_of_linked() == before
+    (source / "large.bin").write_text("y" * 21)
+    assert contents.state_of_linked() != before
+
+
+def test_file_that_vanishes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "gone.pt").touch()
+    contents = scratch.look(str(tmp_path / "mine"))
+    (tmp_path / "mine" / "gone.pt").unlink()
+    with pytest.raises(UsageError, match=r"gone\.pt cannot be copied: No such file"):
+        contents.copy_to(str(tmp_path / "copy"))
 
 
 def records(*steps: "tuple[int, float, int]", end: "dict[str, Any] | None" = None) -> verdict.Records:

@@ -66,6 +66,40 @@ def test_verdicts_of_a_script_that_distributes_itself(tmp_path: Path) -> None:
     assert lost[0] <= 2 < lost[1]
 
 
+NAMED = """
+import echelon, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+torch.manual_seed(dist.get_rank())
+checkpoint = echelon.checkpoints(model=model, optimizer=optimizer)
+while checkpoint.step_number < 20:
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    checkpoint.step()
+checkpoint.wait()
+dist.destroy_process_group()
+"""
+
+
+def test_verdicts_of_a_script_that_saves_with_echelon(tmp_path: Path) -> None:
+    """Its checkpoints are torn and its order is carried out, as those of a script for one device; from any folder."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(NAMED)
+    (tmp_path / "work").mkdir()
+    faults = "kill-rank,tear-checkpoint,signal-before-limit"
+    done = rehearse(tmp_path / "work", "-n", "2", "--faults", faults, "--json", "../scripts/train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)["faults"]
+    assert [row["same_bits"] for row in told] == [True] * 3
+    assert [row["lost_steps"] <= most for row, most in zip(told, (10, 15, 0), strict=True)] == [True] * 3
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train.py"]
+
+
 def test_script_that_forgets_its_optimizer_fails(tmp_path: Path) -> None:
     """Its snapshot lacks the optimizer's state, so it goes on as another training."""
     forgetful = OWN.replace("SAVES", "True").replace('    optimizer.load_state_dict(found["optimizer"])\n', "")

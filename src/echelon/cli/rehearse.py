@@ -79,9 +79,12 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
     from echelon.launch import own_runs
     from echelon.launch.rehearsal import drawing
     from echelon.launch.rehearsal.rehearse import LEAST_STEPS, Question
+    from echelon.script import distributes
 
-    is_own = bool(own_runs.how_it_distributes(scanned.rest[0], is_module="module" in values, command="rehearse"))
-    possible = drawing.OF_ANY_SCRIPT if is_own else rehearsal_order.KINDS
+    imports = own_runs.imports_of(scanned.rest[0], is_module="module" in values, command="rehearse")
+    is_own = bool(distributes.how(imports))
+    is_saved = not is_own or distributes.saves_with_echelon(imports)
+    possible = rehearsal_order.KINDS if is_saved else drawing.OF_ANY_SCRIPT
     if is_own and "steps" in values:
         raise UsageError(
             f"--steps is for a script that echelon scales, but {scanned.rest[0]} distributes itself, "
@@ -94,6 +97,7 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
         arguments=scanned.rest[1:],
         is_module="module" in values,
         is_own=is_own,
+        is_saved=is_saved,
         num_steps=_whole(values.get("steps", str(STEPS)), "--steps", least=LEAST_STEPS),
         kinds=_kinds(values["faults"], possible, scanned.rest[0]) if "faults" in values else possible,
         seed=_whole(values.get("seed", "0"), "--seed", least=0),

@@ -7,17 +7,21 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, own_command
+
+if TYPE_CHECKING:
+    from echelon.script.imports import Imports
 
 STOP_SECONDS = 60.0
 DRY_RUN_SECONDS = 3600.0
 
 
-def how_it_distributes(script: str, *, is_module: bool, command: str) -> str:
-    """Return what shows that a script distributes itself; empty where nothing does. Hints name the command."""
-    from echelon.script import distributes, find, imports
+def imports_of(script: str, *, is_module: bool, command: str) -> Imports:
+    """Return what a script imports; raise UsageError, whose hint names the command, if there is no such script."""
+    from echelon.script import find, imports
 
     ours = os.path.dirname(os.path.abspath(sys.argv[0]))
     search_path = [entry for entry in sys.path if entry not in ("", ours)]
@@ -25,7 +29,7 @@ def how_it_distributes(script: str, *, is_module: bool, command: str) -> str:
         found = find.resolve(script, module=is_module, cwd=os.getcwd(), search_path=search_path)
     except UsageError as error:
         raise _as_of(command, error.message, error.details, error.hint) from None
-    return distributes.how(imports.read_imports(found))
+    return imports.read_imports(found)
 
 
 def refuse_what_cannot_run(host: Host, words: Sequence[str], *, command: str) -> None:

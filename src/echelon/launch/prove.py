@@ -58,9 +58,11 @@ class _Start:
 
 def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
     """Return the verdict for each scale as `proof.compare` gives it; raise where nothing can be compared."""
+    from echelon.script import distributes
+
     if find_spec("torch") is None:
         raise UsageError("the Python of echelon has no PyTorch, which compares the tensors", hint="pip install torch")
-    how = own_runs.how_it_distributes(question.script, is_module=question.is_module, command="prove")
+    how = distributes.how(own_runs.imports_of(question.script, is_module=question.is_module, command="prove"))
     scales = question.scales or ((OFF,) if how else (DATA,))
     if how and scales != (OFF,):
         raise UsageError(

@@ -37,6 +37,10 @@ def act(tmp_path: Path, line: str) -> "subprocess.CompletedProcess[str]":
         "os.remove('../../large.bin')",
         "shutil.rmtree('../..')",
         "os.mkdir('../../new')",
+        "os.truncate('large.bin', 0)",
+        "import torch; torch.save(1, 'large.bin')",  # C code, which follows the link
+        "import torch; torch.save(1, f='../../new.pt')",
+        "import sqlite3; sqlite3.connect('../../new.db')",
     ],
 )
 def test_change_outside_is_refused(tmp_path: Path, line: str) -> None:
@@ -57,6 +61,7 @@ def test_change_outside_is_refused(tmp_path: Path, line: str) -> None:
         "import tempfile; tempfile.NamedTemporaryFile()",
         "open('/dev/null', 'w')",
         "os.makedirs('a/b'); shutil.rmtree('a')",
+        "import torch; torch.save(1, 'new.pt')",
     ],
 )
 def test_other_acts_are_free(tmp_path: Path, line: str) -> None:

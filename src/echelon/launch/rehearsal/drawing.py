@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import random
 
-from echelon.rehearsal_order import DROP_NODE, FREEZE_RANK, KILL_AGENT, KILL_RANK, SIGNAL, TEAR_CHECKPOINT, Fault
+from echelon.rehearsal_order import (
+    DROP_NODE,
+    FILL_DISK,
+    FREEZE_RANK,
+    KILL_AGENT,
+    KILL_RANK,
+    SIGNAL,
+    TEAR_CHECKPOINT,
+    Fault,
+)
 
 OF_ANY_SCRIPT = (KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE)
 """The faults that need no checkpoint of echelon's."""
@@ -36,7 +45,8 @@ def draw(kind: str, seed: int, *, num_ranks: int, num_steps: int, step_seconds: 
     rank = chance.randrange(num_ranks)
     step = chance.randint(first, max(first, last))
     longest = min(_LONGEST_DELAY, 3 * step_seconds)
-    return Fault(kind, rank, step, delay=round(chance.uniform(0.0, longest), 4) if chance.random() < 0.7 else 0.0)
+    is_late = step > num_steps - 3 or chance.random() < 0.3  # the run must not end before the fault happens
+    return Fault(kind, rank, step, delay=0.0 if is_late else round(chance.uniform(0.0, longest), 4))
 
 
 def _steps(kind: str, num_steps: int) -> tuple[int, int]:
@@ -44,6 +54,8 @@ def _steps(kind: str, num_steps: int) -> tuple[int, int]:
     every = interval(num_steps)
     if kind == SIGNAL:  # and the run must not end before it has saved
         return 1, num_steps // 2
+    if kind == FILL_DISK:  # and a save must follow
+        return min(every + 1, num_steps - 1), num_steps // every * every - 1
     if kind == TEAR_CHECKPOINT:  # the one before is used
-        return min(2 * every, num_steps - 1), num_steps - 1
-    return every, num_steps - 1
+        return min(2 * every + 1, num_steps - 1), num_steps - 1
+    return min(every + 1, num_steps - 1), num_steps - 1

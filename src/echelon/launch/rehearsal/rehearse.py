@@ -50,7 +50,9 @@ class Question:
     arguments: tuple[str, ...]
     is_module: bool
     is_own: bool
-    """Whether the script distributes itself: it saves by itself, and runs to its end."""
+    """Whether the script distributes itself: it runs to its end."""
+    is_saved: bool
+    """Whether echelon saves it: it is scaled, or calls echelon.checkpoints()."""
     num_steps: int
     kinds: tuple[str, ...]
     seed: int
@@ -77,6 +79,7 @@ class Rehearsing:
         self._folder = folder
         self._original = os.getcwd()
         self._contents = scratch.look(self._original)
+        self._linked = self._contents.state_of_linked()
         self._state = os.path.join(folder, "undisturbed", rehearsal_order.STATE_FILE)
 
     @cached_property
@@ -89,6 +92,7 @@ class Rehearsing:
             f"{linked}; trackers are offline"
         )
         steps = self._asked.num_steps
+        self._contents = self._contents.kept_in(os.path.join(self._folder, "original"))
         records, done, seconds = self._run("undisturbed", Rehearsal(steps=steps), "--max-restarts", "0")
         _refuse_outside(done.stdout)
         if done.exit_code:
@@ -125,7 +129,7 @@ class Rehearsing:
         mean = known.seconds / known.num_steps
         fault = drawing.draw(
             kind, self._asked.seed, num_ranks=known.num_ranks, num_steps=known.num_steps,
-            step_seconds=min(mean, known.longest_step), is_own=self._asked.is_own,
+            step_seconds=min(mean, known.longest_step), is_own=not self._asked.is_saved,
         )  # fmt: skip
         ends_itself = self._asked.is_own or known.num_steps < self._asked.num_steps
         order = Rehearsal(
@@ -162,6 +166,7 @@ class Rehearsing:
         began = self._host.now()
         words = [*self._options(folder, name, order), *options, *_script(self._asked, self._target(copy))]
         done = own_runs.finish(self._host, words, folder=copy)
+        self._refuse_changed()
         return verdict.read(folder), done, self._host.now() - began
 
     def _options(self, folder: str, name: str, order: Rehearsal) -> list[str]:
@@ -169,9 +174,7 @@ class Rehearsing:
         variables["WANDB_DIR"] = folder
         if self._asked.is_own:
             variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()
-            how = ["--scale", "off", "--max-restarts", "3"]
-        else:
-            how = ["--scale", "data", "--checkpoint-every", f"{drawing.interval(self._asked.num_steps)}steps"]
+        how = _how(self._asked, self._num_steps)
         if order.fault is not None and order.fault.kind == SIGNAL:
             variables[CHAIN] = folder
         words = [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
@@ -182,18 +185,42 @@ class Rehearsing:
 
     def _target(self, copy: str) -> str:
         """Return the script to start: that of the copy, also where it was given by its whole path."""
-        target = self._asked.script
-        if self._asked.is_module or not os.path.isabs(target):
-            return target
-        inside = os.path.relpath(os.path.realpath(target), os.path.realpath(self._original))
+        if self._asked.is_module:
+            return self._asked.script
+        target = os.path.realpath(os.path.join(self._original, self._asked.script))
+        inside = os.path.relpath(target, os.path.realpath(self._original))
         return target if inside.startswith("..") else os.path.join(copy, inside)
+
+    @property
+    def _num_steps(self) -> int:
+        """Return the steps of a run: those of the undisturbed one, when it is over."""
+        known = self.__dict__.get("undisturbed")
+        return known.num_steps if known is not None else self._asked.num_steps
+
+    def _refuse_changed(self) -> None:
+        """Stop if the script has changed one of the user's files that are linked: C code may write through a link."""
+        now = self._contents.state_of_linked()
+        changed = [path for path, state in self._linked.items() if now.get(path) != state]
+        if changed:
+            raise UsageError(
+                f"the script has changed {os.path.join(self._original, changed[0])}, which is linked into its copy "
+                "because it is large",
+                hint="let the script write a file with another name, or rehearse it in a folder without this file",
+            )
 
 
 def refuse_what_cannot_run(question: Question, host: Host) -> None:
     """Raise UsageError, before anything is copied, for what `echelon run` will not accept."""
-    how = ["--scale", "off"] if question.is_own else ["--scale", "data", "--checkpoint-every", "5steps"]
-    words = [*how, *question.options, *_script(question, question.script)]
+    words = [*_how(question, question.num_steps), *question.options, *_script(question, question.script)]
     own_runs.refuse_what_cannot_run(host, words, command="rehearse")
+
+
+def _how(question: Question, num_steps: int) -> list[str]:
+    """Return the options by which echelon scales, saves and restarts the script."""
+    if not question.is_saved:
+        return ["--scale", "off", "--max-restarts", "3"]
+    scale = [] if question.is_own else ["--scale", "data"]
+    return [*scale, "--checkpoint-every", f"{drawing.interval(num_steps)}steps"]
 
 
 def _files(number: int) -> str:

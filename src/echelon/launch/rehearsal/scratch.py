@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from echelon.errors import UsageError
 
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", "echelon-runs", "wandb", "mlruns"})
 OURS = ".echelon-"
@@ -29,8 +31,29 @@ class Contents:
     num_bytes: int = 0
     """Of the copied files."""
 
+    def kept_in(self, target: str) -> Contents:
+        """Copy the files once, and return contents that are copied from there: the user may edit the folder."""
+        self.copy_to(target)
+        return replace(self, folder=target)
+
+    def state_of_linked(self) -> dict[str, tuple[int, int]]:
+        """Return the time and the size of each linked file, by its path."""
+        found = {}
+        for path in self.linked:
+            real = os.path.realpath(os.path.join(self.folder, path))
+            if os.path.isfile(real):
+                status = os.stat(real)
+                found[path] = (status.st_mtime_ns, status.st_size)
+        return found
+
     def copy_to(self, target: str) -> None:
-        """Make the copy in a new folder."""
+        """Make the copy in a new folder; raise UsageError for a file that cannot be read."""
+        try:
+            self._copy_to(target)
+        except OSError as error:
+            raise _unreadable(error) from None
+
+    def _copy_to(self, target: str) -> None:
         os.mkdir(target)
         for path in self.folders:
             os.mkdir(os.path.join(target, path))
@@ -41,10 +64,20 @@ class Contents:
 
 
 def look(folder: str) -> Contents:
-    """Return what a copy of a folder will have."""
+    """Return what a copy of a folder will have; raise UsageError for a folder that cannot be read."""
     contents = Contents(os.path.abspath(folder))
-    _look_into("", contents)
+    try:
+        _look_into("", contents)
+    except OSError as error:
+        raise _unreadable(error) from None
     return contents
+
+
+def _unreadable(error: OSError) -> UsageError:
+    return UsageError(
+        f"{error.filename} cannot be copied: {error.strerror}",
+        hint="rehearse in a folder whose files you can read, and in which no other training writes",
+    )
 
 
 def _look_into(path: str, contents: Contents) -> None:

@@ -39,6 +39,7 @@ class Course:
         self._rank = rank
         self._needs_checkpoint = needs_checkpoint
         self._held: List[_Held] = []
+        self._strikes: List[threading.Thread] = []
         self._is_over = False
         self._stepped_at = 0.0
         if _has_happened(order):
@@ -81,6 +82,8 @@ class Course:
 
     def finish(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write the state at the end of the undisturbed run, or compare with it; rank 0 speaks for all."""
+        for thread in self._strikes:
+            thread.join()  # the run must not end before the fault happens
         if self._is_over or self._rank != 0 or not self._order.folder:
             return
         self._is_over = True
@@ -108,6 +111,7 @@ class Course:
             faults.strike(fault.kind, checkpoints)
         thread = threading.Timer(fault.delay, faults.strike, (fault.kind, checkpoints))
         thread.start()
+        self._strikes.append(thread)
         if not fault.delay:
             thread.join()
 

@@ -1,19 +1,35 @@
 """Keep a rehearsed script from writing outside of its scratch copy: the user's own files stay as they are.
 
-Python reports each file that it opens for writing, renames or removes. What C code writes by itself is not seen.
+Python reports each file that it opens for writing, renames or removes. Of C code, the functions are checked that are
+known to write a file by its path; the launcher looks at the files that it has linked after each run.
 """
 
 import os
 import sys
 import tempfile
+from functools import partial
 from typing import Any, Tuple
+
+from .. import patches
+from ..files import library_writers
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _TARGETS = {
-    "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.truncate": (0,),
+    "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,),
     "os.link": (1,), "os.symlink": (1,), "shutil.rmtree": (0,), "shutil.copyfile": (1,), "shutil.move": (0, 1),
 }  # fmt: skip
 """Of an event: which of its arguments are paths that it changes."""
+_FOLLOWED = {"os.truncate": 0, "os.chmod": 0, "sqlite3.connect": 0}
+"""Of an event that changes what a link leads to: the argument with the path."""
+_CACHES = (
+    "XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH",
+    "MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR",
+)  # fmt: skip
+"""Variables that name folders of caches."""
+
+
+_WHY = "A rehearsal changes no file outside of its copy."
 
 
 class OutsideError(RuntimeError):
@@ -25,13 +41,19 @@ def install(scratch: str, original: str) -> None:
 
     `original` is the user's folder. Nothing else in it may change, also if it is a temporary folder.
     """
+    sys.dont_write_bytecode = True  # beside a module of the user
     guard = _Guard(scratch, original)
     sys.addaudithook(guard.hear)
+    hooks = patches.Hooks()
+    for module, function, place, key in library_writers.FUNCTIONS:
+        hooks.replace(module, function, partial(guard.checking, place, key), why=_WHY)
+    hooks.apply()
 
 
 class _Guard:
     def __init__(self, scratch: str, original: str) -> None:
-        temporary = (tempfile.gettempdir(), "/tmp", "/dev", "/proc", os.environ.get("XDG_CACHE_HOME") or "/tmp")
+        caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+        temporary = (tempfile.gettempdir(), "/tmp", "/dev", "/proc", *caches)
         self._scratch = os.path.realpath(scratch) + os.sep
         self._original = os.path.realpath(original) + os.sep
         self._others = tuple(os.path.realpath(path) + os.sep for path in temporary)
@@ -43,9 +65,20 @@ class _Guard:
             path, _, flags = arguments
             if isinstance(flags, int) and flags & _WRITES:
                 self._check(path, follows=True)
+        elif event in _FOLLOWED:
+            self._check(arguments[_FOLLOWED[event]], follows=True)
         elif event in _TARGETS:
             for place in _TARGETS[event]:
                 self._check(arguments[place], follows=False)
+
+    def checking(self, place: int, key: str, original: Any) -> Any:
+        """Return a function of a library that checks the path, its argument at `place` or named `key`."""
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            self._check(kwargs.get(key, args[place] if len(args) > place else None), follows=True)
+            return original(*args, **kwargs)
+
+        return checked
 
     def _check(self, path: Any, *, follows: bool) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):

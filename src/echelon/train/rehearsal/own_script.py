@@ -7,15 +7,18 @@ from typing import Any, Mapping
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ... import checkpoint_order
 from .. import patches
 from .course import asked
 
 
 def begin(environ: Mapping[str, str]) -> None:
     """Count the steps of all optimizers, and compare the states of all optimizers when the script has ended."""
-    course = asked(environ, needs_checkpoint=False)
+    course = asked(environ, needs_checkpoint=checkpoint_order.VARIABLE in environ)
     if course is None:
         return
+    order = checkpoint_order.read(environ)
+    checkpoints = order.folder if order is not None else ""
     num_steps = 0
     pid = os.getpid()
 
@@ -23,7 +26,7 @@ def begin(environ: Mapping[str, str]) -> None:
         nonlocal num_steps
         if os.getpid() == pid:  # and no fork of the script's own
             num_steps += 1
-            course.stepped(optimizer, num_steps)
+            course.stepped(optimizer, num_steps, checkpoints)
 
     def end() -> None:
         if os.getpid() == pid:
