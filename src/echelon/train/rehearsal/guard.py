@@ -41,7 +41,7 @@ def install(scratch: str, original: str) -> None:
 
     `original` is the user's folder. Nothing else in it may change, also if it is a temporary folder.
     """
-    sys.dont_write_bytecode = True  # beside a module of the user
+    patches.replace(sys, "dont_write_bytecode", True, why=_WHY)  # beside a module of the user
     guard = _Guard(scratch, original)
     sys.addaudithook(guard.hear)
     hooks = patches.Hooks()
