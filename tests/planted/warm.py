@@ -110,7 +110,7 @@ class WarmHost(Host):
                 compare.main(list(argv[argv.index("echelon.proof.compare") + 1 :]))
         return Finished(exit_code=0, stdout=said.getvalue(), stderr="")
 
-    def start(self, argv: Sequence[str], *, environ: Mapping[str, str]) -> Any:
+    def start(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str = "") -> Any:
         """Start the ranks of an `echelon run`."""
         return Ranks(list(argv))
 
