@@ -203,7 +203,7 @@ def overflow(strategy: Strategy) -> Any:
     """Step twice with a scale at which rank 0's rows alone overflow, or its stage."""
     trained = parallelized("gpt", strategy)
     trained.optimize(torch.optim.SGD, lr=0.1)
-    trained._scale.value = TOO_LARGE
+    trained.loss_scale.value = TOO_LARGE
     inputs, targets = models.batches("gpt")[0]
     found, halved = [], 0.0
     before = {name: whole_copy(one) for name, one in trained.parameters().items()}
@@ -211,8 +211,8 @@ def overflow(strategy: Strategy) -> Any:
         lost = trained.step(inputs, targets).was_lost
         changed = any(not torch.equal(before[name], whole_copy(one)) for name, one in trained.parameters().items())
         found.append((lost, changed))
-        halved = trained._scale.value if scale else halved
-        trained._scale.value = 1.0
+        halved = trained.loss_scale.value if scale else halved
+        trained.loss_scale.value = 1.0
     return [lost for lost, _ in found], halved, [changed for _, changed in found]
 
 
