@@ -51,9 +51,9 @@ class Rehearsal(NamedTuple):
     like: str = ""
     """The state of the undisturbed run, which the state at the end is compared with; empty: this is that run."""
     scratch: str = ""
-    """The folder outside of which the script may write nothing; empty: it may write anywhere."""
+    """The script may write in this folder alone; empty: it may write anywhere."""
     original: str = ""
-    """The user's folder, of which `scratch` is a copy."""
+    """The folder of the user; `scratch` has copies of it."""
 
 
 def variable(order: Rehearsal) -> str:

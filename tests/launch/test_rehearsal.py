@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echelon.errors import UsageError
-from echelon.launch.rehearsal import drawing, scratch, verdict
+from echelon.launch.rehearsal import random_faults, scratch, verdict
 from echelon.rehearsal_order import DROP_NODE, FILL_DISK, KILL_RANK, KINDS, SIGNAL, TEAR_CHECKPOINT, Fault
 
 
@@ -41,8 +41,8 @@ def test_fault_is_drawn_where_the_training_can_go_on(kind: str) -> None:
     """It comes after a checkpoint that it can go back to, and before the end; a seed draws the same fault again."""
     drawn = set()
     for seed in range(200):
-        fault = drawing.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
-        assert fault == drawing.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
+        fault = random_faults.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
+        assert fault == random_faults.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
         least = {SIGNAL: 1, TEAR_CHECKPOINT: 11}.get(kind, 6)
         assert least <= fault.step <= (10 if kind == SIGNAL else 19)
         assert fault.step <= 17 or not fault.delay
@@ -55,7 +55,9 @@ def test_fault_is_drawn_where_the_training_can_go_on(kind: str) -> None:
 
 def test_disk_is_filled_before_a_save() -> None:
     """Of 23 steps, the last save is after step 20."""
-    steps = {drawing.draw(FILL_DISK, seed, num_ranks=2, num_steps=23, step_seconds=0.1).step for seed in range(200)}
+    steps = {
+        random_faults.draw(FILL_DISK, seed, num_ranks=2, num_steps=23, step_seconds=0.1).step for seed in range(200)
+    }
     assert steps == set(range(6, 20))
 
 

@@ -54,10 +54,10 @@ def restarts(values: Mapping[str, str]) -> str:
 
 
 def _interval(text: str) -> tuple[int, float]:
-    found = interval(text)
-    if found is None:
+    steps_and_seconds = interval(text)
+    if steps_and_seconds is None:
         raise UsageError(f"--checkpoint-every {text or repr('')}: give 10m, 2h, 90s or 200steps", hint=_HINT)
-    return found
+    return steps_and_seconds
 
 
 def _keep(values: Mapping[str, str]) -> int:

@@ -5,6 +5,7 @@ The scanner stops at the script, so that nothing after it is ever interpreted: i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -171,6 +172,14 @@ class Scanned:
                 for value in self.values.get(option.key, ()):
                     words += [option.names[-1], value] if option.value else [option.names[-1]]
         return tuple(words)
+
+
+def whole(text: str, option: str, *, least: int, usual: int) -> int:
+    """Return the whole number that an option gives; raise UsageError, whose hint has `usual` or the least number."""
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
+        hint = f"{option} {max(least, usual)}"
+        raise UsageError(f"{option} {text or repr('')}: give a whole number of at least {least}", hint=hint)
+    return int(text)
 
 
 def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, command: str = "run") -> Scanned:

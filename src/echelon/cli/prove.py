@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from echelon.cli import own_parallelism
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, scan
+from echelon.cli.options import Option, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.scale_options import MODEL_PARALLEL
@@ -62,8 +61,8 @@ def main(arguments: list[str]) -> int:
         script=scanned.rest[0],
         arguments=scanned.rest[1:],
         is_module="module" in values,
-        num_ranks=_whole(values.get("nproc_per_node", "2"), "-n", least=2),
-        num_steps=_whole(values.get("steps", "50"), "--steps", least=1),
+        num_ranks=whole(values.get("nproc_per_node", "2"), "-n", least=2, usual=2),
+        num_steps=whole(values.get("steps", "50"), "--steps", least=1, usual=2),
         scales=_scales(values["scale"]) if "scale" in values else (),
     )
     if "plot" in values:
@@ -176,10 +175,3 @@ def _scales(text: str) -> tuple[str, ...]:
             hint="--scale data,fsdp   or --scale off",
         )
     return scales
-
-
-def _whole(text: str, option: str, *, least: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-        shown = text or repr("")
-        raise UsageError(f"{option} {shown}: give a whole number of at least {least}", hint=f"{option} {max(least, 2)}")
-    return int(text)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from echelon import rehearsal_order
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.options import Option, Scanned, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
@@ -62,9 +61,9 @@ def main(arguments: list[str]) -> int:
     verdicts: list[Verdict] = []
     with shared_folder("rehearsal", "the copies of it are made there") as folder:
         rehearsing = rehearse.Rehearsing(question, host, say, folder)
-        known = rehearsing.undisturbed
+        known = rehearsing.begin()
         say(f"undisturbed: {known.num_steps} steps on {_ranks(known.num_ranks)} in {known.seconds:.1f} s")
-        for verdict in rehearsing.verdicts():
+        for verdict in rehearsing.verdicts(known):
             verdicts.append(verdict)
             if "json" not in values:
                 print(_row(verdict), flush=True)
@@ -77,14 +76,14 @@ def main(arguments: list[str]) -> int:
 
 def _question(scanned: Scanned, values: dict[str, str]) -> Any:
     from echelon.launch import own_runs
-    from echelon.launch.rehearsal import drawing
+    from echelon.launch.rehearsal import random_faults
     from echelon.launch.rehearsal.rehearse import LEAST_STEPS, Question
     from echelon.script import distributes
 
     imports = own_runs.imports_of(scanned.rest[0], is_module="module" in values, command="rehearse")
     is_own = bool(distributes.how(imports))
     is_saved = not is_own or distributes.saves_with_echelon(imports)
-    possible = rehearsal_order.KINDS if is_saved else drawing.OF_ANY_SCRIPT
+    possible = rehearsal_order.KINDS if is_saved else random_faults.OF_ANY_SCRIPT
     if is_own and "steps" in values:
         raise UsageError(
             f"--steps is for a script that echelon scales, but {scanned.rest[0]} distributes itself, "
@@ -98,9 +97,9 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
         is_module="module" in values,
         is_own=is_own,
         is_saved=is_saved,
-        num_steps=_whole(values.get("steps", str(STEPS)), "--steps", least=LEAST_STEPS),
+        num_steps=whole(values.get("steps", str(STEPS)), "--steps", least=LEAST_STEPS, usual=STEPS),
         kinds=_kinds(values["faults"], possible, scanned.rest[0]) if "faults" in values else possible,
-        seed=_whole(values.get("seed", "0"), "--seed", least=0),
+        seed=whole(values.get("seed", "0"), "--seed", least=0, usual=STEPS),
     )
 
 
@@ -119,14 +118,6 @@ def _kinds(text: str, possible: Sequence[str], script: str) -> tuple[str, ...]:
                 hint=f"--faults {','.join(possible[:2])}",
             )
     return kinds
-
-
-def _whole(text: str, option: str, *, least: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-        shown = text or repr("")
-        hint = f"{option} {max(least, STEPS)}"
-        raise UsageError(f"{option} {shown}: give a whole number of at least {least}", hint=hint)
-    return int(text)
 
 
 def _ranks(number: int) -> str:

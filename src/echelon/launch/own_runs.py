@@ -26,10 +26,10 @@ def imports_of(script: str, *, is_module: bool, command: str) -> Imports:
     ours = os.path.dirname(os.path.abspath(sys.argv[0]))
     search_path = [entry for entry in sys.path if entry not in ("", ours)]
     try:
-        found = find.resolve(script, module=is_module, cwd=os.getcwd(), search_path=search_path)
+        resolved = find.resolve(script, module=is_module, cwd=os.getcwd(), search_path=search_path)
     except UsageError as error:
         raise _as_of(command, error.message, error.details, error.hint) from None
-    return imports.read_imports(found)
+    return imports.read_imports(resolved)
 
 
 def refuse_what_cannot_run(host: Host, words: Sequence[str], *, command: str) -> None:

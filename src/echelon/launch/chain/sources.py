@@ -80,10 +80,10 @@ def note_edits(job: Job, folder: str, cwd: str, say: Callable[[str], None]) -> N
 
 def _kept(path: str) -> dict[str, str] | None:
     try:
-        found: dict[str, str] = json.loads(regular_files.read_text(path))
+        hashes_before: dict[str, str] = json.loads(regular_files.read_text(path))
     except (OSError, ValueError):
         return None
-    return found
+    return hashes_before
 
 
 def listed(names: Iterable[str], *, most: int = 5) -> str:

@@ -13,7 +13,7 @@ from echelon import rehearsal_order
 from echelon.errors import RunError, UsageError
 from echelon.host import Finished, Host
 from echelon.launch import own_runs
-from echelon.launch.rehearsal import drawing, scratch, verdict
+from echelon.launch.rehearsal import random_faults, scratch, verdict
 from echelon.launch.rehearsal.verdict import Records, Verdict
 from echelon.node.order import CHAIN
 from echelon.rehearsal_order import FREEZE_RANK, SIGNAL, Rehearsal
@@ -30,11 +30,12 @@ TRACKERS = {
     "TRACKIO_SPACE_ID": "",
 }
 """Variables that keep the records of trackers in the scratch copy."""
-CHECK_SECONDS = 60.0
+LEAST_SECONDS = 60.0
+"""What a disturbed run may take beside a multiple of the undisturbed one."""
 LEAST_STEPS = 4
 PACE_SECONDS = 0.1
 """The least seconds of a disturbed step: a save takes longer than the steps of a small training."""
-FIRM = 10.0
+MARGIN = 10.0
 """How much more than the run with other last bits a disturbed one may differ: that run is only one sample."""
 _OUTSIDE = re.compile(r"OutsideError: (the script would write .+)$", re.MULTILINE)
 Say = Callable[[str], None]
@@ -70,21 +71,21 @@ class Undisturbed:
 
 
 class Rehearsing:
-    """One undisturbed run, and the disturbed ones; use it in a `with` block of `opened`."""
+    """One undisturbed run, and the disturbed ones: call `begin`, then `verdicts`."""
 
     def __init__(self, question: Question, host: Host, say: Say, folder: str) -> None:
         self._asked = question
         self._host = host
         self._say = say
         self._folder = folder
+        self._num_steps = question.num_steps
         self._original = os.getcwd()
         self._contents = scratch.look(self._original)
         self._linked = self._contents.state_of_linked()
         self._state = os.path.join(folder, "undisturbed", rehearsal_order.STATE_FILE)
 
-    @cached_property
-    def undisturbed(self) -> Undisturbed:
-        """The run without a fault; raise RunError if it fails, and UsageError if it cannot be rehearsed."""
+    def begin(self) -> Undisturbed:
+        """Run the script without a fault; raise RunError if it fails, and UsageError if it cannot be rehearsed."""
         contents = self._contents
         linked = f", links {len(contents.linked)}" if contents.linked else ""
         self._say(
@@ -103,9 +104,10 @@ class Rehearsing:
                 f"the script made {num_steps} steps of an optimizer, and a rehearsal needs {LEAST_STEPS}",
                 hint="let it train for longer, and in its own process, with an optimizer of torch.optim",
             )
-        plan = verdict.read_json(os.path.join(self._folder, "undisturbed", "run", "report.json"))
+        report = verdict.read_json(os.path.join(self._folder, "undisturbed", "run", "report.json"))
+        self._num_steps = num_steps
         return Undisturbed(
-            num_steps=num_steps, num_ranks=int(plan["ranks"]), longest_step=records.longest_step(), seconds=seconds
+            num_steps=num_steps, num_ranks=int(report["ranks"]), longest_step=records.longest_step(), seconds=seconds
         )
 
     @cached_property
@@ -116,18 +118,17 @@ class Rehearsing:
         )
         order = Rehearsal(steps=self._asked.num_steps, like=self._state, is_nudged=True)
         records, _, _ = self._run("nudged", order)
-        return max(verdict.ROUNDING, FIRM * float(records.end.get("difference", 0.0)))
+        return max(verdict.ROUNDING, MARGIN * float(records.end.get("difference", 0.0)))
 
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self, known: Undisturbed) -> Iterator[Verdict]:
         """Rehearse one fault after the other."""
         for kind in self._asked.kinds:
-            yield self._rehearse(kind)
+            yield self._rehearse(kind, known)
             shutil.rmtree(os.path.join(self._folder, kind), ignore_errors=True)
 
-    def _rehearse(self, kind: str) -> Verdict:
-        known = self.undisturbed
+    def _rehearse(self, kind: str, known: Undisturbed) -> Verdict:
         mean = known.seconds / known.num_steps
-        fault = drawing.draw(
+        fault = random_faults.draw(
             kind, self._asked.seed, num_ranks=known.num_ranks, num_steps=known.num_steps,
             step_seconds=min(mean, known.longest_step), is_own=not self._asked.is_saved,
         )  # fmt: skip
@@ -136,20 +137,19 @@ class Rehearsing:
             fault=fault, steps=0 if ends_itself else known.num_steps, like=self._state,
             pace=max(2 * PACE_SECONDS, 5.0 / known.num_steps) if kind == SIGNAL else PACE_SECONDS,
         )  # fmt: skip
-        records, done, _ = self._run(kind, order, *self._patience(kind))
+        records, done, _ = self._run(kind, order, *self._limits(kind, known))
         run = os.path.join(self._folder, kind, "run")
         if kind == SIGNAL and verdict.is_handed_over(run):
-            records, done, _ = self._run(kind, order, *self._patience(kind), "--resume", run, name="successor")
+            records, done, _ = self._run(kind, order, *self._limits(kind, known), "--resume", run, name="successor")
         return verdict.judge(
             fault, records, run, num_steps=known.num_steps, exit_code=done.exit_code,
             bound=lambda: self._bound,
         )  # fmt: skip
 
-    def _patience(self, kind: str) -> list[str]:
-        """Return the limits of a disturbed run: what the undisturbed one took is known."""
-        known = self.undisturbed
+    def _limits(self, kind: str, known: Undisturbed) -> list[str]:
+        """Return the limits of a disturbed run, by the time of the undisturbed one."""
         hang = max(10.0, 5.0 * known.longest_step)
-        limits = {"--timeout": CHECK_SECONDS + hang + 10.0 * known.seconds}
+        limits = {"--timeout": LEAST_SECONDS + hang + 10.0 * known.seconds}
         if kind == FREEZE_RANK:
             limits["--hang-timeout"] = hang
         chosen = {name: seconds for name, seconds in limits.items() if name not in self._asked.options}
@@ -174,13 +174,13 @@ class Rehearsing:
         variables["WANDB_DIR"] = folder
         if self._asked.is_own:
             variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()
-        how = _how(self._asked, self._num_steps)
+        training = _training_options(self._asked, self._num_steps)
         if order.fault is not None and order.fault.kind == SIGNAL:
             variables[CHAIN] = folder
         words = [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
         return [
             "--show", "none", "--run-dir", os.path.join(folder, name),
-            *how, *words, *self._asked.options,
+            *training, *words, *self._asked.options,
         ]  # fmt: skip
 
     def _target(self, copy: str) -> str:
@@ -191,36 +191,30 @@ class Rehearsing:
         inside = os.path.relpath(target, os.path.realpath(self._original))
         return target if inside.startswith("..") else os.path.join(copy, inside)
 
-    @property
-    def _num_steps(self) -> int:
-        """Return the steps of a run: those of the undisturbed one, when it is over."""
-        known = self.__dict__.get("undisturbed")
-        return known.num_steps if known is not None else self._asked.num_steps
-
     def _refuse_changed(self) -> None:
-        """Stop if the script has changed one of the user's files that are linked: C code may write through a link."""
+        """Stop if the script has changed a linked file of the user: C code may write through a link."""
         now = self._contents.state_of_linked()
         changed = [path for path, state in self._linked.items() if now.get(path) != state]
         if changed:
             raise UsageError(
-                f"the script has changed {os.path.join(self._original, changed[0])}, which is linked into its copy "
-                "because it is large",
+                f"{os.path.join(self._original, changed[0])} was changed while the script ran; it is linked into the "
+                "script's copy, because it is large",
                 hint="let the script write a file with another name, or rehearse it in a folder without this file",
             )
 
 
 def refuse_what_cannot_run(question: Question, host: Host) -> None:
     """Raise UsageError, before anything is copied, for what `echelon run` will not accept."""
-    words = [*_how(question, question.num_steps), *question.options, *_script(question, question.script)]
+    words = [*_training_options(question, question.num_steps), *question.options, *_script(question, question.script)]
     own_runs.refuse_what_cannot_run(host, words, command="rehearse")
 
 
-def _how(question: Question, num_steps: int) -> list[str]:
+def _training_options(question: Question, num_steps: int) -> list[str]:
     """Return the options by which echelon scales, saves and restarts the script."""
     if not question.is_saved:
         return ["--scale", "off", "--max-restarts", "3"]
     scale = [] if question.is_own else ["--scale", "data"]
-    return [*scale, "--checkpoint-every", f"{drawing.interval(num_steps)}steps"]
+    return [*scale, "--checkpoint-every", f"{random_faults.interval(num_steps)}steps"]
 
 
 def _files(number: int) -> str:
@@ -232,6 +226,6 @@ def _script(question: Question, target: str) -> list[str]:
 
 
 def _refuse_outside(output: str) -> None:
-    found = _OUTSIDE.search(output)
-    if found:
-        raise UsageError(found[1], hint="give the script a relative path for what it writes")
+    refusal = _OUTSIDE.search(output)
+    if refusal:
+        raise UsageError(refusal[1], hint="give the script a relative path for what it writes")

@@ -38,13 +38,13 @@ class Contents:
 
     def state_of_linked(self) -> dict[str, tuple[int, int]]:
         """Return the time and the size of each linked file, by its path."""
-        found = {}
+        states = {}
         for path in self.linked:
             real = os.path.realpath(os.path.join(self.folder, path))
             if os.path.isfile(real):
                 status = os.stat(real)
-                found[path] = (status.st_mtime_ns, status.st_size)
-        return found
+                states[path] = (status.st_mtime_ns, status.st_size)
+        return states
 
     def copy_to(self, target: str) -> None:
         """Make the copy in a new folder; raise UsageError for a file that cannot be read."""
@@ -82,8 +82,8 @@ def _unreadable(error: OSError) -> UsageError:
 
 def _look_into(path: str, contents: Contents) -> None:
     with os.scandir(os.path.join(contents.folder, path)) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
         name = os.path.join(path, entry.name)
         if entry.name in LEFT_OUT or entry.name.startswith(OURS):
             continue

@@ -16,7 +16,7 @@ from ..rng.generators import Generators
 from ..scaling_error import ScalingError
 from ..strategies import blocks
 from ..strategies.parallel import Parallel
-from .plain import OWN, as_bytes, from_bytes
+from .byte_tensors import OWN, as_bytes, from_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LEAD = "let a checkpoint have models, optimizers, and objects with state_dict() and load_state_dict()"

@@ -131,7 +131,7 @@ class Behind:
     def _rest_of(self, values: Any) -> "_Rest":
         return _Rest(values, self)
 
-    def of(self, values: Any) -> Iterator[Any]:
+    def iterate(self, values: Any) -> Iterator[Any]:
         """Return the rest of some values; they are asked for as late as the loader would ask."""
         self._indices = iter(values)
         return self._rest()
@@ -149,4 +149,4 @@ class _Rest:
         return len(self._values)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._behind.of(self._values)
+        return self._behind.iterate(self._values)

@@ -8,7 +8,7 @@ from ..exact.keys import Keys
 from ..replay.generators import of_loader, put_state, state_of
 from ..rng import generators
 from ..rng.generators import Generators
-from .plain import OWN, as_bytes, from_bytes
+from .byte_tensors import OWN, as_bytes, from_bytes
 
 NOW, OF_EPOCH = OWN + "random/rank-%d", OWN + "random of the epoch/rank-%d"
 

@@ -12,17 +12,17 @@ from ...checkpoint.errors import CheckpointError
 from .. import plain_data
 from ..exact.keys import Keys
 from ..loops import ShardedLoader
-from ..replay.schedule import ORDER_FILE, Schedule
+from ..replay.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
+from . import agreement
+from .byte_tensors import OWN
 from .objects import Objects
-from .plain import OWN
 from .position import Behind, Position, keeps_workers, loader_of
 from .random_numbers import RandomNumbers
 
 FACTS = "facts.bin"
 KIND = "named"
-HANDED_OVER = 85
 RUN_DIRECTORY = "ECHELON_RUN_DIR"
 _AGAIN = "begin in another run directory"
 _taken: Set[str] = set()
@@ -57,20 +57,20 @@ class Checkpoints:
         self._left_out: Optional[Set[str]] = None
         """The buffers that a rank before this one saves; None: not known yet."""
         self._may_loop = self._has_epochs = False
-        _take(self._order.folder)
+        _refuse_second_training(self._order.folder)
         for optimizer in self._objects.optimizers.values():
             optimizer.register_step_post_hook(self._note_step)
-        found = self._find()
-        if found is not None:
-            self._go_on(found)
+        newest = self._find()
+        if newest is not None:
+            self._go_on(newest)
 
     # What a person calls
 
     def epochs(self, number: int) -> Iterator[int]:
         """Return the numbers of the epochs that are left, from 0 to `number` - 1 in a run that is not resumed.
 
-        A training has one such loop. Batches are counted by `batches`, so a number of its own that the script counts in
-        an epoch, as with enumerate(), begins at 0 in a resumed epoch.
+        A training has one such loop. `batches` counts the batches of an epoch; what the script itself counts there, as
+        with enumerate(), begins at 0 in a resumed epoch.
         """
         if self._has_epochs:
             raise ScalingError(
@@ -166,9 +166,7 @@ class Checkpoints:
         """End this process after the checkpoint; the successor of this job goes on."""
         self._saver.wait()
         self._say(self._saver.told_at_end(self.step_number))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(HANDED_OVER)
+        leave_process(HANDED_OVER)
 
     def _say(self, text: str) -> None:
         if self._rank == 0:
@@ -178,25 +176,19 @@ class Checkpoints:
 
     def _find(self) -> Optional[store.Checkpoint]:
         """Return the newest whole checkpoint; all ranks must find the same."""
-        found, findings = store.Store(self._order.folder, self._order.keep).latest()
+        newest, findings = store.Store(self._order.folder, self._order.keep).latest()
         for finding in findings:
             self._say("note: %s" % finding)
-        steps = [int(one) for one in exchange.gather(b"%d" % (found.step if found else -1))]
-        if len(set(steps)) > 1:
-            raise ScalingError(
-                "rank 0 has found the checkpoint of step %d, and another rank that of step %d"
-                % (steps[0], next(step for step in steps if step != steps[0])),
-                "start the run again when the file system shows all ranks the same files",
-            )
-        return found
+        agreement.refuse_other_steps(newest.step if newest is not None else -1)
+        return newest
 
-    def _go_on(self, found: store.Checkpoint) -> None:
+    def _go_on(self, checkpoint: store.Checkpoint) -> None:
         """Take the state of a checkpoint; refuse one that another training wrote."""
-        if found.manifest.about.get("kind") != KIND:
-            raise ScalingError("%s was not written by echelon.checkpoints()" % found.path, _AGAIN)
-        with open(os.path.join(found.path, FACTS), "rb") as file:
+        if checkpoint.manifest.about.get("kind") != KIND:
+            raise ScalingError("%s was not written by echelon.checkpoints()" % checkpoint.path, _AGAIN)
+        with open(os.path.join(checkpoint.path, FACTS), "rb") as file:
             facts = plain_data.decode(file.read())
-        saved = tensors_file.read(found.path)
+        saved = tensors_file.read(checkpoint.path)
         if set(facts["settings"]) != set(self._objects.optimizers):
             raise ScalingError(
                 "the checkpoint has the optimizers %s, and the script names %s"
@@ -207,7 +199,7 @@ class Checkpoints:
         like = {name: (tuple(one.shape), safetensors.dtype_of(one.dtype)) for name, one in saved.items()}
         weights, states = self._objects.weights(), self._objects.make_states(like)
         try:
-            left = shards.load({**weights, **states, **own}, found.path)
+            left = shards.load({**weights, **states, **own}, checkpoint.path)
         except CheckpointError as error:
             raise ScalingError(error.message, error.hint or _AGAIN) from None
         _refuse_left(left)
@@ -248,14 +240,14 @@ def _ordered(every: str) -> checkpoint_order.Order:
     order = checkpoint_order.read(os.environ)
     if order is not None:
         return order
-    found = checkpoint_order.interval(every)
-    if found is None:
+    interval = checkpoint_order.interval(every)
+    if interval is None:
         raise ScalingError("every=%r is no interval" % every, 'every="10m", "2h", "90s" or "200steps"')
     folder = os.path.join(os.environ.get(RUN_DIRECTORY, os.curdir), "checkpoints")
-    return checkpoint_order.Order(os.path.abspath(folder), steps=found[0], seconds=found[1])
+    return checkpoint_order.Order(os.path.abspath(folder), steps=interval[0], seconds=interval[1])
 
 
-def _take(folder: str) -> None:
+def _refuse_second_training(folder: str) -> None:
     if folder in _taken:
         raise ScalingError(
             "echelon.checkpoints() is called a second time in one process, and would continue the first training",

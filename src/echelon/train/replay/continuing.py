@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
 
 import torch
 
@@ -18,8 +18,9 @@ from ... import checkpoint_order
 from ...checkpoint import safetensors, saver, shards, store, tensors_file
 from ...checkpoint.errors import CheckpointError
 from ...scale_options import ScaleOptions
-from .. import messages, patches, plain_data
+from .. import patches, plain_data
 from .. import world as worlds
+from ..checkpoints import agreement
 from ..rehearsal import course
 from ..rng import generators, own_states
 from ..scaling_error import ScalingError
@@ -30,7 +31,7 @@ from .left_draws import LeftDraws
 from .masks import Masks
 from .passes import Passes
 from .rounds import Rounds
-from .schedule import ORDER_FILE, Schedule
+from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from .state import Objects
 from .tape import OFF, PLAY, RECORD, Tape
 
@@ -41,8 +42,6 @@ AT_REQUEST, AT_STEP = "request", "step"
 JOURNAL, FACTS = "journal.bin", "facts.bin"
 WRITTEN = "written.jsonl"
 """Beside the checkpoints: the paths that the run has written."""
-HANDED_OVER = 85
-"""The exit code of a rank that has saved and ended, as ordered."""
 _OWN = "rng/rank-%d"
 _CARRIED = "carried/"
 _OTHERS = (_CARRIED, attributes.PREFIX, cycles.PREFIX, "rng/")
@@ -245,7 +244,7 @@ class Continuing:
         self._the_saver().wait()
         if self._run.is_main:
             self._run.say(self._the_saver().told_at_end(self._num_steps))
-        _leave_process(HANDED_OVER)
+        leave_process(HANDED_OVER)
 
     def _end_rehearsal(self, rehearsal: course.Course) -> None:
         """End this process with success after the step at which all ranks end."""
@@ -253,7 +252,7 @@ class Continuing:
             self._saver.wait()
         with self._tape.left_out():
             rehearsal.finish(self._objects.tensors())
-        _leave_process(0)
+        leave_process(0)
 
     def _end(self) -> None:
         if self._saver is not None and self._tape.is_mine:
@@ -274,7 +273,7 @@ class Continuing:
         stubs.leave()
         self._run.calls.is_idle = False
         self._run.prepare()
-        self._agree(resumed)
+        agreement.refuse_other_steps(resumed.found.step)
         self._objects.prepare(facts)
         tensors = self._objects.tensors()
         self._check_names(tensors, resumed.found.path)
@@ -314,18 +313,6 @@ class Continuing:
         run.first_step.keeps_dropout = True  # a continued run has the same steps
         run.begin_training()
 
-    def _agree(self, resumed: Resumed) -> None:
-        """Stop if the ranks have found different checkpoints, as a slow file system may let them."""
-        if self._run.world.processes.size == 1:
-            return
-        steps = messages.gather(resumed.found.step)
-        if len(set(steps)) > 1:
-            raise ScalingError(
-                "rank 0 has found the checkpoint of step %d, and another rank that of step %d"
-                % (steps[0], next(step for step in steps if step != steps[0])),
-                "start the run again when the file system shows all ranks the same files",
-            )
-
     def _load(self, tensors: Dict[str, torch.Tensor], folder: str) -> None:
         try:
             shards.load(tensors, folder)
@@ -340,12 +327,6 @@ class Continuing:
         ):
             if names:
                 raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
-
-
-def _leave_process(exit_code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
 
 
 def _compare_counts(saved: Dict[str, int]) -> None:
