@@ -98,7 +98,7 @@ CHAIN = ("--chain", "3", "--max-hours", "1", "--checkpoint-every", "50steps")
 
 def test_next_job_goes_on_at_the_saved_step(slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]) -> None:
     """Two jobs train as one: no step is lost or done twice, trackers have one run, and the third job is cancelled."""
-    chain = Chain(slurm, home, tmp_path / "it's a chain", *CHAIN, arguments=("3", "0.1"))
+    chain = Chain(slurm, home, tmp_path / "it's a chain", *CHAIN, arguments=("3", "0.3"))
     chain.until("\nstep 7\n")
     chain.send("USR1", chain.first)
     assert chain.over()["why"] == "the training has ended"
@@ -138,7 +138,7 @@ def test_cancelled_and_killed_jobs_are_followed(
 ) -> None:
     """After scancel of one job, and after a kill without a signal, the next one goes on at the newest checkpoint."""
     options = ("--chain", "until-done", "--max-hours", "1", "--checkpoint-every", "4steps")
-    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.1"))
+    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.3"))
     assert chain.waiting == []
     chain.until("\nstep 6\n")
     slurm.run("scancel", str(chain.first))
@@ -154,7 +154,7 @@ def test_cancelled_and_killed_jobs_are_followed(
 
 def test_chain_without_progress_stops(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """Two jobs in a row that end without a new checkpoint end the chain, and it is said."""
-    chain = Chain(slurm, home, tmp_path, "--chain", "5", *CHAIN[2:], arguments=("3", "0.1"))
+    chain = Chain(slurm, home, tmp_path, "--chain", "5", *CHAIN[2:], arguments=("3", "0.3"))
     for number in (1, 2):
         chain.until(f"(?s)job {number} of 5.*\nstep 1\n")
         slurm.run("scancel", "--signal=KILL", "--full", str(chain.records("begin")[-1]["job_id"]))
@@ -194,7 +194,7 @@ def test_second_job_is_told_who_holds_the_run(slurm: Cluster, home: Path, tmp_pa
 
 def test_edited_script_stops_the_chain(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """A script that was edited between two jobs is named with the repair, and no training goes on by accident."""
-    chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.1"))
+    chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.3"))
     chain.until("\nstep 3\n")
     (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "\n# edited\n")
     chain.send("USR2", chain.first)
@@ -205,15 +205,15 @@ def test_edited_script_stops_the_chain(slurm: Cluster, home: Path, tmp_path: Pat
     assert f"cancelled job {chain.waiting[1]}" in said
     assert slurm.job(chain.waiting[0])["ExitCode"] == "2:0"
     resumed = ("submit", "--gpus", "2", "-t", "5", *CHAIN, "--resume", str(chain.directory), "--dry-run")
-    done = call(slurm, home, tmp_path, *resumed, "train.py", "3", "0.1")
+    done = call(slurm, home, tmp_path, *resumed, "train.py", "3", "0.3")
     assert (done.returncode, "train.py was edited" in done.stderr) == (2, True), done.stderr
-    done = call(slurm, home, tmp_path, *resumed, "--resume-anyway", "train.py", "3", "0.1")
+    done = call(slurm, home, tmp_path, *resumed, "--resume-anyway", "train.py", "3", "0.3")
     assert done.returncode == 0, done.stderr
 
 
 def test_edit_is_a_note_with_resume_anyway(slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]) -> None:
     """With --resume-anyway the chain says what was edited, and goes on."""
-    chain = Chain(slurm, home, tmp_path, *CHAIN, "--resume-anyway", arguments=("3", "0.1"))
+    chain = Chain(slurm, home, tmp_path, *CHAIN, "--resume-anyway", arguments=("3", "0.3"))
     chain.until("\nstep 3\n")
     (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "\n# edited\n")
     chain.send("USR1", chain.first)
@@ -225,7 +225,7 @@ def test_edit_is_a_note_with_resume_anyway(slurm: Cluster, home: Path, tmp_path:
 def test_hours_have_a_cap(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """A further job that could exceed --max-hours does not start; the message has the command that goes on."""
     options = ("--chain", "3", "--max-hours", "0.084", "--checkpoint-every", "50steps")
-    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.1"))
+    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.3"))
     assert chain.waiting == []
     chain.until("\nstep 3\n")
     chain.send("USR1", chain.first)

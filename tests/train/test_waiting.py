@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests import warm
 
 SCRIPT = """
@@ -29,9 +30,10 @@ print("trained")
 """
 
 
-def run(folder: Path, act: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, act: str, *options: str) -> "subprocess.CompletedProcess[str]":
     (folder / "train.py").write_text(SCRIPT.replace("ACT", act))
-    done: subprocess.CompletedProcess[str] = warm.run(["-m", "echelon", "run", "-n", "2", "train.py"], cwd=folder)
+    line = ["-m", "echelon", "run", "-n", "2", *options, "train.py"]
+    done: subprocess.CompletedProcess[str] = warm.run(line, cwd=folder)
     return done
 
 
@@ -58,3 +60,11 @@ def test_ranks_that_wait_at_one_line(tmp_path: Path) -> None:
     done = run(tmp_path, f"{group}.recv(torch.ones(1), 0) if rank else {group}.barrier()")
     assert done.returncode == 2, done.stderr
     assert "the ranks wait for each other in different exchanges at train.py:17, so none can continue" in done.stderr
+
+
+@pytest.mark.parametrize("launch", ["warm", "exec"])
+def test_end_of_a_rank_while_the_thread_is_in_the_store(tmp_path: Path, launch: str) -> None:
+    """The thread that looks all the time ends before Python does, which would abort the process inside of a call."""
+    done = run(tmp_path, "waiting.LOOK_SECONDS = 1e-6", "--launch", launch)
+    assert done.returncode == 0, done.stderr
+    assert "trained" in done.stdout

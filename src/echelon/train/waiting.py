@@ -6,6 +6,7 @@ lines of the script, they wait for ever, and the run ends. If a rank is elsewher
 rank waits for which, and where both are.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -25,6 +26,8 @@ STILL_SECONDS = 30.0
 """How long a rank stands still in a call before it asks for the places of the others."""
 FIRST_NOTE_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
+END_SECONDS = 5.0
+"""How long the end of a rank waits for the thread: the store answers at once, or not at all."""
 _ASKED = "asked"
 
 
@@ -58,7 +61,14 @@ class Waits:
 
     def begin(self) -> None:
         """Watch the main thread from now on, until the process ends."""
-        threading.Thread(target=self._run, name="echelon waiting", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="echelon waiting", daemon=True)
+        thread.start()
+        atexit.register(self._leave, thread)
+
+    def _leave(self, thread: threading.Thread) -> None:
+        """End the thread before Python does: a thread that Python ends in a call of the store aborts the process."""
+        self._end.set()
+        thread.join(END_SECONDS)
 
     def _run(self) -> None:
         pid = os.getpid()
@@ -103,13 +113,13 @@ class Waits:
         """Return the places of the ranks that answer."""
         deadline = time.monotonic() + ANSWER_SECONDS
         stands: Dict[int, Stand] = {}
-        while len(stands) < self._num_ranks and time.monotonic() < deadline:
+        while len(stands) < self._num_ranks and time.monotonic() < deadline and not self._end.is_set():
             for rank in set(range(self._num_ranks)) - set(stands):
                 key = "%d/%d" % (number, rank)
                 if self._store.check([key]):
                     stands[rank] = Stand(*json.loads(self._store.get(key)))
                     self._store.delete_key(key)
-            time.sleep(0.1)
+            self._end.wait(0.1)
         return stands
 
     def _judge(self, stands: Dict[int, Stand]) -> None:
