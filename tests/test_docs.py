@@ -54,6 +54,7 @@ CHANGING = (
     (r"\d{8}-\d{6}-(\S+?)-[0-9a-f]{4}\b", r"TIME-\1-ID"),
     (r"(?m)· run (\S+?)-[0-9a-f]{4}$", r"· run \1-ID"),
     (r"\b(\d+ min )?\d+(\.\d)? s\b", "SECONDS"),
+    (r"\bcontinues after step \d+, from (a checkpoint|the memory of the nodes)", "continues"),  # by the pace of steps
     (r"\b(cores|planned) [\d,-]+", r"\1 CORES"),
     (r"\beach on (the )?\d+ cores?\b", r"each on \1CORES"),
     (r"\b([Jj]ob) \d+( to start at \S+)?", r"\1 NUMBER"),

@@ -11,6 +11,12 @@ VARIABLE = "ECHELON_CHECKPOINT"
 SEED = "ECHELON_SEED_OF_RUN"
 """The seed of the run that a continued run has too."""
 
+MEMORY = "ECHELON_MEMORY_FOLDER"
+"""The folder in the node's memory where ranks keep the newest state; empty: they keep none in memory."""
+
+ATTEMPT = "ECHELON_ATTEMPT"
+"""The number of the attempt; unlike TORCHELASTIC_RESTART_COUNT it also counts one in which a spare took over."""
+
 _HASHES = "PYTHONHASHSEED"
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -47,6 +53,11 @@ def read(environ: Mapping[str, str]) -> Optional[Order]:
     """
     text = environ.get(VARIABLE, "")
     return Order(**json.loads(text)) if text else None
+
+
+def is_restarted(environ: Mapping[str, str]) -> bool:
+    """Say whether an earlier attempt of this run has failed."""
+    return environ.get(ATTEMPT, "0") != "0"
 
 
 def interval(text: str) -> Optional[Tuple[int, float]]:

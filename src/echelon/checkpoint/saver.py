@@ -31,7 +31,9 @@ class Durations(NamedTuple):
     """From the beginning of the save until rank 0 published it, or another rank had written its file."""
 
 
-class _Save(NamedTuple):
+class Save(NamedTuple):
+    """A save that has begun."""
+
     step: int
     name: str
     """The name of the draft."""
@@ -106,13 +108,14 @@ class Saver:
         if not refusal:
             try:
                 share = self._plans.share([one["digest"] for one in told])
+                refusal = self._why_not(share, told)
             except _LOCAL_ERRORS as error:  # the same on all ranks, for all have the same plans
-                refusal = _text(error)
-        if share is None:
+                refusal = text_of(error)
+        if share is None or refusal:
             self._refuse(step, refusal, names[0])
             return False
         self._step_in_writing = step
-        self._begin(_Save(step, names[0], share, documents, about, began), [one["host"] for one in told])
+        self._begin(Save(step, names[0], share, documents, about, began), [one["host"] for one in told])
         self.durations = self.durations._replace(stopped_seconds=time.monotonic() - began)
         return True
 
@@ -129,18 +132,32 @@ class Saver:
         newest = "step %d is the newest" % self.published.step if self.published else "this process has saved none"
         return "ends after step %d, as ordered before the end of the job; it could not be saved: %s" % (step, newest)
 
+    def _words(self, step: int) -> Dict[str, Any]:  # noqa: ARG002
+        """Return what else this rank tells the others."""
+        return {}
+
+    @staticmethod
+    def _is_busy(refusal: str) -> bool:
+        """Say whether a save is skipped only because the one before is still being written."""
+        return refusal.endswith(STILL_WRITTEN)
+
+    def _why_not(self, share: shards.Share, told: List[Dict[str, Any]]) -> str:  # noqa: ARG002
+        """Return why the shares cannot be kept, equally on all ranks; empty if they can."""
+        return ""
+
     def _tell_all(
         self, step: int, tensors: Mapping[str, torch.Tensor], documents: Mapping[str, bytes]
     ) -> List[Dict[str, Any]]:
         """Return what each rank says about this save: busy, a mistake, its host, its plan; the draft of rank 0."""
         mine = {"busy": self.is_writing, "mistake": "", "draft": "", "digest": "", "host": socket.gethostname()}
         try:
-            if not mine["busy"]:
+            mine.update(self._words(step))
+            if not mine["busy"] and not mine["mistake"]:
                 _check_names(documents)
                 mine["digest"] = self._plans.prepare(tensors)
                 mine["draft"] = self._folder.begin(step).name if self._rank == 0 else ""
         except _LOCAL_ERRORS as error:
-            mine["mistake"] = _text(error)
+            mine["mistake"] = text_of(error)
         return [json.loads(one) for one in exchange.gather(json.dumps(mine).encode(), self._group)]
 
     def _refuse(self, step: int, why: str, draft: str) -> None:
@@ -149,7 +166,7 @@ class Saver:
                 self._folder.join(draft).discard()
             self._say("the checkpoint of step %d is skipped: %s" % (step, why))
 
-    def _begin(self, save: _Save, hosts: List[str]) -> None:
+    def _begin(self, save: Save, hosts: List[str]) -> None:
         """Copy, or write in parts where the copies do not fit; then go on in a thread."""
         written: Optional[WrittenFile] = None
         mistake = ""
@@ -162,7 +179,7 @@ class Saver:
                 self._copies = host_memory.HostCopies()
                 written = _write_parts(self._folder.join(save.name), save.share)
         except _LOCAL_ERRORS as error:
-            mistake = _text(error)
+            mistake = text_of(error)
         save = save._replace(share=save.share._replace(tensors=[]))
         self._thread = threading.Thread(
             target=self._finish, args=(save, written, mistake), name="echelon-checkpoint", daemon=True
@@ -176,7 +193,7 @@ class Saver:
         needed = sum(map(host_memory.needed_bytes, sizes)) - self._copies.held_bytes * len(sizes)
         return needed <= self._available_bytes() * host_memory.SHARE_OF_AVAILABLE
 
-    def _say_parts(self, save: _Save) -> None:
+    def _say_parts(self, save: Save) -> None:
         needed = sum(map(host_memory.needed_bytes, save.share.num_bytes))
         self._say(
             "the checkpoint of step %d needs %.1f GiB of host memory for copies, and %.1f GiB are available: "
@@ -184,13 +201,13 @@ class Saver:
             % (save.step, needed / 2**30, self._available_bytes() / 2**30)
         )
 
-    def _finish(self, save: _Save, written: Optional[WrittenFile], mistake: str) -> None:
+    def _finish(self, save: Save, written: Optional[WrittenFile], mistake: str) -> None:
         """Write the copies, tell rank 0, and publish; this is the thread, in which no error may be lost."""
         try:
             if not mistake and written is None:
-                written = _write_copies(self._folder.join(save.name), save.share, self._copies)
+                written = write_copies(self._folder.join(save.name), save.share, self._copies)
         except Exception as error:  # noqa: BLE001  (whatever it is, rank 0 says it, and the training goes on)
-            mistake = _text(error)
+            mistake = text_of(error)
         try:
             if self._rank == 0:
                 self._publish(save, written, mistake)
@@ -199,10 +216,10 @@ class Saver:
         except Exception as error:  # noqa: BLE001  (see above)
             if self._rank == 0:
                 self._folder.join(save.name).discard()
-                self._say("the checkpoint of step %d was not written: %s" % (save.step, _text(error)))
+                self._say("the checkpoint of step %d was not written: %s" % (save.step, text_of(error)))
         self.durations = self.durations._replace(written_seconds=time.monotonic() - save.began)
 
-    def _publish(self, save: _Save, written: Optional[WrittenFile], mistake: str) -> None:
+    def _publish(self, save: Save, written: Optional[WrittenFile], mistake: str) -> None:
         reports = [_report_of(written, mistake), *self._reports(save.name)]
         mistakes = ["rank %d: %s" % (rank, one["mistake"]) for rank, one in enumerate(reports) if one["mistake"]]
         if mistakes:
@@ -213,7 +230,7 @@ class Saver:
         draft = self._folder.join(save.name)
         for name, content in {**save.documents, tensors_file.NAME: save.share.document}.items():
             files[name] = draft.write(name, content)
-        self.published = draft.publish(files, num_ranks=self._num_ranks, about=save.about, versions=_versions())
+        self.published = draft.publish(files, num_ranks=self._num_ranks, about=save.about, versions=versions_here())
 
     def _report(self, name: str, written: Optional[WrittenFile], mistake: str) -> None:
         messages = self._store_of_messages()
@@ -263,7 +280,8 @@ def _check_names(documents: Mapping[str, bytes]) -> None:
 _OWN_NAMES = ("manifest.json", tensors_file.NAME)
 
 
-def _write_copies(draft: Draft, share: shards.Share, copies: host_memory.HostCopies) -> WrittenFile:
+def write_copies(draft: Draft, share: shards.Share, copies: host_memory.HostCopies) -> WrittenFile:
+    """Write the copies of a rank's share into its file."""
     with draft.file(share.file) as file:
         safetensors.write_header(file, share.specs)
         for part in copies.parts():
@@ -287,12 +305,14 @@ def _key(name: str, what: Any) -> str:
     return "echelon/checkpoint/%s/%s" % (name, what)
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return an error in one line."""
     if isinstance(error, CheckpointError):
         return error.message
     return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0]
 
 
-def _versions() -> Dict[str, str]:
+def versions_here() -> Dict[str, str]:
+    """Return the versions for a manifest."""
     ours = getattr(sys.modules.get("echelon"), "__version__", "")
     return {"torch": str(torch.__version__), **({"echelon": ours} if ours else {})}

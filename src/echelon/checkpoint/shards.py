@@ -159,6 +159,7 @@ class Plans:
         self._group = process_group
         self._planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._writer = Writer("")
+        self._kinds: List[Tuple[Any, ...]] = []
         self._local = b""
         self._digests: List[bytes] = []
         self._plans: List[SavePlan] = []
@@ -171,8 +172,10 @@ class Plans:
         """
         check_tensors(tensors)
         self._planner.set_up_planner(dict(tensors), None, exchange.rank(self._group) == 0)
-        plan = self._writer.prepare_local_plan(self._planner.create_local_plan())
-        self._local = written_plans.encode(plan)
+        kinds = _kinds(tensors)
+        if not kinds or kinds != self._kinds:
+            plan = self._writer.prepare_local_plan(self._planner.create_local_plan())
+            self._local, self._kinds = written_plans.encode(plan), kinds
         return hashlib.blake2b(self._local, digest_size=16).hexdigest()
 
     def share(self, digests: Sequence[str]) -> Share:
@@ -200,6 +203,13 @@ class Plans:
         self._plans = self._writer.prepare_global_plan(plans)
         results = [results_of(plan) for plan in self._plans]
         self._document = tensors_file.encode(saved_tensors(metadata, results))
+
+
+def _kinds(tensors: Mapping[str, torch.Tensor]) -> List[Tuple[Any, ...]]:
+    """Return all that a plan depends on; nothing where tensors have shards, which may change without it."""
+    if any(isinstance(tensor, DTensor) for tensor in tensors.values()):
+        return []
+    return [(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
 
 
 def save(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Optional[Any] = None) -> None:

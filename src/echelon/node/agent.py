@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import beat, children, guard, order, ports, private, report, sweep, warning_signals
+from . import beat, children, guard, memory_folder, order, ports, private, report, sweep, warning_signals
 from .agent_spec import AgentSpec
 from .binding import Binding
 from .binding_watch import Holdings
@@ -45,7 +45,8 @@ class Agent:
         self.parent = Parent.of_this(spec.is_step)
         self.guard = watcher
         self._secret = os.path.join(run_directory, private.SECRET)
-        self.guard.name(self.mark, self._secret)
+        self.memory = memory_folder.hold(memory_folder.path(spec.run_id, placement.agent_index))
+        self.guard.name(self.mark, self._secret, self.memory)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
         self.channel: Optional[Channel] = None
@@ -58,7 +59,7 @@ class Agent:
         self.outputs = OutputMultiplexer(
             self.selector, self._tell, lambda: self.channel is not None and self.channel.is_stalled
         )
-        environ = surroundings_of_ranks(spec, placement, self.mark)
+        environ = surroundings_of_ranks(spec, placement, self.mark, self.memory)
         self.hangs = HangWatch(
             spec.hang_timeout, environ, self._tell, lambda: self.channel is not None and self.channel.is_stalled
         )
@@ -361,7 +362,7 @@ class Agent:
     def _replace_guard(self) -> None:
         self.selector.unregister(self.guard.link)
         self.guard = guard.start()
-        self.guard.name(self.mark, self._secret)
+        self.guard.name(self.mark, self._secret, self.memory)
         self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
@@ -379,6 +380,7 @@ class Agent:
     def leave(self) -> None:
         """End all processes that this agent started for itself."""
         order.withdraw(self.mark)
+        private.remove_folder(self.memory)
         self.lookout.close()
         self.starter.close()
         if self.starter.warm is not None:
@@ -394,6 +396,4 @@ class Agent:
             pass  # another agent of this node has removed it
         self.guard.dismiss()
         if self.spec.is_private_directory:
-            import shutil  # with its compressors, it needs more memory than the rest of the agent
-
-            shutil.rmtree(self.run_directory, ignore_errors=True)
+            private.remove_folder(self.run_directory)

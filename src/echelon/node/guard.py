@@ -3,10 +3,13 @@
 import os
 import signal
 import socket
-from typing import Iterable
+import time
+from typing import Iterable, List
 
 from ..environment import digits
-from . import private, run_lock, sweep
+from . import memory_folder, private, run_lock, sweep
+
+_LOOK_SECONDS = 0.5
 
 
 class Guard:
@@ -16,9 +19,9 @@ class Guard:
         self.pid = pid
         self.link = link  # end of file means that the guard is gone
 
-    def name(self, mark: str, secret: str) -> None:
-        """Send the mark of the processes to end, and the path of the secret to remove."""
-        self._write("mark:%s\nsecret:%s\n" % (mark, os.fsencode(secret).hex()))
+    def name(self, mark: str, secret: str, memory: str) -> None:
+        """Send the mark of the processes to end, and the paths of the secret and of the folder in memory to remove."""
+        self._write("mark:%s\nsecret:%s\nmemory:%s\n" % (mark, os.fsencode(secret).hex(), os.fsencode(memory).hex()))
 
     def watch(self, sessions: Iterable[int]) -> None:
         self._write("".join("%d\n" % session for session in sessions))
@@ -74,12 +77,26 @@ def _stand_guard(link: socket.socket) -> None:
         mark = next((word[len("mark:") :] for word in words if word.startswith("mark:")), "none")
         sessions = {int(word) for word in words if digits.is_number(word)}
         sweep.kill_all(mark, sessions, sweep.Spared(frozenset({os.getpid()})), seconds=4.0)
-        for word in words:
-            if word.startswith("secret:"):
-                remove_secret(os.fsdecode(bytes.fromhex(word[len("secret:") :])))
+        secret = _named(words, "secret:")
+        remove_secret(secret)
+        _remove_memory(_named(words, "memory:"), os.path.dirname(secret))
+
+
+def _named(words: List[str], key: str) -> str:
+    """Return the path that the agent has sent; empty if it has sent none."""
+    return next((os.fsdecode(bytes.fromhex(word[len(key) :])) for word in words if word.startswith(key)), "")
 
 
 def remove_secret(path: str) -> None:
     """Remove the secret of a run whose supervisor is gone; a living one may start the agent again, and removes it."""
     if not run_lock.is_held(os.path.dirname(path)):
         private.remove(path)
+
+
+def _remove_memory(folder: str, run_directory: str) -> None:
+    """Remove the states in memory when the run is over; leave them to the next agent of this node if there is one."""
+    while folder and run_lock.is_held(run_directory):
+        if memory_folder.is_held(folder):
+            return
+        time.sleep(_LOOK_SECONDS)
+    private.remove_folder(folder)

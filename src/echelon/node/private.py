@@ -40,3 +40,23 @@ def remove(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder with all that is in it, as far as it can be removed; a link is not followed."""
+    if os.path.islink(path):
+        return
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files:
+            remove(os.path.join(folder, name))
+        for name in folders:
+            _remove_empty(os.path.join(folder, name))
+    _remove_empty(path)
+
+
+def _remove_empty(path: str) -> None:
+    """Remove an empty folder, or a link to a folder."""
+    try:
+        os.unlink(path) if os.path.islink(path) else os.rmdir(path)
+    except OSError:
+        pass

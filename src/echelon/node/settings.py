@@ -5,17 +5,18 @@ from typing import Dict, Mapping
 
 from ..environment import threads
 from ..environment.slurm_agent import job_id
-from . import order, private, sweep
+from . import memory_folder, order, private, sweep
 from .agent_spec import AgentSpec
 from .placement import Placement
 
 
-def surroundings_of_ranks(spec: AgentSpec, placement: Placement, mark: str) -> Dict[str, str]:
+def surroundings_of_ranks(spec: AgentSpec, placement: Placement, mark: str, memory: str) -> Dict[str, str]:
     """Return the agent's environment with the run's and the machine's variables; the user's own values stay."""
     environ = dict(os.environ)
     environ.update(spec.environ)
     environ[sweep.MARK] = mark
     environ[order.FILE] = order.path(mark)
+    environ.setdefault(memory_folder.VARIABLE, memory)
     if spec.scale:
         environ["ECHELON_SCALE"] = spec.scale
         environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's warnings would be about echelon's use of it

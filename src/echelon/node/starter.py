@@ -162,6 +162,7 @@ class Starter:
         result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
         if frameworks.OF_NO_RANK in self.environ:
             result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]
+        result["ECHELON_ATTEMPT"] = str(message["attempt"])
         result["ECHELON_RUN_ID"] = message["run_id"]
         result["ECHELON_RUN_DIR"] = message["run_directory"]
         if not self.spec.mpi:

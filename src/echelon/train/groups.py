@@ -62,6 +62,8 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
 def _store_of_run() -> Any:
     """Return the store that the first agent serves; None for ranks of another launcher, which has its own store."""
     global _key
+    if _stores:
+        return _stores[-1]
     entrance = credentials.take(os.environ)
     if entrance is None:
         return None
@@ -76,9 +78,21 @@ def _store_of_run() -> Any:
 
 def _share_devices(store: Any, device: str, size: int) -> bool:
     """Say whether several ranks share a device: each rank asks a few keys, and the last rank decides."""
-    store.add("shared", int(store.add("device " + device, 1) > 1))
+    return _any_rank(store, size, is_so=store.add("device " + device, 1) > 1)
+
+
+def any_rank(question: str, *, is_so: bool) -> bool:
+    """Say whether it is so on any rank of the run, before the ranks have formed a group; all ranks ask it once."""
+    store = _store_of_run()
+    if store is None:
+        return is_so
+    return _any_rank(PrefixStore(question, store), int(os.environ.get("WORLD_SIZE", "1")), is_so=is_so)
+
+
+def _any_rank(store: Any, size: int, *, is_so: bool) -> bool:
+    store.add("number", int(is_so))
     if store.add("come", 1) == size:
-        store.set("decided", str(store.add("shared", 0)))
+        store.set("decided", str(store.add("number", 0)))
     return bool(int(store.get("decided")))
 
 
@@ -101,8 +115,8 @@ def prove(group: Any) -> None:
 
     NCCL's connections begin with a number that the store told, so its groups have had their proof.
     """
-    if _key is None or dist.get_world_size(group) == 1 or "cpu:" not in str(dist.get_backend_config(group)):
-        return
+    if _key is None or dist.get_world_size(group) in (1, -1) or "cpu:" not in str(dist.get_backend_config(group)):
+        return  # alone in the group, or in no group
     group = group or dist.group.WORLD
     ranks = dist.get_process_group_ranks(group)
     me = dist.get_rank()

@@ -72,10 +72,10 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     """Scale the script that begins next; `was_forked` says whether this process is a fork of the warm process."""
     global _run
     tell_briefly(options.how)
-    saving = _saving(options)
     world = worlds.read(os.environ, options.num_shards, GraphCuts())
     if world.is_exact:
         _make_repeatable(world)
+    saving = _saving(options, world)
     if options.is_model_parallel:
         world = worlds.of_split(world)
     _run = Run(world, is_hooked=True, options=options)
@@ -92,14 +92,14 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
         child_training.watch_starts(archive, _run.guarded_pid)
 
 
-def _saving(options: ScaleOptions) -> "Optional[Continuing]":
+def _saving(options: ScaleOptions, world: worlds.World) -> "Optional[Continuing]":
     """Return what saves the training, or continues it; it sets the seed of the run that it continues."""
     order = checkpoint_order.read(os.environ)
     if order is None:
         return None
     from .replay import continuing
 
-    return continuing.begin(order, options)
+    return continuing.begin(order, options, world)
 
 
 def _make_repeatable(world: worlds.World) -> None:

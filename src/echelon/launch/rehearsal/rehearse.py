@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from echelon import rehearsal_order
+from echelon.checkpoint_order import MEMORY
 from echelon.errors import RunError, UsageError
 from echelon.host import Finished, Host
 from echelon.launch import own_runs
 from echelon.launch.rehearsal import random_faults, scratch, verdict
 from echelon.launch.rehearsal.verdict import Records, Verdict
 from echelon.node.order import CHAIN
-from echelon.rehearsal_order import FREEZE_RANK, SIGNAL, Rehearsal
+from echelon.rehearsal_order import FREEZE_RANK, SIGNAL, TEAR_CHECKPOINT, Rehearsal
 from echelon.scale_options import OBSERVE, VARIABLE, ScaleOptions
 from echelon.units import size
 
@@ -171,6 +172,8 @@ class Rehearsing:
 
     def _options(self, folder: str, name: str, order: Rehearsal) -> list[str]:
         variables = {**TRACKERS, rehearsal_order.VARIABLE: rehearsal_order.variable(order)}
+        if order.fault is not None and order.fault.kind == TEAR_CHECKPOINT:
+            variables[MEMORY] = ""  # a state in memory would be used in place of the torn checkpoint
         variables["WANDB_DIR"] = folder
         if self._asked.is_own:
             variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()

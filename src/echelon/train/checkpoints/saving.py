@@ -9,13 +9,14 @@ import torch
 from ... import checkpoint_order
 from ...checkpoint import exchange, safetensors, saver, shards, store, tensors_file
 from ...checkpoint.errors import CheckpointError
+from ...checkpoint.in_memory.memory_saver import State
 from .. import plain_data
 from ..exact.keys import Keys
 from ..loops import ShardedLoader
 from ..replay.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
-from . import agreement
+from . import agreement, in_memory
 from .byte_tensors import OWN
 from .objects import Objects
 from .position import Behind, Position, keeps_workers, loader_of
@@ -49,6 +50,7 @@ class Checkpoints:
         self._objects = Objects(named)
         self._position = Position()
         self._saver = saver.Saver(self._order.folder, self._rank, self._num_ranks, self._order.keep, say=self._say)
+        self._memory = in_memory.new_saver(self._rank, self._num_ranks, self._say)
         self._schedule = Schedule(self._order, self._num_ranks, os.environ.get(ORDER_FILE, ""))
         self._random = RandomNumbers([*self._objects.streams, *streams], keys)
         self._was_ranks = self._num_ranks
@@ -117,6 +119,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until the newest save is published, or has failed with a line."""
         self._saver.wait()
+        self._memory.wait()
 
     def _end_step(self) -> None:
         """Count a step, and save, unless gradients are still being added up."""
@@ -128,7 +131,10 @@ class Checkpoints:
         if due.ends:
             self.wait()  # or the last save would be skipped
         if due.saves:
-            self._save()
+            self._saver.save(self.step_number, *self._state())
+            self._schedule.note_saved(self.step_number)
+        else:
+            self._memory.keep(self.step_number, self._state)
         if due.ends:
             self._hand_over()
 
@@ -137,7 +143,7 @@ class Checkpoints:
     def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._stepped.add(id(optimizer))
 
-    def _save(self) -> None:
+    def _state(self) -> State:
         if self._left_out is None:
             self._left_out = self._objects.compare_ranks() if self._num_ranks > 1 else set()
         weights = {name: one for name, one in self._objects.weights().items() if name not in self._left_out}
@@ -147,8 +153,7 @@ class Checkpoints:
             "step": self.step_number, "position": self._position.facts(), "values": self.values,
             "settings": self._objects.settings(), "ranks": self._num_ranks,
         }  # fmt: skip
-        self._saver.save(self.step_number, tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
-        self._schedule.note_saved(self.step_number)
+        return State(tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
 
     def _encoded(self, facts: Dict[str, Any]) -> bytes:
         for name, value in self.values.items():
@@ -176,9 +181,11 @@ class Checkpoints:
 
     def _find(self) -> Optional[store.Checkpoint]:
         """Return the newest whole checkpoint; all ranks must find the same."""
-        newest, findings = store.Store(self._order.folder, self._order.keep).latest()
+        on_disk, findings = store.Store(self._order.folder, self._order.keep).latest()
         for finding in findings:
             self._say("note: %s" % finding)
+        newest = in_memory.newest(on_disk)
+        self._where = "a checkpoint" if newest is on_disk else "the memory of the nodes"
         agreement.refuse_other_steps(newest.step if newest is not None else -1)
         return newest
 
@@ -215,7 +222,7 @@ class Checkpoints:
             )
         self._random.put()
         self._schedule.note_saved(self.step_number)
-        self._say("continues after step %d, from a checkpoint" % self.step_number)
+        self._say("continues after step %d, from %s" % (self.step_number, self._where))
 
     def _begin_epoch(self, loader: Any) -> Iterator[Any]:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""

@@ -12,6 +12,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ... import rehearsal_order
 from ...checkpoint import safetensors
+from ...checkpoint.store import has_checkpoint
+from ...checkpoint_order import is_restarted
 from ...rehearsal_order import ERROR, SIGNAL, Fault, Rehearsal
 from .. import patches
 from ..recording.observe import nudge
@@ -99,7 +101,7 @@ class Course:
     def _waits_for_checkpoint(self, folder: str) -> bool:
         """Say whether there is a checkpoint to go back to; steps may be shorter than a save, so wait for the first."""
         deadline = time.monotonic() + (_PATIENCE_SECONDS if self._order.folder else 0.0)
-        while not faults.has_checkpoint(folder):
+        while not has_checkpoint(folder):
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.01)
@@ -137,7 +139,7 @@ def _has_happened(order: Rehearsal) -> bool:
     """Say whether this is a later attempt, or a later run, than the one with the fault."""
     if order.folder:
         return os.path.exists(_fault_file(order))
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    return is_restarted(os.environ)
 
 
 def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Optional[Course]:

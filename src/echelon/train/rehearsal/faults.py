@@ -36,11 +36,6 @@ def concerns_all(kind: str) -> bool:
     return kind == FILL_DISK
 
 
-def has_checkpoint(folder: str) -> bool:
-    """Say whether a folder has a published checkpoint."""
-    return os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder))
-
-
 def agent() -> int:
     """Return the process of the agent that started this rank; raise RuntimeError if there is none above it."""
     above = process_state.read(os.getppid())
@@ -75,13 +70,16 @@ def _drop_node(_: str) -> None:
             pass
 
 
-def _fill_disk(_: str) -> None:
-    patches.replace(written.File, "write", _refuse, why="A rehearsal fills the disk of checkpoints.")
+def _fill_disk(checkpoints: str) -> None:
+    original = written.File.write
 
+    def write(file: written.File, content: object) -> None:
+        if not file.path.startswith(os.path.join(os.path.abspath(checkpoints), "")):
+            return original(file, content)
+        with writing(file.path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-def _refuse(file: written.File, _content: object) -> None:
-    with writing(file.path):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    patches.replace(written.File, "write", write, why="A rehearsal fills the disk of checkpoints.")
 
 
 def _tear_checkpoint(checkpoints: str) -> None:

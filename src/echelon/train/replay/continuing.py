@@ -8,19 +8,19 @@ its loop with the journal (tape.py) up to this place, and takes the tensors from
 
 import atexit
 import os
-import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
 
 from ... import checkpoint_order
-from ...checkpoint import safetensors, saver, shards, store, tensors_file
+from ...checkpoint import saver, shards, tensors_file
 from ...checkpoint.errors import CheckpointError
+from ...checkpoint.in_memory.memory_saver import MemorySaver, State
 from ...scale_options import ScaleOptions
 from .. import patches, plain_data
 from .. import world as worlds
-from ..checkpoints import agreement
+from ..checkpoints import agreement, in_memory
 from ..rehearsal import course
 from ..rng import generators, own_states
 from ..scaling_error import ScalingError
@@ -30,6 +30,7 @@ from .carried import Carried, counts, put_random_states, random_states
 from .left_draws import LeftDraws
 from .masks import Masks
 from .passes import Passes
+from .resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, find
 from .rounds import Rounds
 from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from .state import Objects
@@ -38,33 +39,12 @@ from .tape import OFF, PLAY, RECORD, Tape
 if TYPE_CHECKING:
     from ..run import Run
 
-AT_REQUEST, AT_STEP = "request", "step"
-JOURNAL, FACTS = "journal.bin", "facts.bin"
 WRITTEN = "written.jsonl"
 """Beside the checkpoints: the paths that the run has written."""
 _OWN = "rng/rank-%d"
 _CARRIED = "carried/"
 _OTHERS = (_CARRIED, attributes.PREFIX, cycles.PREFIX, "rng/")
 """What belongs to no model and no optimizer."""
-
-
-class Resumed(NamedTuple):
-    """A checkpoint, and what it says besides its tensors."""
-
-    found: store.Checkpoint
-    facts: Dict[str, Any]
-
-    def document(self, name: str) -> bytes:
-        """Return the content of one of its small files."""
-        return _content(self.found, name)
-
-    def empty(self, prefix: str) -> Dict[str, torch.Tensor]:
-        """Return tensors to read into, for all names that begin with `prefix`."""
-        return {
-            name: torch.empty(one.shape, dtype=safetensors.dtype_of(one.dtype))
-            for name, one in tensors_file.read(self.found.path).items()
-            if name.startswith(prefix)
-        }
 
 
 class Continuing:
@@ -81,6 +61,7 @@ class Continuing:
         self._objects = Objects()
         self._carried = Carried()
         self._saver: Optional[saver.Saver] = None
+        self._memory: Optional[MemorySaver] = None
         self._num_steps = 0
         self._schedule: Optional[Schedule] = None
         self._is_step_over = False
@@ -172,6 +153,8 @@ class Continuing:
                 self._saver.wait()  # or the last save would be skipped
             if due.saves:
                 self._save(kind)
+            else:
+                self._keep(kind)
             if due.ends:
                 self._hand_over()
             if self._rehearsal is not None and self._rehearsal.ends_at(self._num_steps):
@@ -184,16 +167,23 @@ class Continuing:
 
     def _save(self, kind: str) -> None:
         with self._tape.left_out():
-            tensors = self._objects.tensors()
-            for path, tensor in self._carried.tensors(self._objects.ids()).items():
-                tensors[_CARRIED + path] = tensor
-            tensors.update(self._objects.attributes())
-            tensors.update(cycles.tensors())
-            tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
-            facts = self._facts(kind)
-            documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(facts)}
-            self._the_saver().save(self._num_steps, tensors, documents, {"kind": kind})
+            self._the_saver().save(self._num_steps, *self._state(kind))
         self._the_schedule().note_saved(self._num_steps)
+
+    def _keep(self, kind: str) -> None:
+        """Keep the state in memory, if it is time."""
+        with self._tape.left_out():
+            self._the_memory().keep(self._num_steps, lambda: self._state(kind))
+
+    def _state(self, kind: str) -> State:
+        tensors = self._objects.tensors()
+        for path, tensor in self._carried.tensors(self._objects.ids()).items():
+            tensors[_CARRIED + path] = tensor
+        tensors.update(self._objects.attributes())
+        tensors.update(cycles.tensors())
+        tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
+        documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(self._facts(kind))}
+        return State(tensors, documents, {"kind": kind})
 
     def _facts(self, kind: str) -> Dict[str, Any]:
         return {
@@ -223,6 +213,12 @@ class Continuing:
                 self._order.folder, processes.rank, processes.size, self._order.keep, say=self._say
             )
         return self._saver
+
+    def _the_memory(self) -> MemorySaver:
+        if self._memory is None:
+            processes = self._run.world.processes
+            self._memory = in_memory.new_saver(processes.rank, processes.size, self._say)
+        return self._memory
 
     def _say(self, text: str) -> None:
         """Print a line about checkpoints; the first one that comes too early speaks for all."""
@@ -255,8 +251,9 @@ class Continuing:
         leave_process(0)
 
     def _end(self) -> None:
-        if self._saver is not None and self._tape.is_mine:
-            self._saver.wait()
+        for one in (self._saver, self._memory) if self._tape.is_mine else ():
+            if one is not None:
+                one.wait()
         if self._rehearsal is not None and self._tape.is_mine:
             self._rehearsal.finish_at_exit()
 
@@ -302,8 +299,8 @@ class Continuing:
         generators.put_portable_state(facts["random"])
         self._the_schedule().note_saved(self._num_steps)
         self._run.say(
-            "continues after step %d, from a checkpoint; the steps before it were repeated without computing in %.1f s"
-            % (self._num_steps, time.monotonic() - self._began)
+            "continues after step %d, from %s; the steps before it were repeated without computing in %.1f s"
+            % (self._num_steps, resumed.where, time.monotonic() - self._began)
         )
 
     def _begin_training(self, *, was_checked: bool) -> None:
@@ -340,18 +337,13 @@ def _compare_counts(saved: Dict[str, int]) -> None:
             )
 
 
-def begin(order: checkpoint_order.Order, options: ScaleOptions) -> Continuing:
+def begin(order: checkpoint_order.Order, options: ScaleOptions, world: worlds.World) -> Continuing:
     """Return the checkpoints of the training that follows; set the seed of the run that it continues."""
     _refuse_options(options)
-    resumed = _find(order) if order.resumes or _is_restarted() else None
+    resumed = find(order, world)
     if resumed is not None:
         os.environ[checkpoint_order.SEED] = str(resumed.facts["seed"])
     return Continuing(order, resumed, worlds.seed_of_run(os.environ))
-
-
-def _is_restarted() -> bool:
-    """Say whether an earlier attempt of this run has failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0) > 0
 
 
 def _refuse_options(options: ScaleOptions) -> None:
@@ -362,18 +354,3 @@ def _refuse_options(options: ScaleOptions) -> None:
             "--checkpoint-every saves trainings with --scale data, and this run has %s" % asked,
             "echelon run --scale data --checkpoint-every …; or let the script save itself",
         )
-
-
-def _find(order: checkpoint_order.Order) -> Optional[Resumed]:
-    """Return the latest whole checkpoint; tell about those that are left out."""
-    found, findings = store.Store(order.folder, order.keep).latest()
-    for finding in findings if os.environ.get("RANK", "0") == "0" else ():
-        sys.stderr.write("echelon: note: %s\n" % finding)
-    if found is not None and found.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
-        raise ScalingError("%s is of a script that saved by itself" % found.path, "start the script without --resume")
-    return None if found is None else Resumed(found, plain_data.decode(_content(found, FACTS)))
-
-
-def _content(found: store.Checkpoint, name: str) -> bytes:
-    with open(os.path.join(found.path, name), "rb") as file:
-        return file.read()

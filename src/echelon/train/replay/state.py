@@ -45,7 +45,6 @@ class Objects:
 
     def models(self) -> List[nn.Module]:
         """Return the living modules that have tensors and that no other module holds."""
-        gc.collect()  # what is garbage in one process may not be in another
         modules = _living(self._modules)
         held = {id(child) for module in modules for child in module.children()}
         roots = [module for module in modules if id(module) not in held]
@@ -53,6 +52,7 @@ class Objects:
 
     def tensors(self) -> Dict[str, torch.Tensor]:
         """Return all tensors of the training by name; a tensor that several share has its first name."""
+        gc.collect()  # a model that is garbage in one process may not be in another
         named: Dict[str, torch.Tensor] = {}
         seen = set()
         for number, model in enumerate(self.models()):
@@ -108,6 +108,7 @@ class Objects:
 
     def prepare(self, rest: Dict[str, Any]) -> None:
         """Make the slots of the optimizers, and set everything that is no tensor."""
+        gc.collect()  # see tensors()
         optimizers = self.optimizers()
         kinds = [type(one).__name__ for one in optimizers], [one["kind"] for one in rest["optimizers"]]
         if kinds[0] != kinds[1]:

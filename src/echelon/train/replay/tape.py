@@ -156,8 +156,7 @@ class Tape:
 
     def content(self) -> bytes:
         """Return the journal so far, as bytes."""
-        self._pack()
-        return plain_data.encode(self._chunks)
+        return plain_data.encode([*self._chunks, *_packed(self._fresh)])  # a state may be kept after each step
 
     def load(self, content: bytes) -> None:
         """Take the journal of a checkpoint."""
@@ -170,9 +169,12 @@ class Tape:
         self.phase = RECORD
 
     def _pack(self) -> None:
-        if self._fresh:
-            self._chunks.append(zlib.compress(plain_data.encode(self._fresh), 1))
-            self._fresh = []
+        self._chunks += _packed(self._fresh)
+        self._fresh = []
+
+
+def _packed(entries: List[Tuple[str, Any, str]]) -> List[bytes]:
+    return [zlib.compress(plain_data.encode(entries), 1)] if entries else []
 
 
 def _nothing(_told: Any) -> None:

@@ -1,0 +1,48 @@
+"""The newest state in the memory of the nodes, beside the checkpoints on the disk."""
+
+import os
+import sys
+from datetime import timedelta
+from typing import Any, Callable, List, Optional
+
+from ...checkpoint import exchange
+from ...checkpoint.in_memory import memory_saver, recall
+from ...checkpoint.store import Checkpoint, has_checkpoint
+from ...checkpoint_order import MEMORY, is_restarted
+from .. import groups
+
+_TIMEOUT = timedelta(seconds=memory_saver.PATIENCE_SECONDS)
+
+
+def new_saver(rank: int, num_ranks: int, say: Callable[[str], None]) -> memory_saver.MemorySaver:
+    """Return what keeps the states of a training; without an agent of echelon it keeps none."""
+    folder = os.environ.get(MEMORY)
+    return memory_saver.MemorySaver(folder, rank, num_ranks, _new_group, say)
+
+
+def newest(on_disk: Optional[Checkpoint], join: Optional[Callable[[], None]] = None) -> Optional[Checkpoint]:
+    """Return the newest state of an earlier attempt of this run: in memory, or on the disk; all ranks call it.
+
+    `join` lets ranks meet that have not met yet; it is called only if a node holds a state.
+    """
+    folder = os.environ.get(MEMORY)
+    if folder is None or not is_restarted(os.environ):
+        return on_disk
+    is_somewhere = exchange.size() > 1 or has_checkpoint(folder)
+    if join is not None:
+        is_somewhere = groups.any_rank("is a state in memory", is_so=is_somewhere)
+    if not is_somewhere:
+        return on_disk
+    if join is not None:
+        join()
+    step = on_disk.step if on_disk is not None else -1
+    return recall.newest(folder, step, _new_group, _say) or on_disk
+
+
+def _new_group(ranks: Optional[List[int]] = None) -> Any:
+    return groups.new(ranks, backend="gloo", timeout=_TIMEOUT)
+
+
+def _say(text: str) -> None:
+    if exchange.rank() == 0:
+        sys.stderr.write("echelon: note: %s\n" % text)

@@ -1,0 +1,60 @@
+"""The checkpoint that a run continues from: the newest on the disk, or after a failure in the memory of the nodes."""
+
+import os
+import sys
+from typing import Any, Dict, NamedTuple, Optional
+
+import torch
+
+from ... import checkpoint_order
+from ...checkpoint import safetensors, store, tensors_file
+from .. import plain_data
+from .. import world as worlds
+from ..checkpoints import in_memory
+from ..scaling_error import ScalingError
+
+AT_REQUEST, AT_STEP = "request", "step"
+JOURNAL, FACTS = "journal.bin", "facts.bin"
+
+
+class Resumed(NamedTuple):
+    """A checkpoint, and what it says besides its tensors."""
+
+    found: store.Checkpoint
+    facts: Dict[str, Any]
+    where: str
+    """Where it was, in words."""
+
+    def document(self, name: str) -> bytes:
+        """Return the content of one of its small files."""
+        return content_of(self.found, name)
+
+    def empty(self, prefix: str) -> Dict[str, torch.Tensor]:
+        """Return tensors to read into, for all names that begin with `prefix`."""
+        return {
+            name: torch.empty(one.shape, dtype=safetensors.dtype_of(one.dtype))
+            for name, one in tensors_file.read(self.found.path).items()
+            if name.startswith(prefix)
+        }
+
+
+def find(order: checkpoint_order.Order, world: worlds.World) -> Optional[Resumed]:
+    """Return the newest whole checkpoint if this run continues one; tell about those that are left out."""
+    if not order.resumes and not checkpoint_order.is_restarted(os.environ):
+        return None
+    on_disk, findings = store.Store(order.folder, order.keep).latest()
+    for finding in findings if world.processes.rank == 0 else ():
+        sys.stderr.write("echelon: note: %s\n" % finding)
+    found = in_memory.newest(on_disk, (lambda: worlds.join(world)) if world.processes.size > 1 else None)
+    if found is None:
+        return None
+    if found.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
+        raise ScalingError("%s is of a script that saved by itself" % found.path, "start the script without --resume")
+    where = "a checkpoint" if found is on_disk else "the memory of the nodes"
+    return Resumed(found, plain_data.decode(content_of(found, FACTS)), where)
+
+
+def content_of(found: store.Checkpoint, name: str) -> bytes:
+    """Return the content of a small file of a checkpoint."""
+    with open(os.path.join(found.path, name), "rb") as file:
+        return file.read()

@@ -1,0 +1,102 @@
+"""After a failure a training goes on from the memory of the nodes, where its state is newer than on the disk."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cluster import Cluster
+from tests.faults.test_revival import in_job, last_agent
+from tests.runs import ECHELON, Run
+
+SCRIPT = str(Path(__file__).with_name("remembering.py"))
+SAVED = ("--checkpoint-every", "1h", "--show", "all")  # nothing reaches the disk
+FROM_MEMORY = r"continues after step (\d+), from the memory of the nodes"
+ORPHAN_SECONDS = 5.0
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def undisturbed(folder: Path, num_ranks: int) -> str:
+    """Return the losses of a run that nobody disturbs."""
+    folder.mkdir()
+    line = [*ECHELON, "run", "-n", str(num_ranks), SCRIPT, "undisturbed"]
+    subprocess.run(line, cwd=folder, check=True, capture_output=True, timeout=120)
+    return (folder / "losses.txt").read_text()
+
+
+def memory_of(run: Run) -> list[str]:
+    """Return the folders that the run's ranks have in memory."""
+    run_id = json.loads((run.directory / "agent.json").read_text())["run_id"]
+    return [path.name for path in Path("/dev/shm").glob(f"echelon-memory-{run_id}.*")]
+
+
+def until_it_stands_still(run: Run) -> None:
+    log = run.directory / "logs/attempt-0/rank-0.log"
+    run.until(lambda: log.exists() and "stands still" in log.read_text(), "it stands still")
+
+
+def step_of(err: str) -> int:
+    found = re.search(FROM_MEMORY, err)
+    assert found is not None, err
+    return int(found.group(1))
+
+
+@pytest.mark.parametrize("what", ["rank", "agent"])
+def test_killed_process(tmp_path: Path, what: str) -> None:
+    """A rank or an agent is killed on one node: no checkpoint is on the disk, and the training still goes on."""
+    run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT)
+    until_it_stands_still(run)
+    assert len(memory_of(run)) == 1
+    run.kill(int(run.events("started")[-1]["pid"]) if what == "rank" else last_agent(run))
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert 1 <= step_of(err) <= 20
+    assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
+    assert memory_of(run) == []
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+def test_nothing_in_memory(tmp_path: Path) -> None:
+    """With an empty ECHELON_MEMORY_FOLDER nothing is kept in memory, without a line."""
+    run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT, environ={**os.environ, "ECHELON_MEMORY_FOLDER": ""})
+    until_it_stands_still(run)
+    (folder,) = memory_of(run)
+    assert list(Path("/dev/shm", folder).iterdir()) == []
+    run.kill(int(run.events("started")[-1]["pid"]))
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert "memory" not in re.sub(r"when memory ran out", "", err)
+    assert "continues after" not in err
+    assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
+
+
+def test_killed_supervisor_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    """When nobody can go on with a run, its states leave the memory."""
+    run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT)
+    until_it_stands_still(run)
+    assert len(memory_of(run)) == 1
+    run.kill(run.process.pid)
+    run.process.wait()
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+    assert memory_of(run) == []
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("options", [("--spares", "1"), ("--nnodes", "2:3", "--max-restarts", "0")])
+def test_lost_node(slurm: Cluster, tmp_path: Path, options: "tuple[str, ...]") -> None:
+    """The share of a lost node is in its neighbour's memory: a spare goes on with it, or the nodes that are left."""
+    run = in_job(tmp_path, slurm, *options, *SAVED, SCRIPT, num_nodes=3)
+    until_it_stands_still(run)
+    used = sorted({event["node"] for event in run.events("started")})
+    run.kill(last_agent(run, used[0]))
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert 1 <= step_of(err) <= 20
+    losses = (tmp_path / "losses.txt").read_text().split()
+    expected = undisturbed(tmp_path / "undisturbed", 4).split()
+    assert [float(one) for one in losses] == pytest.approx([float(one) for one in expected], rel=1e-4)
+    assert memory_of(run) == []
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
