@@ -39,6 +39,22 @@ def test_one_device_goes_on_with_what_was_saved(tmp_path: Path) -> None:
     assert optimizer.param_groups[0]["lr"] == 1e-2
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "strategy"),
+    [(2, Strategy(shard=2)), (2, Strategy(pipeline=2, accumulation=2)), (4, Strategy(shard=2, tensor=2))],
+    ids=test_equal.name_of,
+)
+def test_both_files_have_the_same_weights(num_ranks: int, strategy: Strategy, tmp_path: Path) -> None:
+    """Weights that are written one after the other, and those beside the optimizer: the same, and nothing is left."""
+    ranks.run(num_ranks, training.save, "gpt", strategy, str(tmp_path / "model.pt"))
+    ranks.run(num_ranks, training.save, "gpt", strategy, str(tmp_path / "model.safetensors"))
+    plain = torch.load(tmp_path / "model.pt", weights_only=True)["model"]
+    found = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert found.keys() == plain.keys() == models.make("gpt").state_dict().keys()
+    assert all(torch.equal(found[name], one) for name, one in plain.items())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "model.safetensors"]
+
+
 def test_safetensors_are_those_of_the_package(tmp_path: Path) -> None:
     """Either reads what the other wrote, in one file and in a folder with an index."""
     state: dict[str, Any] = {

@@ -40,8 +40,11 @@ class Optimizing:
         grouped = _grouped(parameters, wanted, every)
         self.optimizer = spreading.make_optimizer(kind, grouped, axes, settings)
 
-    def state(self, order: Sequence[str]) -> Dict[str, Any]:
-        """Return states and groups as torch.optim saves them on one device; on the main rank alone."""
+    def state(self, order: Sequence[str], spool: str = "") -> Dict[str, Any]:
+        """Return states and groups as torch.optim saves them on one device; on the main rank alone.
+
+        With `spool`, a file, the tensors lie in it and are mapped, so that memory does not hold all of them.
+        """
         if self._axes.strategy.spreads_states_only:
             return self._state_of_zero()
         tensors, numbers = {}, {}
@@ -52,7 +55,7 @@ class Optimizing:
                     tensors["%s\n%s" % (name, key)] = value
                 else:
                     numbers["%s\n%s" % (name, key)] = value
-        entries: Dict[str, Any] = dict(states.gather(tensors, self._axes, ()))
+        entries: Dict[str, Any] = dict(states.gather(tensors, self._axes, (), spool))
         members, kept = self._members(), {}
         for stage in self._of_all_stages((numbers, members, self._settings())):
             entries.update(stage[0])

@@ -365,17 +365,26 @@ class Parallel:
         self._optimizing.load(state, self._trained)
 
     def save(self, path: str) -> None:
-        """Write the whole state, plain: weights as *.safetensors; else weights and optimizer for torch.load()."""
-        model = self.state()
-        content: Dict[str, Any] = {"model": model}
-        if self._optimizing is not None and not path.endswith(".safetensors"):
-            content["optimizer"] = self.optimizer_state()
-        if self.axes.world.rank == 0:
-            if path.endswith(".safetensors"):
-                safetensors.write(path, model)
-            else:
+        """Write the whole state, plain: weights as *.safetensors; else weights and optimizer for torch.load().
+
+        Tensors come to the main rank a few at a time, and go to the disk; no rank holds the whole model.
+        """
+        model, optimizer = path + ".model.part", path + ".optimizer.part"
+        states.write(model, states.named(self.parts), self.axes, self._order)
+        is_main = self.axes.world.rank == 0
+        if path.endswith(".safetensors"):
+            if is_main:
+                os.replace(model, path)
+        else:
+            content: Dict[str, Any] = {"model": safetensors.read(model)} if is_main else {}
+            if self._optimizing is not None:
+                content["optimizer"] = self._optimizing.state(self._trained, optimizer)
+            if is_main:
                 torch.save(content, path + ".part")
                 os.replace(path + ".part", path)
+                for spool in (model, optimizer):
+                    if os.path.exists(spool):
+                        os.remove(spool)
         if self.axes.world.size > 1:
             torch.distributed.barrier()
 

@@ -1,10 +1,11 @@
 """Save whole and plain states as one device would, and load states that one device or any strategy saved."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import nn
 
+from ...checkpoint import safetensors
 from .. import messages, point_to_point
 from ..gather import each_whole, is_dtensor
 from . import blocks
@@ -42,16 +43,42 @@ def part_of(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     return tensor[tuple(slice(first, first + size) for first, size in zip(offset, shape))]  # noqa: B905
 
 
-def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, torch.Tensor]:
-    """Return all tensors whole, on the main rank and in the host's memory; return nothing on other ranks."""
-    tensors = {}
+def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str], spool: str = "") -> Dict[str, torch.Tensor]:
+    """Return all tensors whole, on the main rank and in the host's memory; return nothing on other ranks.
+
+    With `spool`, a file of this name has them, and they are mapped.
+    """
+    if spool:
+        write(spool, local, axes, order)
+        return {} if axes.world.rank else safetensors.read(spool)
     entries = _entries(local, axes, order)
+    return {name: value.cpu().clone() for name, value in zip(entries, _wholes(local, entries, axes))}  # noqa: B905
+
+
+def write(path: str, local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> None:
+    """Write all tensors whole into a safetensors file; the main rank holds only a few of them at a time.
+
+    Every rank must call it; the main rank writes.
+    """
+    entries = _entries(local, axes, order)
+    names = sorted(entries, key=lambda name: -entries[name].dtype.itemsize)  # then all are aligned
+    wholes = _wholes(local, {name: entries[name] for name in names}, axes)
+    if axes.world.rank:
+        for _ in wholes:
+            pass  # this rank takes part in bringing them to the main rank
+        return
+    specs = [safetensors.Spec(name, entries[name].dtype, entries[name].shape) for name in names]
+    with open(path, "wb") as file:
+        safetensors.write_stream(file, specs, wholes)
+
+
+def _wholes(local: Mapping[str, Any], entries: Mapping[str, Entry], axes: Axes) -> Iterator[torch.Tensor]:
+    """Yield the whole tensors in the order of the entries on the main rank; elsewhere, take part."""
     mine = each_whole([local[name] for name in entries if name in local])
     for name, entry in entries.items():
         value = _from_stage(next(mine) if name in local else None, entry, axes)
         if axes.world.rank == 0 and value is not None:
-            tensors[name] = value.cpu().clone()
-    return tensors
+            yield value
 
 
 def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, Entry]:
