@@ -8,6 +8,9 @@ from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
 VARIABLE = "ECHELON_CHECKPOINT"
 """The environment variable that gives a rank the order; absent where nothing is saved."""
 
+SUBFOLDER = "checkpoints"
+"""The folder of a run directory that has the run's checkpoints."""
+
 SEED = "ECHELON_SEED_OF_RUN"
 """The seed of the run that a continued run has too."""
 
@@ -40,7 +43,7 @@ def variables(order: Optional[Order], run_directory: str) -> Tuple[Tuple[str, st
     """Return the variables of ranks that save; sets of text have the same order in each start of the script."""
     if order is None:
         return ()
-    folder = order.folder or os.path.join(os.path.abspath(run_directory), "checkpoints")
+    folder = order.folder or os.path.join(os.path.abspath(run_directory), SUBFOLDER)
     hashes = () if os.environ.get(_HASHES) else ((_HASHES, "0"),)
     return ((VARIABLE, json.dumps(order._replace(folder=folder)._asdict())), *hashes)
 

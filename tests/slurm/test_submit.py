@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import pty
 import subprocess
 import sys
@@ -254,6 +255,29 @@ def test_requeued_job_has_a_directory_of_its_own(slurm: Cluster, learned: Path, 
     slurm.wait(lambda: len(list((folder / "echelon-runs").iterdir())) == 2, "a second run directory", timeout=180)
     assert slurm.wait_job(number, timeout=120).state == "COMPLETED"
     assert (folder / "ran").read_text() == "xx"
+
+
+def test_requeued_job_goes_on_at_its_checkpoint(slurm: Cluster, learned: Path, folder: Path) -> None:
+    """A training that is saved does not begin anew when Slurm starts its job again; each step is done once."""
+    source = (Path(__file__).parent / "chained.py").read_text()
+    requeue = """
+        if step == 7 and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+            while not [name for name in os.listdir(os.environ["ECHELON_RUN_DIR"] + "/checkpoints") if name[0] == "s"]:
+                time.sleep(0.1)
+            print("requeues", flush=True)
+            time.sleep(300)
+"""
+    (folder / "train.py").write_text(source.replace('        print("step"', f'{requeue}        print("step"'))
+    line = ("submit", "--gpus", "1", "-t", "5", "--json", "--checkpoint-every", "5steps", "train.py", "3", "0")
+    told = json.loads(call(slurm, learned, folder, *line).stdout)
+    number, output = int(told["job_id"]), Path(told["run_directory"], "slurm.out")
+    slurm.wait(lambda: output.exists() and "requeues" in output.read_text(), "it stands still", timeout=90)
+    slurm.run("scontrol", "requeue", str(number))
+    assert slurm.wait_job(number, timeout=240).state == "COMPLETED"
+    text = output.read_text()
+    assert "continues after step 5, from a checkpoint" in text
+    steps = [int(step) for step in re.findall(r"^step (\d+)$", text, re.MULTILINE)]
+    assert steps == [*range(1, 7), *range(6, 25)]  # step 6 was computed again
 
 
 def test_missing_slurm_is_named(learned: Path, folder: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from echelon.checkpoint_order import SUBFOLDER
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, print_table, say
@@ -17,8 +18,6 @@ from echelon.units import size
 if TYPE_CHECKING:
     from echelon.checkpoint.store import Checkpoint, Entry, Store
 
-SUBFOLDER = "checkpoints"
-"""The folder of a run directory that has the run's checkpoints."""
 VERBS = ("ls", "verify", "export")
 NUM_NAMED = 5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from echelon.checkpoint_order import Order, interval
+from echelon.checkpoint_order import SUBFOLDER, Order, interval
 from echelon.errors import UsageError
 
 _HINT = "echelon run --checkpoint-every 10m …   or --checkpoint-every 200steps"
@@ -83,7 +83,7 @@ def _folder_of(name: str) -> str:
             f"--resume {name}: this run still works, and two runs would write the same checkpoints",
             hint="wait for its end, or stop it; echelon runs lists the runs that work",
         )
-    folder = os.path.join(run, "checkpoints")
+    folder = os.path.join(run, SUBFOLDER)
     found, findings = Store(folder).latest()
     if found is None:
         why = f": {findings[0]}" if findings else ""

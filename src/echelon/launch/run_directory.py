@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict
 from typing import IO, Any
 
+from echelon.checkpoint_order import SUBFOLDER
 from echelon.errors import UsageError
 from echelon.node import private
 from echelon.spec import Plan
@@ -91,7 +92,7 @@ class RunDirectory:
 
         `folder` has the checkpoints; without it, the run's own folder does.
         """
-        return newest_step(folder or self.file("checkpoints"))
+        return newest_step(folder or self.file(SUBFOLDER))
 
     def remove(self, name: str) -> None:
         """Remove a file that the finished run does not need."""

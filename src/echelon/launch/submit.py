@@ -165,6 +165,7 @@ def _supervised(wish: Wish, booking: Booking, run_directory: str, container: Con
         [("ECHELON_MACHINE", wish.machine.name)],
         container.modules if container else (),
         is_chain=wish.chain is not None,
+        is_saved=wish.job.checkpoints is not None and not wish.job.checkpoints.resumes,
     )
 
 

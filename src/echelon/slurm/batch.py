@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from echelon.checkpoint_order import SUBFOLDER
 from echelon.errors import UsageError
 from echelon.spec import Booking
 from echelon.units import cost, slurm_size, slurm_time
@@ -171,10 +172,12 @@ def supervised(
     modules: Sequence[str],
     *,
     is_chain: bool = False,
+    is_saved: bool = False,
 ) -> list[str]:
     """Return the body that starts a supervisor in the job: the command, with the run directory as its last option.
 
-    A requeued job begins a new run directory beside the first; the jobs of a chain share one.
+    A requeued job begins a new run directory beside the first; the jobs of a chain share one. If the training is saved,
+    a requeued job goes on at the newest checkpoint of the first.
     """
     before, after = list(command[: command.index("run") + 1]), list(command[command.index("run") + 1 :])
     lines = [*modules, *([""] if modules else [])]
@@ -183,7 +186,13 @@ def supervised(
     lines.append(f"run_directory={shlex.quote(run_directory)}{restarted}")
     if is_chain:
         lines.append("trap '' USR1 USR2  # until echelon listens to them")
-    lines.append(f'exec {shlex.join(before)} --run-dir "$run_directory" {shlex.join(after)}')
+    resume = ""
+    if is_saved and not is_chain:
+        first, folder = shlex.quote(run_directory), shlex.quote(f"{run_directory}/{SUBFOLDER}")
+        lines.append("resume=()  # a requeued job goes on at the newest checkpoint of the first run")
+        lines.append(f"ls {folder} 2> /dev/null | grep -q '^step-' && resume=(--resume {first})")
+        resume = ' "${resume[@]}"'
+    lines.append(f'exec {shlex.join(before)} --run-dir "$run_directory"{resume} {shlex.join(after)}')
     return lines
 
 

@@ -250,7 +250,7 @@ def _ordered(every: str) -> checkpoint_order.Order:
     interval = checkpoint_order.interval(every)
     if interval is None:
         raise ScalingError("every=%r is no interval" % every, 'every="10m", "2h", "90s" or "200steps"')
-    folder = os.path.join(os.environ.get(RUN_DIRECTORY, os.curdir), "checkpoints")
+    folder = os.path.join(os.environ.get(RUN_DIRECTORY, os.curdir), checkpoint_order.SUBFOLDER)
     return checkpoint_order.Order(os.path.abspath(folder), steps=interval[0], seconds=interval[1])
 
 
