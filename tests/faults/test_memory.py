@@ -59,6 +59,16 @@ def test_killed_process(tmp_path: Path, what: str) -> None:
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
+def test_progress_in_memory_is_progress(tmp_path: Path) -> None:
+    """Five failures do not end a run that may restart three times without progress: what was in memory is saved."""
+    run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT, "dies")
+    code, _, err = run.finish(seconds=120)
+    assert code == 0, err
+    assert len(re.findall(FROM_MEMORY, err)) >= 4
+    assert len(run.events("restart")) == 5
+    assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
+
+
 def test_nothing_in_memory(tmp_path: Path) -> None:
     """With an empty ECHELON_MEMORY_FOLDER nothing is kept in memory, without a line."""
     run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT, environ={**os.environ, "ECHELON_MEMORY_FOLDER": ""})

@@ -2,8 +2,8 @@
 
 import json
 import os
-import re
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -54,3 +54,12 @@ def test_order_is_noticed_after_steps_that_became_slower(
     assert found.ends
     assert step - given_at <= 50
     assert (step - given_at) * later <= 1.5
+
+
+def test_state_that_was_in_memory_alone_is_saved_after_the_next_step() -> None:
+    """It is owed to the disk, once."""
+    schedule = Schedule(Order("checkpoints", steps=100), 1, order_file="")
+    schedule.note_saved(7, on_disk=False)
+    assert [step for step in range(7, 10) if schedule.due(step).saves] == [8, 9]
+    schedule.note_saved(8)
+    assert [step for step in range(8, 102) if schedule.due(step).saves] == [100, 101]

@@ -39,6 +39,11 @@ def newest(on_disk: Optional[Checkpoint], join: Optional[Callable[[], None]] = N
     return recall.newest(folder, step, _new_group, _say) or on_disk
 
 
+def place(*, on_disk: bool) -> str:
+    """Return in words where a state was."""
+    return "a checkpoint" if on_disk else "the memory of the nodes"
+
+
 def _new_group(ranks: Optional[List[int]] = None) -> Any:
     return groups.new(ranks, backend="gloo", timeout=_TIMEOUT)
 

@@ -185,7 +185,7 @@ class Checkpoints:
         for finding in findings:
             self._say("note: %s" % finding)
         newest = in_memory.newest(on_disk)
-        self._where = "a checkpoint" if newest is on_disk else "the memory of the nodes"
+        self._is_on_disk = newest is on_disk
         agreement.refuse_other_steps(newest.step if newest is not None else -1)
         return newest
 
@@ -221,8 +221,8 @@ class Checkpoints:
                 "differ between ranks, such as dropout" % self._was_ranks
             )
         self._random.put()
-        self._schedule.note_saved(self.step_number)
-        self._say("continues after step %d, from %s" % (self.step_number, self._where))
+        self._schedule.note_saved(self.step_number, on_disk=self._is_on_disk)
+        self._say("continues after step %d, from %s" % (self.step_number, in_memory.place(on_disk=self._is_on_disk)))
 
     def _begin_epoch(self, loader: Any) -> Iterator[Any]:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""

@@ -297,10 +297,10 @@ class Continuing:
         for states in own.values():
             own_states.put(self._run.generators, states)
         generators.put_portable_state(facts["random"])
-        self._the_schedule().note_saved(self._num_steps)
+        self._the_schedule().note_saved(self._num_steps, on_disk=resumed.is_on_disk)
         self._run.say(
             "continues after step %d, from %s; the steps before it were repeated without computing in %.1f s"
-            % (self._num_steps, resumed.where, time.monotonic() - self._began)
+            % (self._num_steps, in_memory.place(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
         )
 
     def _begin_training(self, *, was_checked: bool) -> None:

@@ -22,8 +22,8 @@ class Resumed(NamedTuple):
 
     found: store.Checkpoint
     facts: Dict[str, Any]
-    where: str
-    """Where it was, in words."""
+    is_on_disk: bool
+    """Whether it was on the disk, and not in memory alone."""
 
     def document(self, name: str) -> bytes:
         """Return the content of one of its small files."""
@@ -50,8 +50,7 @@ def find(order: checkpoint_order.Order, world: worlds.World) -> Optional[Resumed
         return None
     if found.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
         raise ScalingError("%s is of a script that saved by itself" % found.path, "start the script without --resume")
-    where = "a checkpoint" if found is on_disk else "the memory of the nodes"
-    return Resumed(found, plain_data.decode(content_of(found, FACTS)), where)
+    return Resumed(found, plain_data.decode(content_of(found, FACTS)), found is on_disk)
 
 
 def content_of(found: store.Checkpoint, name: str) -> bytes:

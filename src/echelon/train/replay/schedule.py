@@ -54,6 +54,7 @@ class Schedule:
         self._num_ranks = num_ranks
         self._order_file = order_file
         self._saved_at = 0
+        self._is_owed = False
         self._saved_when = time.monotonic()
         self._met_at = 0
         self._met_when = time.monotonic()
@@ -64,14 +65,15 @@ class Schedule:
         """Say what is due; all ranks call it after the same steps."""
         if step <= self._saved_at:
             return Due()
-        saves, ends = self._is_due_by_steps(step), False
+        saves, ends = self._is_owed or self._is_due_by_steps(step), False
         if (self._order.seconds or self._order_file) and step >= self._next_meeting:
             is_late, ends = self._meet(step)
             saves = saves or is_late or ends
         return Due(saves, ends)
 
-    def note_saved(self, step: int) -> None:
-        """Count from this step on."""
+    def note_saved(self, step: int, *, on_disk: bool = True) -> None:
+        """Count from this step on; a state that was in memory alone is owed to the disk at the next step."""
+        self._is_owed = not on_disk
         now = time.monotonic()
         self._saved_at, self._saved_when = step, now
         self._met_at, self._met_when = step, now  # the steps before a resumed one took no time
