@@ -1,8 +1,10 @@
 """After a failure a training goes on from the memory of the nodes, where its state is newer than on the disk."""
 
+import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -74,7 +76,7 @@ def test_nothing_in_memory(tmp_path: Path) -> None:
     run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT, environ={**os.environ, "ECHELON_MEMORY_FOLDER": ""})
     until_it_stands_still(run)
     (folder,) = memory_of(run)
-    assert list(Path("/dev/shm", folder).iterdir()) == []
+    assert list(Path("/dev/shm", folder).glob("*step*")) == []
     run.kill(int(run.events("started")[-1]["pid"]))
     code, _, err = run.finish()
     assert code == 0, err
@@ -92,6 +94,24 @@ def test_killed_supervisor_leaves_nothing_in_memory(tmp_path: Path) -> None:
     run.process.wait()
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
     assert memory_of(run) == []
+
+
+def test_folder_that_nobody_holds_is_removed(tmp_path: Path) -> None:
+    """Where an agent and its guard were killed together, the next run of the user cleans up; a held one stays."""
+    left, held = (Path(f"/dev/shm/echelon-memory-{os.urandom(8).hex()}.0") for _ in range(2))
+    try:
+        for folder in (left, held):
+            folder.mkdir(mode=0o700)
+            (folder / "owner").write_text("1")
+            os.utime(folder, (1, 1))
+        descriptor = os.open(held, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        subprocess.run([*ECHELON, "run", "-n", "1", "--", "true"], cwd=tmp_path, check=True, timeout=60)
+        assert (left.exists(), held.exists()) == (False, True)
+    finally:
+        for folder in (left, held):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
 
 
 @pytest.mark.slurm

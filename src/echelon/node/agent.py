@@ -45,7 +45,7 @@ class Agent:
         self.parent = Parent.of_this(spec.is_step)
         self.guard = watcher
         self._secret = os.path.join(run_directory, private.SECRET)
-        self.memory = memory_folder.hold(memory_folder.path(spec.run_id, placement.agent_index))
+        self.memory = memory_folder.hold(memory_folder.path(spec, placement.agent_index))
         self.guard.name(self.mark, self._secret, self.memory)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
@@ -380,7 +380,6 @@ class Agent:
     def leave(self) -> None:
         """End all processes that this agent started for itself."""
         order.withdraw(self.mark)
-        private.remove_folder(self.memory)
         self.lookout.close()
         self.starter.close()
         if self.starter.warm is not None:
@@ -388,6 +387,7 @@ class Agent:
             self._reap_warm(self.starter.warm.pid)
         if self.attempt is not None:  # the supervisor gave up the run while ranks were alive
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
+        private.remove_folder(self.memory)
         self.imports.close()
         try:
             if os.path.getsize(self.imports.path) == 0:

@@ -95,8 +95,10 @@ def remove_secret(path: str) -> None:
 
 def _remove_memory(folder: str, run_directory: str) -> None:
     """Remove the states in memory when the run is over; leave them to the next agent of this node if there is one."""
-    while folder and run_lock.is_held(run_directory):
-        if memory_folder.is_held(folder):
-            return
+    if not folder:
+        return
+    owner = memory_folder.hold_for_another(folder)
+    while run_lock.is_held(run_directory) and not memory_folder.was_taken(folder, owner):
         time.sleep(_LOOK_SECONDS)
-    private.remove_folder(folder)
+    if not memory_folder.was_taken(folder, owner):
+        private.remove_folder(folder)

@@ -16,7 +16,7 @@ def surroundings_of_ranks(spec: AgentSpec, placement: Placement, mark: str, memo
     environ.update(spec.environ)
     environ[sweep.MARK] = mark
     environ[order.FILE] = order.path(mark)
-    environ.setdefault(memory_folder.VARIABLE, memory)
+    environ[memory_folder.VARIABLE] = memory if environ.get(memory_folder.VARIABLE, memory) else ""  # "" asks for none
     if spec.scale:
         environ["ECHELON_SCALE"] = spec.scale
         environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's warnings would be about echelon's use of it

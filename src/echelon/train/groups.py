@@ -59,6 +59,20 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
         waiting.begin(rank, size, store or dist.distributed_c10d._get_default_store())
 
 
+@contextmanager
+def for_a_while(timeout: timedelta) -> Iterator[None]:
+    """Let all ranks of the run meet with gloo, before the script begins; no device is used, and no group remains."""
+    store = PrefixStore("for a while", _store_of_run())
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with _near():
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    try:
+        prove(None)
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def _store_of_run() -> Any:
     """Return the store that the first agent serves; None for ranks of another launcher, which has its own store."""
     global _key

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +22,12 @@ def new_group(ranks: list[int] | None = None) -> Any:
     return dist.new_group(ranks, backend="gloo", timeout=TIMEOUT)
 
 
-def folder_of(root: str, nodes: str) -> str:
-    """Return the folder of this rank's node; `nodes` has a letter for each rank."""
+def folder_of(root: str, nodes: Sequence[str]) -> str:
+    """Return the folder of this rank's node; `nodes` has a name for each rank."""
     return os.path.join(root, nodes[dist.get_rank()])
 
 
-def saver(root: str, nodes: str, said: list[str], **settings: Any) -> MemorySaver:
+def saver(root: str, nodes: Sequence[str], said: list[str], **settings: Any) -> MemorySaver:
     folder = folder_of(root, nodes)
     return MemorySaver(folder, dist.get_rank(), dist.get_world_size(), new_group, said.append, **settings)
 
@@ -38,7 +39,7 @@ def state(kind: str, step: int) -> State:
     return State(named, {"journal.bin": b"step %d" % step} if dist.get_rank() == 0 else {}, {"kind": "test"})
 
 
-def keep(root: str, nodes: str, kind: str, last: int) -> dict[str, Any]:
+def keep(root: str, nodes: Sequence[str], kind: str, last: int) -> dict[str, Any]:
     """Keep the states of the steps up to `last`; return what this node holds, and what was said."""
     said: list[str] = []
     saving = saver(root, nodes, said)
@@ -52,11 +53,13 @@ def keep(root: str, nodes: str, kind: str, last: int) -> dict[str, Any]:
     return {"said": said, "files": sorted(os.listdir(newest)), "folder": sorted(os.listdir(here))}
 
 
-def find(root: str, nodes: str, kind: str, step_on_disk: int) -> dict[str, Any]:
+def find(
+    root: str, nodes: Sequence[str], kind: str, step_on_disk: int, attempt: int = 1, num_ranks: int = 0
+) -> dict[str, Any]:
     """Look for the newest state, load it, and compare it."""
     said: list[str] = []
     here = folder_of(root, nodes)
-    found = recall.newest(here, step_on_disk, new_group, said.append)
+    found = recall.newest(here, step_on_disk, attempt, new_group, said.append, num_ranks)
     left = sorted(os.listdir(here)) if os.path.isdir(here) else []
     if found is None:
         return {"step": -1, "said": said, "left": left}
@@ -82,7 +85,7 @@ def lose(root: str, *nodes: str) -> None:
         shutil.rmtree(os.path.join(root, node))
 
 
-def refuse(root: str, nodes: str, what: str) -> dict[str, Any]:
+def refuse(root: str, nodes: Sequence[str], what: str) -> dict[str, Any]:
     """Keep states while a rank cannot; return which saves were published on this node, and what was said."""
     said: list[str] = []
     settings: dict[str, Any] = {"available_bytes": lambda: 100} if what == "memory" and dist.get_rank() == 1 else {}

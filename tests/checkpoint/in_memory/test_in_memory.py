@@ -110,6 +110,36 @@ def test_damaged_state(tmp_path: Path) -> None:
     assert [(one["step"], one["is_same"]) for one in found] == [(2, True)] * 2
 
 
+def test_state_of_an_abandoned_way(tmp_path: Path) -> None:
+    """A node that was away has a later step of an earlier attempt; the run went another way since, and stays on it."""
+    root = str(tmp_path)
+    ranks.run(2, keeping.keep, root, "aa", "plain", 3)
+    (tmp_path / "a").rename(tmp_path / "away")
+    ranks.run(2, keeping.keep, root, "bb", "plain", 1)
+    first = ranks.run(2, keeping.find, root, "bb", "plain", -1, 1)  # attempt 1 goes on after step 1
+    second = ranks.run(2, keeping.find, root, ["b", "away"], "plain", -1, 2)
+    assert [one["step"] for one in (*first, *second)] == [1] * 4
+    assert second[1]["left"] == ["step-000000001"]
+
+
+def test_state_of_another_number_of_ranks(tmp_path: Path) -> None:
+    """Where only the same number of ranks can go on in the middle of an epoch, another state is not used."""
+    root = str(tmp_path)
+    ranks.run(2, keeping.keep, root, "ab", "plain", 2)
+    assert [one["step"] for one in ranks.run(3, keeping.find, root, "abc", "plain", -1, 1, 3)] == [-1] * 3
+
+
+def test_node_that_cannot_take_the_state(tmp_path: Path) -> None:
+    """A node whose memory refuses lets nobody wait; all use the disk, and nothing stays in memory."""
+    root = str(tmp_path)
+    ranks.run(3, keeping.keep, root, "abc", "plain", 2)
+    keeping.lose(root, "a")
+    (tmp_path / "d").write_text("a file in place of the folder")
+    found = ranks.run(3, keeping.find, root, "dbc", "plain", -1)
+    assert [(one["step"], one["left"]) for one in found] == [(-1, [])] * 3
+    assert "cannot be used: " in found[0]["said"][0]
+
+
 @pytest.mark.parametrize(
     ("what", "text"),
     [

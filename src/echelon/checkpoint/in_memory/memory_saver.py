@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
-from .. import host_memory, shards, tensors_file
+from .. import exchange, host_memory, shards, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
 from ..saver import Save, Saver, text_of, versions_here, write_copies
@@ -17,6 +18,8 @@ from .pace import Pace
 
 SAVE = "save"
 """In the manifest: the name of the save, equal on all nodes."""
+ATTEMPT = "attempt"
+"""In the manifest: the number of the attempt of the run."""
 PATIENCE_SECONDS = 120.0
 SHARE_OF_AVAILABLE = 0.5
 """The most that states in memory may take of what is available on a node."""
@@ -50,10 +53,12 @@ class MemorySaver(Saver):
         new_group: Callable[[], Any],
         say: Callable[[str], None],
         *,
+        attempt: int = 0,
         available_bytes: Callable[[], int] = host_memory.available_bytes,
     ) -> None:
         super().__init__(folder or os.devnull, rank, num_ranks, keep=2, say=say, available_bytes=available_bytes)
         self._path = folder or ""
+        self._attempt = attempt
         self._is_on = folder is not None
         self._next_step = 1
         self._pace = Pace()
@@ -80,11 +85,12 @@ class MemorySaver(Saver):
         began = time.monotonic()
         told = super()._tell_all(step, tensors, documents)
         self._waited_seconds = time.monotonic() - began
-        self._next_step = step + told[0]["steps"]
-        if not any(one["node"] for one in told):
+        self._next_step = step + told[0].get("steps", 1)
+        nodes = [one.get("node", "") for one in told]
+        if not any(nodes):
             self._is_on = False  # as the user wishes
         if not any(one["mistake"] for one in told):
-            self._meet([one["node"] for one in told])
+            told[0]["mistake"] = self._meet(nodes)
         return told
 
     def _words(self, step: int) -> Dict[str, Any]:
@@ -97,15 +103,24 @@ class MemorySaver(Saver):
 
     def _available(self) -> int:
         """Return the bytes that states may still take on this node; it is read once a minute."""
-        if self._path and time.monotonic() >= self._read_next:
+        if time.monotonic() >= self._read_next:
             self._read_next = time.monotonic() + _LOOK_SECONDS
-            self._bytes = _left(self._path, self._available_bytes())
+            self._bytes = bytes_left(self._path, self._available_bytes())
         return self._bytes
 
-    def _meet(self, nodes: List[str]) -> None:
-        if len(nodes) > 1 and self._transfer_group is None:
-            self._nodes = Nodes(nodes)
+    def _meet(self, nodes: List[str]) -> str:
+        """Form the group in which shares travel, once; return why it cannot be formed, equally on all ranks."""
+        if len(nodes) == 1 or self._transfer_group is not None:
+            return ""
+        self._nodes, mistake = Nodes(nodes), ""
+        try:
             self._transfer_group = self._new_group() if self._nodes.are_many else ()
+        except RuntimeError as error:
+            mistake = text_of(error)
+        if self._nodes.are_many:
+            mistakes = [one.decode() for one in exchange.gather(mistake.encode())]
+            mistake = next((one for one in mistakes if one), "")
+        return mistake
 
     def _why_not(self, share: shards.Share, told: List[Dict[str, Any]]) -> str:
         if share.num_bytes == self._fitting:
@@ -137,36 +152,41 @@ class MemorySaver(Saver):
 
     def _finish(self, save: Save, written: Optional[WrittenFile], mistake: str) -> None:
         """Write this rank's share, and the one that it keeps; the first rank of the node publishes them."""
+        if written is not None:
+            mistake = mistake or "the share was written in parts"
         try:
-            if mistake or written is not None:
-                raise CheckpointError(mistake or "the share was written in parts")
-            self._close(save, self._write(save))
+            self._close(save, self._write(save, mistake))
         except Exception as error:  # noqa: BLE001  (whatever it is, the next save tells it, and the training goes on)
             self._mistake = text_of(error)
             _report(self._draft_path(save), self._rank, {}, self._mistake)
+            if self._rank == self._nodes.leader_of(self._rank):
+                shutil.rmtree(self._draft_path(save), ignore_errors=True)
         self.durations = self.durations._replace(written_seconds=time.monotonic() - save.began)
 
     def _draft_path(self, save: Save) -> str:
         return os.path.join(self._path, save.name)
 
-    def _write(self, save: Save) -> Dict[str, WrittenFile]:
+    def _write(self, save: Save, mistake: str) -> Dict[str, WrittenFile]:
         """Return what this rank has written; a rank that cannot write lets no other rank wait for it."""
         files: Dict[str, WrittenFile] = {}
-        mistake: Optional[CheckpointError] = None
+        error: Optional[Exception] = CheckpointError(mistake) if mistake else None
         try:
             draft = self._folder.join(save.name)
-            files[save.share.file] = write_copies(draft, save.share, self._copies)
-            if self._rank == 0:
-                for name, content in {**save.documents, tensors_file.NAME: save.share.document}.items():
+            if error is None:
+                files[save.share.file] = write_copies(draft, save.share, self._copies)
+                for name, content in self._documents(save):
                     files[name] = draft.write(name, content)
-        except CheckpointError as error:
-            mistake, files = error, {}
+        except Exception as wrong:  # noqa: BLE001  (it is raised below)
+            error, files = wrong, {}
         if self._nodes.are_many:
             keeper, kept = self._nodes.keeper_of(self._rank), self._nodes.kept_by(self._rank)
             files.update(transfer.pass_on(files, self._draft_path(save), keeper, kept, self._transfer_group))
-        if mistake is not None:
-            raise mistake
+        if error is not None:
+            raise error
         return files
+
+    def _documents(self, save: Save) -> List[Tuple[str, bytes]]:
+        return [*save.documents.items(), (tensors_file.NAME, save.share.document)] if self._rank == 0 else []
 
     def _close(self, save: Save, files: Dict[str, WrittenFile]) -> None:
         folder = self._draft_path(save)
@@ -175,14 +195,17 @@ class MemorySaver(Saver):
             return
         for rank in self._nodes.ranks_beside(self._rank)[1:]:
             files.update(_files_of(folder, rank))
-        about = {**save.about, SAVE: save.name}
+        about = {**save.about, SAVE: save.name, ATTEMPT: self._attempt}
         draft = self._folder.join(save.name)
         self.published = draft.publish(files, num_ranks=self._num_ranks, about=about, versions=versions_here())
 
 
-def _left(folder: str, in_memory: int) -> int:
+def bytes_left(folder: str, in_memory: int) -> int:
     """Return the bytes that files in the memory may still take: its file system may have a limit of its own."""
-    status = os.statvfs(os.path.dirname(folder))
+    try:
+        status = os.statvfs(os.path.dirname(folder))
+    except OSError:
+        return 0
     return min(in_memory, status.f_bavail * status.f_frsize)
 
 
@@ -190,6 +213,7 @@ def _report(folder: str, rank: int, files: Mapping[str, WrittenFile], mistake: s
     """Tell the first rank of the node what this rank has written: a file that appears as a whole."""
     path = _report_path(folder, rank)
     try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # a rank that could write nothing says so too
         with open(path + ".part", "w", encoding="utf-8") as file:
             json.dump({"mistake": mistake, "files": {name: list(one) for name, one in files.items()}}, file)
         os.rename(path + ".part", path)

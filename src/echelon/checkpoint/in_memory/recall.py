@@ -2,15 +2,16 @@
 
 import json
 import os
+import shutil
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import exchange, host_memory, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
 from ..saver import text_of, versions_here
-from ..store import Checkpoint, Store
+from ..store import Checkpoint, Draft, Store
 from . import transfer
-from .memory_saver import SAVE, SHARE_OF_AVAILABLE
+from .memory_saver import ATTEMPT, SAVE, SHARE_OF_AVAILABLE, bytes_left
 from .nodes import Nodes
 
 _NUM_KEPT = 2
@@ -45,29 +46,40 @@ class _Whole(NamedTuple):
 
 
 def newest(
-    folder: str, step_on_disk: int, new_group: Callable[[List[int]], Any], say: Callable[[str], None]
+    folder: str,
+    step_on_disk: int,
+    attempt: int,
+    new_group: Callable[[List[int]], Any],
+    say: Callable[[str], None],
+    num_ranks: int = 0,
 ) -> Optional[Checkpoint]:
     """Return the newest state in memory if it is newer than `step_on_disk`; all ranks call it, and get the same step.
 
-    `folder` is that of this rank's node, empty if it has none; afterwards it has this state alone, whole. `new_group`
-    makes a group of gloo of some ranks. Returns None if no state is whole, or is newer than that on disk: nothing is
-    left in memory then.
+    `folder` is that of this rank's node, empty if it has none; afterwards it has this state alone, whole. `attempt` is
+    the number of this attempt of the run; a state of a later attempt counts as newer. `new_group` makes a group of gloo
+    of some ranks. With `num_ranks`, only states of so many ranks are used. Returns None if no state is whole, or is
+    newer than that on disk: nothing is left in memory then.
     """
     rank = exchange.rank()
     nodes = Nodes([one.decode() for one in exchange.gather(folder.encode())])
     is_leader = rank == nodes.leader_of(rank)
-    available = host_memory.available_bytes() if folder else 0
+    available = bytes_left(folder, host_memory.available_bytes())
     inventory = _Inventory(available, step_on_disk, _held(folder) if is_leader else [])
     told = [_decoded(one) for one in exchange.gather(_encoded(inventory))]
     inventories = [told[leader] for leader in nodes.leaders]
-    whole = _newest_whole([one.held for one in inventories])
+    whole = _newest_whole([one.held for one in inventories], num_ranks)
     mistake = "" if whole is None else _why_not(whole, inventories)
     if whole is None or mistake or whole.held.step <= told[0].step_on_disk:
         mistakes = [mistake]
     else:
-        group = new_group(nodes.leaders) if any(len(one) < len(inventories) for one in whole.places.values()) else None
-        if is_leader:
-            mistake = _completed(folder, whole, group, inventory.held)
+        group = None
+        try:
+            if any(len(one) < len(inventories) for one in whole.places.values()):
+                group = new_group(nodes.leaders)
+            if is_leader:
+                _complete(folder, whole, group, inventory.held, attempt)
+        except (CheckpointError, OSError, RuntimeError, ValueError) as error:
+            mistake = text_of(error)
         mistakes = [one.decode() for one in exchange.gather(mistake.encode())]
         if not any(mistakes):
             return _of_step(folder, whole.held.step)
@@ -80,8 +92,11 @@ def newest(
 
 
 def _held(folder: str) -> List[_Held]:
-    """Return what this node holds."""
-    entries = Store(folder, _NUM_KEPT).entries() if folder else []
+    """Return what this node holds; nothing if its folder cannot be read."""
+    try:
+        entries = Store(folder, _NUM_KEPT).entries() if folder else []
+    except CheckpointError:
+        return []
     manifests = [one.manifest for one in entries if not one.finding]
     return [
         _Held(str(one.about.get(SAVE, "")), one.step, one.num_ranks, dict(one.about), dict(one.files))
@@ -105,13 +120,18 @@ def _decoded(content: bytes) -> _Inventory:
     return _Inventory(available, step_on_disk, held)
 
 
-def _newest_whole(inventories: Sequence[Sequence[_Held]]) -> Optional[_Whole]:
-    """Return the newest state of which all files are somewhere."""
+def _newest_whole(inventories: Sequence[Sequence[_Held]], num_ranks: int) -> Optional[_Whole]:
+    """Return the newest state, of `num_ranks` if they are given, of which all files are somewhere.
+
+    A node that was away may have a state of a later step from an attempt before: the training went another way since.
+    """
     saves: Dict[str, List[Tuple[int, _Held]]] = {}
     for place, inventory in enumerate(inventories):
         for held in inventory:
             saves.setdefault(held.save, []).append((place, held))
-    for parts in sorted(saves.values(), key=lambda one: (one[0][1].step, one[0][1].save), reverse=True):
+    for parts in sorted(saves.values(), key=lambda one: max(_order(held) for _, held in one), reverse=True):
+        if num_ranks and parts[0][1].num_ranks != num_ranks:
+            continue
         places: Dict[str, List[int]] = {}
         files: Dict[str, WrittenFile] = {}
         for place, held in parts:
@@ -122,6 +142,10 @@ def _newest_whole(inventories: Sequence[Sequence[_Held]]) -> Optional[_Whole]:
         if all(name in files for name in [*needed, tensors_file.NAME]):
             return _Whole(parts[0][1], places, files)
     return None
+
+
+def _order(held: _Held) -> Tuple[int, int, str]:
+    return int(held.about.get(ATTEMPT, 0)), held.step, held.save
 
 
 def _why_not(whole: _Whole, inventories: Sequence[_Inventory]) -> str:
@@ -135,37 +159,43 @@ def _why_not(whole: _Whole, inventories: Sequence[_Inventory]) -> str:
     return ""
 
 
-def _completed(folder: str, whole: _Whole, group: Any, mine: Sequence[_Held]) -> str:
-    """Let this node hold the whole state; return why it cannot, or nothing."""
-    try:
-        _complete(folder, whole, group, mine)
-    except (CheckpointError, OSError, RuntimeError, ValueError) as error:
-        return text_of(error)
-    return ""
+def _complete(folder: str, whole: _Whole, group: Any, mine: Sequence[_Held], attempt: int) -> None:
+    """Get the files that this node lacks; publish the whole state, and remove the others.
 
-
-def _complete(folder: str, whole: _Whole, group: Any, mine: Sequence[_Held]) -> None:
-    """Get the files that this node lacks; publish the whole state, and remove the others."""
+    A node that cannot write takes part to the end, so that no other waits for it.
+    """
     held = next((one for one in mine if one.save == whole.held.save), None)
     own = {} if held is None else held.files
     store = Store(folder, _NUM_KEPT)
-    draft = store.begin(whole.held.step)
+    mistakes: List[CheckpointError] = []
+    draft: Optional[Draft] = None
+    try:
+        draft = store.begin(whole.held.step)
+        for name in own:
+            os.link(os.path.join(store.path(whole.held.step), name), os.path.join(draft.path, name))
+    except (CheckpointError, OSError) as error:
+        mistakes.append(CheckpointError(text_of(error)))
+    target = folder if draft is None else draft.path
     for name, written in sorted(whole.files.items()):
-        target = os.path.join(draft.path, name)
-        if name in own:
-            os.link(os.path.join(store.path(whole.held.step), name), target)
         if group is not None and len(whole.places[name]) < group.size():
-            transfer.broadcast(target, written, whole.places[name][0], group, is_kept=name not in own)
-    draft.publish(whole.files, num_ranks=whole.held.num_ranks, about=whole.held.about, versions=versions_here())
+            is_kept = name not in own and draft is not None
+            path = os.path.join(target, name)
+            transfer.broadcast(path, written, whole.places[name][0], group, mistakes, is_kept=is_kept)
+    if draft is None or mistakes:
+        if draft is not None:
+            draft.discard()
+        raise mistakes[0]
+    about = {**whole.held.about, ATTEMPT: attempt}
+    draft.publish(whole.files, num_ranks=whole.held.num_ranks, about=about, versions=versions_here())
     _keep_only(folder, whole.held.step)
 
 
 def _keep_only(folder: str, step: int) -> None:
-    """Remove the states of other steps: the training comes by them again."""
-    store = Store(folder, _NUM_KEPT)
-    for entry in store.entries() if folder else ():
-        if entry.step != step:
-            store.remove(entry.path)
+    """Remove the states of other steps, to which the training comes again, and what killed ranks were writing."""
+    kept = os.path.basename(Store(folder).path(step)) if step >= 0 else ""
+    for name in os.listdir(folder) if folder and os.path.isdir(folder) else ():
+        if name.lstrip(".").startswith("step-") and name != kept:
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def _of_step(folder: str, step: int) -> Optional[Checkpoint]:

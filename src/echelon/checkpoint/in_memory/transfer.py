@@ -41,14 +41,15 @@ def pass_on(files: Mapping[str, WrittenFile], folder: str, keeper: int, kept: Li
     return received
 
 
-def broadcast(path: str, written: WrittenFile, source: int, group: Any, *, is_kept: bool) -> None:
+def broadcast(
+    path: str, written: WrittenFile, source: int, group: Any, mistakes: List[CheckpointError], *, is_kept: bool
+) -> None:
     """Send the file of the rank `source` of a group to all others; those with `is_kept` write it at `path`.
 
-    Raises WriteError on a rank that cannot write it, after all have got it.
+    A rank that cannot read or write it takes part all the same, and adds to `mistakes`.
     """
-    mistakes: List[CheckpointError] = []
     if group.rank() == source:
-        views = _views(path, written.num_bytes)
+        views = _old_views(path, written.num_bytes, mistakes)
     elif is_kept:
         views = _new_views(*os.path.split(path), written.num_bytes, mistakes)
     else:
@@ -57,8 +58,6 @@ def broadcast(path: str, written: WrittenFile, source: int, group: Any, *, is_ke
         options = torch.distributed.BroadcastOptions()
         options.rootRank, options.rootTensor = source, 0
         group.broadcast([view], options).wait()
-    if mistakes:
-        raise mistakes[0]
 
 
 def _receive_head(rank: int, group: Any) -> Files:
@@ -96,6 +95,15 @@ def _new_views(folder: str, name: str, num_bytes: int, mistakes: List[Checkpoint
         mistakes.append(error)
         return _scratch(num_bytes)
     return _views(path, num_bytes)
+
+
+def _old_views(path: str, num_bytes: int, mistakes: List[CheckpointError]) -> Iterator[torch.Tensor]:
+    """Yield the parts of a file that is there; memory of any content if it cannot be read."""
+    try:
+        return iter(list(_views(path, num_bytes)))
+    except (OSError, ValueError) as error:
+        mistakes.append(CheckpointError("%s cannot be read: %s" % (path, error)))
+        return _scratch(num_bytes)
 
 
 def _views(path: str, num_bytes: int) -> Iterator[torch.Tensor]:

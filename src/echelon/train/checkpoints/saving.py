@@ -1,5 +1,6 @@
 """`echelon.checkpoints()`: save a training that distributes itself as it goes, and continue it in a later process."""
 
+import atexit
 import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
@@ -60,6 +61,8 @@ class Checkpoints:
         """The buffers that a rank before this one saves; None: not known yet."""
         self._may_loop = self._has_epochs = False
         _refuse_second_training(self._order.folder)
+        pid = os.getpid()
+        atexit.register(lambda: self.wait() if os.getpid() == pid else None)
         for optimizer in self._objects.optimizers.values():
             optimizer.register_step_post_hook(self._note_step)
         newest = self._find()
@@ -184,7 +187,7 @@ class Checkpoints:
         on_disk, findings = store.Store(self._order.folder, self._order.keep).latest()
         for finding in findings:
             self._say("note: %s" % finding)
-        newest = in_memory.newest(on_disk)
+        newest = in_memory.newest(on_disk, have_met=True, num_ranks=self._num_ranks)
         self._is_on_disk = newest is on_disk
         agreement.refuse_other_steps(newest.step if newest is not None else -1)
         return newest

@@ -45,7 +45,7 @@ def find(order: checkpoint_order.Order, world: worlds.World) -> Optional[Resumed
     on_disk, findings = store.Store(order.folder, order.keep).latest()
     for finding in findings if world.processes.rank == 0 else ():
         sys.stderr.write("echelon: note: %s\n" % finding)
-    found = in_memory.newest(on_disk, (lambda: worlds.join(world)) if world.processes.size > 1 else None)
+    found = in_memory.newest(on_disk, have_met=world.processes.size == 1)
     if found is None:
         return None
     if found.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
