@@ -41,8 +41,8 @@ class MemorySaver(Saver):
     """Keeps states in a folder of each node's memory, as often as it costs little; all ranks call it at the same steps.
 
     `folder` is that of this rank's node, and no other node's; it is empty where the node has none, and None where no
-    node has one. `new_group` makes a group of gloo of all ranks, in which
-    shares travel. What cannot be kept any more is a line of rank 0, once, and the training goes on.
+    node has one. `new_group` makes a group of gloo of all ranks, in which shares travel. If nothing can be kept any
+    more, rank 0 says so once, and the training goes on.
     """
 
     def __init__(
