@@ -44,6 +44,7 @@ class Attempt:
         self._spared = spared
         self._kill_time: Optional[float] = None
         self._leftovers_told = False
+        self._is_swept = False
         self.is_stopping = False
         self.is_over = False
 
@@ -96,9 +97,13 @@ class Attempt:
 
     def _end_leftovers(self, *, is_late: bool) -> Optional[float]:
         left = sweep.leftovers(self._mark, set(self.sessions), self._spared())
+        if not left and is_late and not self._is_swept:
+            self._is_swept = True
+            return sweep.PAUSE_SECONDS  # a process that becomes another program shows no mark in between
         if not left:
             self.is_over = True
             return None
+        self._is_swept = False
         number = signal.SIGKILL if is_late else signal.SIGTERM
         if is_late or not self._leftovers_told:
             for pid in left:

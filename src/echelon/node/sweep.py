@@ -8,6 +8,7 @@ from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Set
 from ..environment import digits
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PAUSE_SECONDS = 0.02
 MARK = "ECHELON_AGENT"  # an environment variable of everything that an agent starts, and of its descendants
 
 
@@ -84,15 +85,17 @@ def _descendants(processes: Iterable[_Process], roots: Collection[int]) -> Set[i
 
 
 def kill_all(mark: str, sessions: Collection[int], spared: Spared, *, seconds: float = 3.0) -> None:
-    """Kill the leftovers repeatedly until none is left: a dying process may still be forking."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    """Kill the leftovers repeatedly until twice none is left.
+
+    A dying process may still be forking, and one that becomes another program shows no mark in between.
+    """
+    deadline, num_empty = time.monotonic() + seconds, 0
+    while time.monotonic() < deadline and num_empty < 2:
         pids = leftovers(mark, sessions, spared)
-        if not pids:
-            return
+        num_empty = 0 if pids else num_empty + 1
         for pid in pids:
             send(pid, signal.SIGKILL)
-        time.sleep(0.02)
+        time.sleep(PAUSE_SECONDS)
 
 
 def send(pid: int, number: int) -> None:

@@ -64,6 +64,7 @@ def for_a_while(timeout: timedelta) -> Iterator[None]:
     """Let all ranks of the run meet with gloo, before the script begins; no device is used, and no group remains."""
     store = PrefixStore("for a while", _store_of_run())
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    excepthook = sys.excepthook
     with _near():
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     try:
@@ -71,6 +72,7 @@ def for_a_while(timeout: timedelta) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = excepthook  # PyTorch's writes the rank before each line, and so would a second one
 
 
 def _store_of_run() -> Any:
