@@ -367,7 +367,7 @@ class Parallel:
     def save(self, path: str) -> None:
         """Write the whole state, plain: weights as *.safetensors; else weights and optimizer for torch.load().
 
-        Tensors come to the main rank a few at a time, and go to the disk; no rank holds the whole model.
+        Weights come to the main rank a few at a time, and go to the disk, so that it need not hold all of them.
         """
         model, optimizer = path + ".model.part", path + ".optimizer.part"
         states.write(model, states.named(self.parts), self.axes, self._order)
