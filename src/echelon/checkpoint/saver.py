@@ -31,6 +31,14 @@ class Durations(NamedTuple):
     """From the beginning of the save until rank 0 published it, or another rank had written its file."""
 
 
+class State(NamedTuple):
+    """What is saved of a training, as `save` takes it."""
+
+    tensors: Mapping[str, torch.Tensor]
+    documents: Mapping[str, bytes]
+    about: Mapping[str, Any]
+
+
 class Save(NamedTuple):
     """A save that has begun."""
 

@@ -171,7 +171,7 @@ class Store:
         try:
             for entry in self._entries(deep=False):
                 if kept >= self.keep and entry.manifest is not None:
-                    self.remove(entry.path)
+                    self._remove(entry.path)
                 kept += not entry.finding
             self._tidy()
         except OSError:
@@ -214,13 +214,13 @@ class Store:
             if replaced is not None:
                 target = self.path(int(replaced.group(1)))
                 if os.path.lexists(target):
-                    self.remove(path)
+                    self._remove(path)
                 else:
                     os.rename(path, target)
             elif _REMOVED.fullmatch(name) or (partial and _is_dead(path, partial.group(1), int(partial.group(2)))):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def remove(self, path: str) -> None:
+    def _remove(self, path: str) -> None:
         """Remove a checkpoint: first its name, so that no part of it is ever taken for a whole one."""
         step = os.path.basename(path).lstrip(".").partition(".")[0]
         away = os.path.join(self.folder, ".%s.removed-%s" % (step, os.urandom(4).hex()))

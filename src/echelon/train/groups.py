@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..node import credentials
 from ..node.secret import NONCE_BYTES, digest, is_digest
 from . import device as devices
-from . import waiting
+from . import patches, waiting
 from .cpu import gloo
 from .scaling_error import ScalingError
 
@@ -60,9 +60,9 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
 
 
 @contextmanager
-def for_a_while(timeout: timedelta) -> Iterator[None]:
+def temporary(timeout: timedelta) -> Iterator[None]:
     """Let all ranks of the run meet with gloo, before the script begins; no device is used, and no group remains."""
-    store = PrefixStore("for a while", _store_of_run())
+    store = PrefixStore("temporary", _store_of_run())
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     excepthook = sys.excepthook
     with _near():
@@ -72,7 +72,8 @@ def for_a_while(timeout: timedelta) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-        sys.excepthook = excepthook  # PyTorch's writes the rank before each line, and so would a second one
+        why = "PyTorch's hook writes the rank before each line of an error; that of a second group writes it again."
+        patches.replace(sys, "excepthook", excepthook, why=why)
 
 
 def _store_of_run() -> Any:

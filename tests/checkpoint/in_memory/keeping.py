@@ -12,7 +12,8 @@ from tests.checkpoint import training
 
 from echelon.checkpoint import shards
 from echelon.checkpoint.in_memory import recall
-from echelon.checkpoint.in_memory.memory_saver import MemorySaver, State
+from echelon.checkpoint.in_memory.memory_saver import MemorySaver
+from echelon.checkpoint.saver import State
 from echelon.checkpoint.store import Store
 
 TIMEOUT = timedelta(seconds=5)

@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
 from .. import exchange, host_memory, shards, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
-from ..saver import Save, Saver, text_of, versions_here, write_copies
+from ..saver import Save, Saver, State, text_of, versions_here, write_copies
 from . import transfer
 from .nodes import Nodes
 from .pace import Pace
@@ -27,14 +27,6 @@ _NUM_HELD = 3
 """The states that a node holds at the same time: two whole ones, and one that is being written."""
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 60.0
-
-
-class State(NamedTuple):
-    """What is kept of a training."""
-
-    tensors: Mapping[str, torch.Tensor]
-    documents: Mapping[str, bytes]
-    about: Mapping[str, Any]
 
 
 class MemorySaver(Saver):
@@ -215,7 +207,7 @@ def _report(folder: str, rank: int, files: Mapping[str, WrittenFile], mistake: s
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # a rank that could write nothing says so too
         with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump({"mistake": mistake, "files": {name: list(one) for name, one in files.items()}}, file)
+            json.dump({"mistake": mistake, "files": dict(files)}, file)
         os.rename(path + ".part", path)
     except OSError:
         pass  # the first rank has given this save up

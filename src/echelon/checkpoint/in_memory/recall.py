@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import exchange, host_memory, tensors_file
 from ..errors import CheckpointError
@@ -36,7 +36,7 @@ class _Inventory(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """A state of which the nodes hold all parts together."""
+    """A state; the nodes hold all of its parts together."""
 
     held: _Held
     """Of one node."""
@@ -61,34 +61,35 @@ def newest(
     newer than that on disk: nothing is left in memory then.
     """
     rank = exchange.rank()
-    nodes = Nodes([one.decode() for one in exchange.gather(folder.encode())])
-    is_leader = rank == nodes.leader_of(rank)
+    nodes = Nodes([name.decode() for name in exchange.gather(folder.encode())])
     available = bytes_left(folder, host_memory.available_bytes())
-    inventory = _Inventory(available, step_on_disk, _held(folder) if is_leader else [])
-    told = [_decoded(one) for one in exchange.gather(_encoded(inventory))]
+    inventory = _Inventory(available, step_on_disk, _held(folder) if rank in nodes.leaders else [])
+    told = [_decoded(content) for content in exchange.gather(json.dumps(inventory).encode())]
     inventories = [told[leader] for leader in nodes.leaders]
-    whole = _newest_whole([one.held for one in inventories], num_ranks)
-    mistake = "" if whole is None else _why_not(whole, inventories)
-    if whole is None or mistake or whole.held.step <= told[0].step_on_disk:
-        mistakes = [mistake]
-    else:
-        group = None
-        try:
-            if any(len(one) < len(inventories) for one in whole.places.values()):
-                group = new_group(nodes.leaders)
-            if is_leader:
-                _complete(folder, whole, group, inventory.held, attempt)
-        except (CheckpointError, OSError, RuntimeError, ValueError) as error:
-            mistake = text_of(error)
-        mistakes = [one.decode() for one in exchange.gather(mistake.encode())]
-        if not any(mistakes):
-            return _of_step(folder, whole.held.step)
-    if is_leader:
+    whole = _newest_whole([each.held for each in inventories], num_ranks)
+    if whole is not None and whole.held.step > told[0].step_on_disk:
+        mistake = _why_not(whole, inventories)
+        if not mistake:
+            mistake = _spread(folder, whole, nodes.leaders, attempt, new_group)
+        if not mistake:
+            return Store(folder, _NUM_KEPT).latest()[0]
+        say("the state of step %d in the memory of nodes cannot be used: %s" % (whole.held.step, mistake))
+    if rank in nodes.leaders:
         _keep_only(folder, -1)  # the training goes another way to these steps
-    if whole is not None and any(mistakes):
-        text = next(one for one in mistakes if one)
-        say("the state of step %d in the memory of nodes cannot be used: %s" % (whole.held.step, text))
     return None
+
+
+def _spread(folder: str, whole: _Whole, leaders: List[int], attempt: int, new_group: Callable[[List[int]], Any]) -> str:
+    """Let each node hold the whole state; return why one of them cannot, equally on all ranks, or nothing."""
+    mistake = ""
+    try:
+        lacks = any(len(places) < len(leaders) for places in whole.places.values())
+        group = new_group(leaders) if lacks else None
+        if exchange.rank() in leaders:
+            _complete(folder, whole, group, leaders.index(exchange.rank()), attempt)
+    except (CheckpointError, OSError, RuntimeError, ValueError) as error:
+        mistake = text_of(error)
+    return next((text.decode() for text in exchange.gather(mistake.encode()) if text), "")
 
 
 def _held(folder: str) -> List[_Held]:
@@ -97,31 +98,25 @@ def _held(folder: str) -> List[_Held]:
         entries = Store(folder, _NUM_KEPT).entries() if folder else []
     except CheckpointError:
         return []
-    manifests = [one.manifest for one in entries if not one.finding]
+    manifests = [entry.manifest for entry in entries if entry.manifest is not None and not entry.finding]
     return [
-        _Held(str(one.about.get(SAVE, "")), one.step, one.num_ranks, dict(one.about), dict(one.files))
-        for one in manifests
-        if one is not None
+        _Held(str(each.about.get(SAVE, "")), each.step, each.num_ranks, dict(each.about), dict(each.files))
+        for each in manifests
     ]
-
-
-def _encoded(inventory: _Inventory) -> bytes:
-    held = [
-        one._replace(files={name: list(file) for name, file in one.files.items()})  # type: ignore[misc]
-        for one in inventory.held
-    ]
-    return json.dumps(inventory._replace(held=held)).encode()
 
 
 def _decoded(content: bytes) -> _Inventory:
     available, step_on_disk, rows = json.loads(content)
-    held = [_Held(*row) for row in rows]
-    held = [one._replace(files={name: WrittenFile(*file) for name, file in one.files.items()}) for one in held]
-    return _Inventory(available, step_on_disk, held)
+    parts = [_Held(*row) for row in rows]
+    return _Inventory(available, step_on_disk, [part._replace(files=_files(part.files)) for part in parts])
+
+
+def _files(rows: Mapping[str, Any]) -> Dict[str, WrittenFile]:
+    return {name: WrittenFile(*fields) for name, fields in rows.items()}
 
 
 def _newest_whole(inventories: Sequence[Sequence[_Held]], num_ranks: int) -> Optional[_Whole]:
-    """Return the newest state, of `num_ranks` if they are given, of which all files are somewhere.
+    """Return the newest state whose files are all on some node; if `num_ranks` is given, only one of so many ranks.
 
     A node that was away may have a state of a later step from an attempt before: the training went another way since.
     """
@@ -159,13 +154,13 @@ def _why_not(whole: _Whole, inventories: Sequence[_Inventory]) -> str:
     return ""
 
 
-def _complete(folder: str, whole: _Whole, group: Any, mine: Sequence[_Held], attempt: int) -> None:
+def _complete(folder: str, whole: _Whole, group: Any, place: int, attempt: int) -> None:
     """Get the files that this node lacks; publish the whole state, and remove the others.
 
-    A node that cannot write takes part to the end, so that no other waits for it.
+    `place` is that of this node in the list of leaders. A node that cannot write takes part to the end, so that no
+    other waits for it.
     """
-    held = next((one for one in mine if one.save == whole.held.save), None)
-    own = {} if held is None else held.files
+    own = [name for name, places in whole.places.items() if place in places]
     store = Store(folder, _NUM_KEPT)
     mistakes: List[CheckpointError] = []
     draft: Optional[Draft] = None
@@ -196,11 +191,3 @@ def _keep_only(folder: str, step: int) -> None:
     for name in os.listdir(folder) if folder and os.path.isdir(folder) else ():
         if name.lstrip(".").startswith("step-") and name != kept:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-
-
-def _of_step(folder: str, step: int) -> Optional[Checkpoint]:
-    """Return the whole state of a step."""
-    for entry in Store(folder, _NUM_KEPT).entries():
-        if entry.step == step and entry.manifest is not None and not entry.finding:
-            return Checkpoint(entry.path, entry.manifest)
-    return None

@@ -21,7 +21,7 @@ def pass_on(files: Mapping[str, WrittenFile], folder: str, keeper: int, kept: Li
     All ranks of the group call it, in any thread: no rank waits before it has sent. A rank that has nothing sends
     nothing; one that cannot write takes what comes all the same, and raises WriteError afterwards.
     """
-    head = json.dumps({name: list(one) for name, one in files.items()}).encode()
+    head = json.dumps(dict(files)).encode()
     sent = [_send(_tensor(len(head).to_bytes(_LENGTH_BYTES, "little")), keeper, group)]
     sent.append(_send(_tensor(head), keeper, group))
     views = [view for name in files for view in _views(os.path.join(folder, name), files[name].num_bytes)]
@@ -65,7 +65,7 @@ def _receive_head(rank: int, group: Any) -> Files:
     group.recv([length], rank, 0).wait()
     head = torch.empty(int.from_bytes(bytes(length.tolist()), "little"), dtype=torch.uint8)
     group.recv([head], rank, 0).wait()
-    files = {name: WrittenFile(*one) for name, one in json.loads(bytes(head.tolist())).items()}
+    files = {name: WrittenFile(*fields) for name, fields in json.loads(bytes(head.tolist())).items()}
     for name in files:
         if os.path.basename(name) != name or name in ("", ".", ".."):
             raise CheckpointError("rank %d sends a file with the name %r" % (rank, name))

@@ -36,7 +36,7 @@ def newest(on_disk: Optional[Checkpoint], *, have_met: bool, num_ranks: int = 0)
     if not is_somewhere:
         return on_disk
     step = on_disk.step if on_disk is not None else -1
-    meeting: AbstractContextManager[None] = nullcontext() if have_met else groups.for_a_while(_TIMEOUT)
+    meeting: AbstractContextManager[None] = nullcontext() if have_met else groups.temporary(_TIMEOUT)
     try:
         with meeting:
             return recall.newest(folder, step, _attempt(), _new_group, _say, num_ranks) or on_disk
@@ -45,7 +45,7 @@ def newest(on_disk: Optional[Checkpoint], *, have_met: bool, num_ranks: int = 0)
         return on_disk
 
 
-def place(*, on_disk: bool) -> str:
+def place_in_words(*, on_disk: bool) -> str:
     """Return in words where a state was."""
     return "a checkpoint" if on_disk else "the memory of the nodes"
 

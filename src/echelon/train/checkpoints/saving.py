@@ -10,7 +10,6 @@ import torch
 from ... import checkpoint_order
 from ...checkpoint import exchange, safetensors, saver, shards, store, tensors_file
 from ...checkpoint.errors import CheckpointError
-from ...checkpoint.in_memory.memory_saver import State
 from .. import plain_data
 from ..exact.keys import Keys
 from ..loops import ShardedLoader
@@ -146,7 +145,7 @@ class Checkpoints:
     def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._stepped.add(id(optimizer))
 
-    def _state(self) -> State:
+    def _state(self) -> saver.State:
         if self._left_out is None:
             self._left_out = self._objects.compare_ranks() if self._num_ranks > 1 else set()
         weights = {name: one for name, one in self._objects.weights().items() if name not in self._left_out}
@@ -156,7 +155,7 @@ class Checkpoints:
             "step": self.step_number, "position": self._position.facts(), "values": self.values,
             "settings": self._objects.settings(), "ranks": self._num_ranks,
         }  # fmt: skip
-        return State(tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
+        return saver.State(tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
 
     def _encoded(self, facts: Dict[str, Any]) -> bytes:
         for name, value in self.values.items():
@@ -225,7 +224,9 @@ class Checkpoints:
             )
         self._random.put()
         self._schedule.note_saved(self.step_number, on_disk=self._is_on_disk)
-        self._say("continues after step %d, from %s" % (self.step_number, in_memory.place(on_disk=self._is_on_disk)))
+        self._say(
+            "continues after step %d, from %s" % (self.step_number, in_memory.place_in_words(on_disk=self._is_on_disk))
+        )
 
     def _begin_epoch(self, loader: Any) -> Iterator[Any]:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""

@@ -16,7 +16,7 @@ import torch
 from ... import checkpoint_order
 from ...checkpoint import saver, shards, tensors_file
 from ...checkpoint.errors import CheckpointError
-from ...checkpoint.in_memory.memory_saver import MemorySaver, State
+from ...checkpoint.in_memory.memory_saver import MemorySaver
 from ...scale_options import ScaleOptions
 from .. import patches, plain_data
 from .. import world as worlds
@@ -175,7 +175,7 @@ class Continuing:
         with self._tape.left_out():
             self._the_memory().keep(self._num_steps, lambda: self._state(kind))
 
-    def _state(self, kind: str) -> State:
+    def _state(self, kind: str) -> saver.State:
         tensors = self._objects.tensors()
         for path, tensor in self._carried.tensors(self._objects.ids()).items():
             tensors[_CARRIED + path] = tensor
@@ -183,7 +183,7 @@ class Continuing:
         tensors.update(cycles.tensors())
         tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
         documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(self._facts(kind))}
-        return State(tensors, documents, {"kind": kind})
+        return saver.State(tensors, documents, {"kind": kind})
 
     def _facts(self, kind: str) -> Dict[str, Any]:
         return {
@@ -300,7 +300,7 @@ class Continuing:
         self._the_schedule().note_saved(self._num_steps, on_disk=resumed.is_on_disk)
         self._run.say(
             "continues after step %d, from %s; the steps before it were repeated without computing in %.1f s"
-            % (self._num_steps, in_memory.place(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
+            % (self._num_steps, in_memory.place_in_words(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
         )
 
     def _begin_training(self, *, was_checked: bool) -> None:

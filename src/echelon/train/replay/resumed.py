@@ -45,12 +45,12 @@ def find(order: checkpoint_order.Order, world: worlds.World) -> Optional[Resumed
     on_disk, findings = store.Store(order.folder, order.keep).latest()
     for finding in findings if world.processes.rank == 0 else ():
         sys.stderr.write("echelon: note: %s\n" % finding)
-    found = in_memory.newest(on_disk, have_met=world.processes.size == 1)
-    if found is None:
+    newest = in_memory.newest(on_disk, have_met=world.processes.size == 1)
+    if newest is None:
         return None
-    if found.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
-        raise ScalingError("%s is of a script that saved by itself" % found.path, "start the script without --resume")
-    return Resumed(found, plain_data.decode(content_of(found, FACTS)), found is on_disk)
+    if newest.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
+        raise ScalingError("%s is of a script that saved by itself" % newest.path, "start the script without --resume")
+    return Resumed(newest, plain_data.decode(content_of(newest, FACTS)), newest is on_disk)
 
 
 def content_of(found: store.Checkpoint, name: str) -> bytes:
