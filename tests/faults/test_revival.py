@@ -134,13 +134,19 @@ def test_agent_that_is_lost_twice(quick: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.slurm
-def test_node_that_slurm_takes_down(quick: Cluster, tmp_path: Path) -> None:
-    """It is named as such where the others go on, and nobody tries to start its agent again."""
+@pytest.mark.parametrize("is_rank_first", [False, True])
+def test_node_that_slurm_takes_down(quick: Cluster, tmp_path: Path, is_rank_first: bool) -> None:
+    """It is named as such where the others go on, and nobody tries to start its agent again.
+
+    The same holds where a rank of the node ends first, and its agent can still tell of that.
+    """
     run = in_job(tmp_path, quick, "--nnodes", "1:2", "--max-restarts", "5", AGAIN, "1")
     until_waiting(run, 0, 4)
     node = run.events("agent")[-1]["node"]
+    if is_rank_first:
+        run.kill(next(event["pid"] for event in run.events("started") if event["node"] == node))
     quick.down(node)
-    run.until(lambda: bool(run.events("restart")), "the others go on")
+    run.until(lambda: any(event["nodes"] == 1 for event in run.events("restart")), "the other node goes on")
     run.kill(run.events("supervisor")[0]["pid"], signal.SIGINT)
     _, _, err = run.finish()
     quick.reset()

@@ -71,16 +71,21 @@ class Revival:
         self._lost.pop(member.placement.agent_index, None)
 
     def explain(self, reason: Failure | None) -> Failure | None:
-        """Ask Slurm whether the node of a lost agent is down, and name it as such."""
-        if reason is None or reason.cause != failure.LOST_AGENT or not self._is_slurm:
+        """Ask Slurm which nodes of lost agents are down; name such a node as the reason, if it was its agent or ranks.
+
+        Slurm ends the ranks of such a node together with the agent, and the agent may still tell of them.
+        """
+        is_agent = reason is not None and reason.cause == failure.LOST_AGENT
+        if reason is None or not self._is_slurm or not (self._lost or is_agent):
             return reason
         nodes = sorted({member.placement.node for member in self._lost.values()} | ({reason.node} - {""}))
         down = self.nodes_down(nodes)
         self._down |= set(down)
-        if not down or (reason.node and reason.node not in down):
+        is_victim = is_agent or reason.cause == failure.KILLED
+        if not down or not is_victim or (reason.node and reason.node not in down):
             return reason
         texts = [f"Slurm reports that {text}" for node, text in sorted(down.items()) if reason.node in ("", node)]
-        return replace(reason, cause=failure.LOST_NODE, detail=", ".join(texts))
+        return replace(reason, cause=failure.LOST_NODE, detail=", ".join(texts), rank=-1, tail="")
 
     def _candidates(self) -> list[Member]:
         """Return the lost agents that can be started again."""

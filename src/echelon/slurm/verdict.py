@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from echelon.environment import hostlist
 from echelon.errors import EchelonError
-from echelon.host import Host
+from echelon.host import Host, ToolSlow
 
 ASK_SECONDS = 5.0
+NUM_TURNS = 3  # a slurmctld that takes nodes down is busy, and some turns are lost on it
+PAUSE_SECONDS = 1.0
 _ASK_NODES = ("sinfo", "--noheader", "--format=%N %T", "--states=down,fail,no_respond")
 
 
@@ -61,10 +64,24 @@ def nodes_down(nodes: Sequence[str], said: str, host: Host) -> dict[str, str]:
     """Return those nodes that Slurm took down, by srun's own words or by their states, each with a text."""
     lost = {node: f"{node} is down" for node in re.findall(r"error: Node failure on (\S+)", said) if node in nodes}
     try:
-        down = host.ask(_ASK_NODES, timeout_seconds=ASK_SECONDS)
+        down = _ask(host, _ASK_NODES)
     except EchelonError:
         return lost
-    return {**lost, **{node: f"{node} is {state}" for node, state in _states(down.stdout) if node in nodes}}
+    return {**lost, **{node: f"{node} is {state}" for node, state in _states(down) if node in nodes}}
+
+
+def _ask(host: Host, command: tuple[str, ...]) -> str:
+    """Return Slurm's answer; raise EchelonError if its command is missing, or fails each time."""
+    for turn in range(NUM_TURNS):
+        if turn:
+            time.sleep(PAUSE_SECONDS)
+        try:
+            answer = host.ask(command, timeout_seconds=ASK_SECONDS)
+        except ToolSlow:
+            continue
+        if answer.exit_code == 0:
+            return answer.stdout
+    raise EchelonError(f"Slurm does not answer: {' '.join(command)}", hint="scontrol ping")
 
 
 def _states(lines: str) -> Iterator[tuple[str, str]]:
@@ -77,7 +94,7 @@ def _states(lines: str) -> Iterator[tuple[str, str]]:
 def _is_running(host: Host) -> bool:
     command = ("scontrol", "--oneliner", "show", "job", host.environ.get("SLURM_JOB_ID", ""))
     try:
-        return "JobState=RUNNING" in host.ask(command, timeout_seconds=ASK_SECONDS).stdout
+        return "JobState=RUNNING" in _ask(host, command)
     except EchelonError:
         return False
 
@@ -85,11 +102,11 @@ def _is_running(host: Host) -> bool:
 def _from_state(host: Host) -> Verdict | None:
     job_id = host.environ.get("SLURM_JOB_ID", "")
     try:
-        shown = host.ask(("scontrol", "--oneliner", "show", "job", job_id), timeout_seconds=ASK_SECONDS)
-        down = host.ask(_ASK_NODES, timeout_seconds=ASK_SECONDS)
+        shown = _ask(host, ("scontrol", "--oneliner", "show", "job", job_id))
+        down = _ask(host, _ASK_NODES)
     except EchelonError:
         return None
-    return read(shown.stdout, down.stdout, host.environ.get("SLURM_JOB_NODELIST", ""))
+    return read(shown, down, host.environ.get("SLURM_JOB_NODELIST", ""))
 
 
 _STATES = {
