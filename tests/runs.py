@@ -48,6 +48,11 @@ class Run:
         rows = [json.loads(line) for line in lines if line.endswith("}")]
         return [row for row in rows if kind in ("", row["event"])]
 
+    @property
+    def supervisor(self) -> int:
+        """The process of the last supervisor; that of the command keeps it."""
+        return int(self.events("supervisor")[-1]["pid"])
+
     def plan(self) -> dict[str, Any]:
         """Return the plan as the run directory holds it."""
         plan: dict[str, Any] = json.loads((self.directory / "plan.json").read_text())

@@ -376,7 +376,7 @@ def test_a_secret_does_not_outlive_the_run(tmp_path: Path) -> None:
     run.until(lambda: bool(run.events("agent")), "the agent of this node")
     assert secret.exists()
     agent = run.events("agent")[0]["pid"]
-    os.kill(run.process.pid, signal.SIGKILL)
+    os.kill(run.supervisor, signal.SIGKILL)
     os.kill(agent, signal.SIGKILL)
     run.process.communicate()
     deadline = time.monotonic() + 20

@@ -136,7 +136,7 @@ def test_pause_is_no_hang(tmp_path: Path, who: str) -> None:
     run.until(lambda: len(run.events("started")) == 3, "the ranks have started")
     time.sleep(2)
     pids = [event["pid"] for kind in ("started", "agent") for event in run.events(kind)]
-    pids = [run.process.pid, *(pids if who == "everyone" else [])]
+    pids = [run.supervisor, *(pids if who == "everyone" else [])]
     for pid in pids:
         run.kill(pid, signal.SIGSTOP)
     time.sleep(10)

@@ -80,10 +80,10 @@ def test_paused_run_loses_no_agent(tmp_path: Path) -> None:
     run = Run(tmp_path, "-n", "2", "--timeout", "60", WORKER)
     run.until_started(2)
     agent = last_agent(run)
-    for pid in (run.process.pid, agent):
+    for pid in (run.supervisor, agent):
         run.kill(pid, signal.SIGSTOP)
     time.sleep(NOTICE_SECONDS)
-    for pid in (run.process.pid, agent):
+    for pid in (run.supervisor, agent):
         run.kill(pid, signal.SIGCONT)
     time.sleep(3)
     assert run.events("agent lost") == []
@@ -103,7 +103,7 @@ def test_frozen_agent_of_a_node(slurm: Cluster, tmp_path: Path) -> None:
     run.kill(last_agent(run, lost), signal.SIGSTOP)
     run.until(lambda: bool(run.events("restart")), "the spare takes over")
     assert time.monotonic() - frozen_at < NOTICE_SECONDS + SLACK_SECONDS
-    run.kill(run.events("supervisor")[0]["pid"], signal.SIGINT)
+    run.kill(run.supervisor, signal.SIGINT)
     _, _, err = run.finish()
     assert re.search(rf"lost agent: the agent on {lost}, .* has been silent for \d+ s.*; the spare \S+ takes over", err)
     assert not any(is_alive(pid) for pid in pids)

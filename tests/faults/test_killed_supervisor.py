@@ -1,20 +1,32 @@
-"""The supervisor is killed: another process says so, the run directory holds a report, and nothing is left."""
+"""The supervisor is killed: its keeper starts another one, or says so; a report is there, and nothing is left."""
 
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.cluster import Cluster
-from tests.faults.test_revival import in_job
+from tests.faults.test_revival import AGAIN, in_job, until_waiting
 from tests.runs import ECHELON, Run
 
 ORPHAN_SECONDS = 5.0
 WORKER = str(Path(__file__).parent / "worker.py")
+GOES_ON = "another one starts all ranks again"
+COUNTS = """
+import os, signal, sys, time
+caught = []
+signal.signal(signal.SIGTERM, lambda *_: caught.append(time.time()))
+open("ready-" + os.environ["RANK"], "w").close()
+while not caught:
+    time.sleep(0.02)
+time.sleep(3)
+open("saved-" + os.environ["RANK"], "w").write(str(len(caught)))
+"""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,33 +45,114 @@ def test_killed_at_work(tmp_path: Path) -> None:
     """The report names the process and the number of ranks; `echelon runs` shows the exit code."""
     run = Run(tmp_path, "-n", "2", WORKER)
     run.until_started(2)
-    run.kill(run.process.pid)
+    pid = run.supervisor
+    run.kill(pid)
     code, _, err = run.finish()
-    assert code == -signal.SIGKILL
-    check(run, err, run.process.pid, 2)
+    assert code == 137
+    assert "hint: start the run again; with --max-restarts N, echelon does so" in err
+    check(run, err, pid, 2)
 
 
 def test_killed_before_its_agent_has_come(tmp_path: Path) -> None:
     """The secret that lies there for agents to come is removed too."""
     run = Run(tmp_path, "-n", "2", WORKER)
     run.until(lambda: (run.directory / "secret").exists(), "the secret is written")
-    run.kill(run.process.pid, signal.SIGSTOP)
-    run.kill(run.process.pid)
+    run.kill(run.supervisor, signal.SIGSTOP)
+    run.kill(run.supervisor)
     _, _, err = run.finish()
     assert "lost supervisor" in err
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
     assert not (run.directory / "secret").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
+def test_another_follows(tmp_path: Path, number: signal.Signals) -> None:
+    """With --max-restarts, all ranks start again under the next supervisor; one that was stopped is killed first."""
+    run = Run(tmp_path, "-n", "2", "--max-restarts", "1", AGAIN, "1")
+    until_waiting(run, 0, 2)
+    first = run.supervisor
+    run.kill(first, number)
+    code, out, err = run.finish()
+    assert code == 0, err
+    why = ", because it had been stopped by a signal for 5 s" if number == signal.SIGSTOP else ""
+    assert re.search(
+        rf"^echelon: lost supervisor: process {first} on \S+ was killed{why}; {GOES_ON}$", err, re.MULTILINE
+    )
+    assert out.splitlines() == ["attempt 0 of 2", "attempt 1 of 2"]
+    assert [event["number"] for event in run.events("attempt")] == [0, 1]
+    assert run.supervisor != first
+    report = json.loads((run.directory / "report.json").read_text())
+    assert (report["exit_code"], report["attempts"], report["restarts"]) == (0, 2, 1)
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+    assert not (run.directory / "secret").exists()
+
+
+def test_not_more_often_than_allowed(tmp_path: Path) -> None:
+    """A supervisor that is killed once more without progress has no other."""
+    run = Run(tmp_path, "-n", "2", "--max-restarts", "1", AGAIN, "5")
+    for attempt in range(2):
+        until_waiting(run, attempt, 2)
+        pid = run.supervisor
+        run.kill(pid)
+    code, _, err = run.finish()
+    assert code == 137
+    assert err.count(GOES_ON) == 1
+    check(run, err, pid, 2)
+
+
+def test_no_waiting_after_a_second_loss(tmp_path: Path) -> None:
+    """A signal that comes while no supervisor is there is for the next one: the run ends at once."""
+    run = Run(tmp_path, "-n", "2", "--max-restarts", "9", AGAIN, "9")
+    for attempt in range(2):
+        until_waiting(run, attempt, 2)
+        run.kill(run.supervisor)
+    run.until(lambda: len(run.events("restart")) == 2, "the next supervisor is waited for")
+    run.kill(run.process.pid, signal.SIGTERM)
+    code, _, err = run.finish(seconds=20)
+    assert code == 128 + signal.SIGTERM, err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+def test_killed_command(tmp_path: Path) -> None:
+    """Whoever kills the command means the run: it ends, with a report, and no other follows."""
+    run = Run(tmp_path, "-n", "2", "--max-restarts", "3", WORKER)
+    run.until_started(2)
+    run.kill(run.process.pid)
+    code, _, err = run.finish()
+    assert code == -signal.SIGKILL
+    assert "echelon: SIGKILL stopped the run" in err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+    report = json.loads((run.directory / "report.json").read_text())
+    assert (report["exit_code"], report["cause"], report["detail"]) == (137, "interrupted", "SIGKILL")
+
+
+def test_signal_to_both_counts_once(tmp_path: Path) -> None:
+    """`timeout` and Slurm signal all processes: the second copy must not cut short the time in which ranks save."""
+    (tmp_path / "counts.py").write_text(COUNTS)
+    run = Run(tmp_path, "-n", "2", "counts.py")
+    run.until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "the ranks listen")
+    os.killpg(run.process.pid, signal.SIGTERM)
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert [path.read_text() for path in sorted(tmp_path.glob("saved-*"))] == ["1", "1"]
+
+
 @pytest.mark.slurm
-def test_killed_in_a_job(slurm: Cluster, tmp_path: Path) -> None:
-    """On two nodes the agents end their ranks, and the report is in the job's output."""
-    run = in_job(tmp_path, slurm, WORKER)
-    run.until_started(4)
-    pid = run.events("supervisor")[0]["pid"]
+@pytest.mark.parametrize("max_restarts", ["0", "1"])
+def test_killed_in_a_job(slurm: Cluster, tmp_path: Path, max_restarts: str) -> None:
+    """On two nodes the agents end their ranks; the report is in the job's output, or a new step goes on."""
+    run = in_job(tmp_path, slurm, "--max-restarts", max_restarts, AGAIN, "1")
+    until_waiting(run, 0, 4)
+    pid = run.supervisor
     run.kill(pid)
-    _, _, err = run.finish()
-    check(run, err, pid, 4)
+    code, out, err = run.finish()
+    if max_restarts == "0":
+        check(run, err, pid, 4)
+        return
+    assert code == 0, err
+    assert GOES_ON in err
+    assert out.splitlines() == ["attempt 0 of 4", "attempt 1 of 4"]
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
 def test_runs_that_end_in_order_have_no_such_report(tmp_path: Path) -> None:
@@ -78,25 +171,15 @@ def test_runs_that_end_in_order_have_no_such_report(tmp_path: Path) -> None:
     assert len(run.events("end")) == 1
 
 
-def test_watcher_holds_nothing_open(tmp_path: Path) -> None:
-    """The lock of a run and its output end with the supervisor, and the watcher keeps neither."""
-    run = Run(tmp_path, "-n", "1", WORKER)
-    run.until_started(1)
-    watchers = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_watcher(pid, run)]
-    assert len(watchers) == 1
-    held = {os.readlink(f"/proc/{watchers[0]}/fd/{name}") for name in os.listdir(f"/proc/{watchers[0]}/fd")}
-    assert not any(str(run.directory) in path for path in held)
-    assert len(held) == 2  # the standard error, and the socket to the supervisor
-    run.kill(watchers[0])  # a run without its watcher goes on
-    time.sleep(0.5)
-    run.kill(run.process.pid, signal.SIGINT)
-    assert run.finish()[0] == 128 + signal.SIGINT
-
-
-def is_watcher(pid: int, run: Run) -> bool:
-    """Say whether a process has the command line of the supervisor without being it."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return pid != run.process.pid and command == Path(f"/proc/{run.process.pid}/cmdline").read_bytes()
+def test_killed_supervisor_of_a_command_in_a_pipe(tmp_path: Path) -> None:
+    """Who reads the output of a run sees its end."""
+    line = [*ECHELON, "run", "--run-dir", str(tmp_path / "run"), "-n", "1", "--", sys.executable, WORKER]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        events = tmp_path / "run/events.jsonl"
+        deadline = time.monotonic() + 60
+        while not (events.exists() and '"started"' in events.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (pid,) = [json.loads(line)["pid"] for line in events.read_text().splitlines() if '"supervisor"' in line]
+        os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+        assert process.returncode == 137

@@ -84,9 +84,8 @@ def test_killed_supervisor(tmp_path: Path, launch: str, number: int) -> None:
     run = start(tmp_path, "--launch", launch)
     run.until(lambda: bool(run.events("agent")), "the agent came")
     pause(number)
-    run.kill(run.process.pid)
-    run.finish()
-    assert run.process.returncode == -signal.SIGKILL
+    run.kill(run.supervisor)
+    assert run.finish()[0] == 128 + signal.SIGKILL
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
@@ -96,7 +95,7 @@ def test_killed_supervisor_before_its_agent_has_come(tmp_path: Path, number: int
     run = start(tmp_path)
     run.until(lambda: any("node.pyz agent" in one for one in run.left_behind(seconds=0)), "an agent was started")
     time.sleep(random.Random(number).uniform(0, 0.05))
-    run.kill(run.process.pid)
+    run.kill(run.supervisor)
     run.finish()
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
@@ -108,7 +107,7 @@ def test_killed_supervisor_and_agent_at_once(tmp_path: Path, number: int) -> Non
     run.until_started(NUM_RANKS)
     pause(number)
     run.kill(run.events("agent")[0]["pid"])
-    run.kill(run.process.pid)
+    run.kill(run.supervisor)
     run.finish()
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 

@@ -46,13 +46,14 @@ def step_of(err: str) -> int:
     return int(found.group(1))
 
 
-@pytest.mark.parametrize("what", ["rank", "agent"])
+@pytest.mark.parametrize("what", ["rank", "agent", "supervisor"])
 def test_killed_process(tmp_path: Path, what: str) -> None:
-    """A rank or an agent is killed on one node: no checkpoint is on the disk, and the training still goes on."""
+    """A process is killed on one node: no checkpoint is on the disk, and the training still goes on."""
     run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT)
     until_it_stands_still(run)
     assert len(memory_of(run)) == 1
-    run.kill(int(run.events("started")[-1]["pid"]) if what == "rank" else last_agent(run))
+    pid = {"rank": int(run.events("started")[-1]["pid"]), "agent": last_agent(run), "supervisor": run.supervisor}[what]
+    run.kill(pid)
     code, _, err = run.finish()
     assert code == 0, err
     assert 1 <= step_of(err) <= 20
@@ -85,12 +86,13 @@ def test_nothing_in_memory(tmp_path: Path) -> None:
     assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
 
 
-def test_killed_supervisor_leaves_nothing_in_memory(tmp_path: Path) -> None:
-    """When nobody can go on with a run, its states leave the memory."""
-    run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT)
+@pytest.mark.parametrize("what", ["supervisor", "command"])
+def test_killed_run_leaves_nothing_in_memory(tmp_path: Path, what: str) -> None:
+    """When nobody goes on with a run, its states leave the memory."""
+    run = Run(tmp_path, "-n", "2", *SAVED, "--max-restarts", "0", SCRIPT)
     until_it_stands_still(run)
     assert len(memory_of(run)) == 1
-    run.kill(run.process.pid)
+    run.kill(run.supervisor if what == "supervisor" else run.process.pid)
     run.process.wait()
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
     assert memory_of(run) == []

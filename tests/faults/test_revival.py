@@ -147,7 +147,7 @@ def test_node_that_slurm_takes_down(quick: Cluster, tmp_path: Path, is_rank_firs
         run.kill(next(event["pid"] for event in run.events("started") if event["node"] == node))
     quick.down(node)
     run.until(lambda: any(event["nodes"] == 1 for event in run.events("restart")), "the other node goes on")
-    run.kill(run.events("supervisor")[0]["pid"], signal.SIGINT)
+    run.kill(run.supervisor, signal.SIGINT)
     _, _, err = run.finish()
     quick.reset()
     assert re.search(rf"lost node: Slurm reports that {node} is down\S*; continuing with 2 ranks on 1 of 2 nodes", err)

@@ -47,10 +47,6 @@ class SlurmRun(Run):
     def job(self) -> str:
         return str(self.plan()["job_id"])
 
-    @property
-    def supervisor_pid(self) -> int:
-        return int(self.events("supervisor")[0]["pid"])
-
 
 def pairs(cluster: Cluster) -> list[list[str]]:
     names = cluster.nodes
@@ -134,6 +130,6 @@ def test_killed_supervisor(tmp_path: Path, wide: Cluster) -> None:
     """Agents on every node end their ranks and leave when nobody leads them any more."""
 
     def strike(run: SlurmRun, _: int) -> None:
-        run.kill(run.supervisor_pid)
+        run.kill(run.supervisor)
 
     strike_many(tmp_path, wide, strike, "", has_code=False)  # the code is salloc's own, which takes no notice

@@ -232,7 +232,7 @@ def test_signals_from_slurm_reach_every_rank_once(slurm: Cluster, tmp_path: Path
         )
         time.sleep(0.2)
     assert {path.read_text() for path in tmp_path.glob("*.signals")} == {"SIGUSR1\nSIGUSR2"}
-    os.kill(going.events("supervisor")[0]["pid"], 15)
+    os.kill(going.supervisor, 15)
     assert going.finish()[0] == 0
     assert {path.read_text() for path in tmp_path.glob("*.signals")} == {"SIGUSR1\nSIGUSR2\nSIGTERM"}
     assert going.left_behind(seconds=5) == []

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from echelon.host.host import Process
 
 
+def can_start_again(plan: Plan) -> bool:
+    """Say whether echelon itself starts the agents of a plan, one on each node, so that it can do so again."""
+    is_own_step = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
+    return plan.launch != "tasks" and (plan.where == "here" or is_own_step)
+
+
 def command(plan: Plan, archive: str) -> tuple[str, ...]:
     """Return the command line that starts all agents of a plan; -I and -S keep the user's site packages out."""
     inside = plan.container.prefix if plan.container is not None else ()
@@ -62,6 +68,10 @@ class Agents:
         is_srun = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
         environ = step_environment(host.environ) if is_srun else dict(host.environ)
         return cls(host.start(words or command(plan, archive), environ=environ), on_end, on_said)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def said(self) -> str:
@@ -109,9 +119,19 @@ class Agents:
 
 
 class AllAgents:
-    """The first process of the agents, and one more for each agent that was started again."""
+    """The first process of the agents, and one more for each that was started again; `note` gets their numbers."""
 
-    def __init__(self, plan: Plan, archive: str, host: Host, first: Agents, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        archive: str,
+        host: Host,
+        first: Agents,
+        selector: selectors.BaseSelector,
+        note: Callable[[int], None],
+    ) -> None:
+        self._note = note
+        note(first.pid)
         self._plan = plan
         self._archive = archive
         self._host = host
@@ -142,6 +162,7 @@ class AllAgents:
             )
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, ours)
+        self._note(again.pid)
         again.watch(self._selector)
         self._all.append(again)
 

@@ -26,8 +26,10 @@ class Restarts:
     `newest_step` returns the step of the newest published checkpoint, or UNKNOWN_STEP.
     """
 
-    def __init__(self, max_restarts: int, newest_step: Callable[[], int] = lambda: UNKNOWN_STEP) -> None:
-        self.count = 0
+    def __init__(
+        self, max_restarts: int, newest_step: Callable[[], int] = lambda: UNKNOWN_STEP, *, count: int = 0
+    ) -> None:
+        self.count = count
         """The restarted attempts."""
         self.wait_seconds = 0.0
         """How long to wait before the next attempt."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from echelon.launch import failure
+from echelon.launch.agents import can_start_again
 from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import Failure
 from echelon.launch.gathering import Gathering
@@ -34,9 +35,7 @@ class Revival:
     def __init__(
         self, plan: Plan, crew: Crew, gathering: Gathering, directory: RunDirectory, say: Callable[[str], None]
     ) -> None:
-        self._can_start = plan.launch != "tasks" and (
-            plan.where == "here" or (plan.where == "slurm" and not (plan.launcher and plan.launcher.is_step))
-        )
+        self._can_start = can_start_again(plan)
         self._is_slurm = plan.where == "slurm"
         self._crew = crew
         self._gathering = gathering

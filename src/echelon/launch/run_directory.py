@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import socket
 import time
 from dataclasses import asdict
 from typing import IO, Any
@@ -53,7 +52,6 @@ class RunDirectory:
         except OSError:
             pass  # Lustre mounted without flock: the name is unique unless a user chose it
         directory = cls(path, events)
-        directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
         directory.write_json("plan.json", {"format": FORMAT, **plan_fields(plan)})
         return directory
 

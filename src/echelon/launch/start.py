@@ -20,11 +20,11 @@ from echelon.launch.agents import Agents, AllAgents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
+from echelon.launch.keeper import Kept, keep
 from echelon.launch.lookouts import Load, Look, Lookouts
 from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
-from echelon.launch.watcher import Watcher
 from echelon.node import agent_spec, private
 from echelon.spec import Plan
 
@@ -40,35 +40,27 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
     """
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
-    watcher = Watcher.start(plan, directory)
-    began = time.monotonic()
+    kept = keep(plan, directory, listener)
     supervisor: Supervisor | None = None
     try:
-        archive = directory.file("node.pyz")
-        secret = _secret(plan)
-        hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
-        addresses = [(host, listener.getsockname()[1]) for host in hosts]
-        spec = agent_specs.spec(plan, addresses, secret, looks=look.asked if look is not None else None)
-        try:
-            package.write(archive)
-            agent_spec.write(spec, directory.path)
-        except OSError as error:  # a full disk, or an exhausted quota
-            raise unwritable(directory.path, error) from None
+        if kept.is_successor:
+            listener = _listener(plan)
+        archive, secret = directory.file("node.pyz"), _secret(plan)
+        _write_for_agents(plan, directory, listener, secret, look)
         console = Console(
             is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
         )
-        if plan.scale == "off" and plan.scale_why and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
-            console.say(f"not scaled: {plan.scale_why}")
-        if plan.scale != "off" and plan.num_nodes * plan.ranks_per_node != 1 and plan.node_rank <= 0:
-            console.tell_person("all ranks train one model together; only rank 0 writes files")
-        supervisor = Supervisor(plan, directory, listener, secret, console)
+        if not kept.is_successor:
+            _say_how(plan, console)
+        supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
         supervisor.hear_else = lookouts.hear
-        agents = _start_agents(plan, archive, host, supervisor)
+        agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()
         exit_code = 1
         try:
-            meanwhile()
+            if not kept.is_successor:
+                meanwhile()
             outcome = supervisor.run()
             exit_code = outcome.exit_code if outcome is not None else 0
         finally:
@@ -79,17 +71,41 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
             console.clear()
         lookouts.close()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
-        _report(plan, directory, supervisor, outcome, time.monotonic() - began, lookouts.load)
+        _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
         return exit_code
     finally:
         directory.remove(private.SECRET)
-        watcher.dismiss()
+        kept.dismiss()
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()
 
 
-def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor) -> AllAgents:
+def _write_for_agents(
+    plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, look: Look | None
+) -> None:
+    """Write what agents read: their program, and whom they connect to."""
+    hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
+    addresses = [(host, listener.getsockname()[1]) for host in hosts]
+    spec = agent_specs.spec(plan, addresses, secret, looks=look.asked if look is not None else None)
+    try:
+        package.write(directory.file("node.pyz"))
+        agent_spec.write(spec, directory.path)
+    except OSError as error:  # a full disk, or an exhausted quota
+        raise unwritable(directory.path, error) from None
+
+
+def _say_how(plan: Plan, console: Console) -> None:
+    """Say whether the ranks train together, once: where nodes are started by hand, on the first."""
+    if plan.num_nodes * plan.ranks_per_node == 1 or plan.node_rank > 0:
+        return
+    if plan.scale != "off":
+        console.tell_person("all ranks train one model together; only rank 0 writes files")
+    elif plan.scale_why:
+        console.say(f"not scaled: {plan.scale_why}")
+
+
+def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, kept: Kept) -> AllAgents:
     """Start the agents, and let the supervisor start lost ones again."""
     first = Agents.start(
         plan,
@@ -98,7 +114,7 @@ def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor) 
         on_end=partial(_agents_ended, supervisor, plan),
         on_said=partial(_agents_said, supervisor, plan),
     )
-    agents = AllAgents(plan, archive, host, first, supervisor.selector)
+    agents = AllAgents(plan, archive, host, first, supervisor.selector, kept.note_agents)
     supervisor.revival.start_agent, supervisor.revival.clear = agents.start_again, agents.clear
     if plan.where == "slurm":
         from echelon.slurm.verdict import nodes_down

@@ -20,6 +20,7 @@ from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs
 from echelon.launch.heartbeat import Heartbeat
+from echelon.launch.keeper import Kept
 from echelon.launch.order import Order
 from echelon.launch.relay import Relay
 from echelon.launch.restarts import Restarts
@@ -41,7 +42,7 @@ class Supervisor:
     """A loop over the agents' messages, signals and deadlines; `outcome` is set at the end of the run."""
 
     def __init__(
-        self, plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, console: Console
+        self, plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, console: Console, kept: Kept
     ) -> None:
         self.plan = plan
         self.directory = directory
@@ -60,13 +61,14 @@ class Supervisor:
         self.revival = Revival(plan, self.crew, self.gathering, directory, console.say)
         self.hangs = Hangs(plan, directory, self.crew, self._fail)
         self.heartbeat = Heartbeat(self.crew)
-        self.signals = Signals(self.selector, self._receive_signal)
+        self.signals = Signals(self.selector, self._receive_signal, kept.link)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
         self.order = Order(plan, self.crew, directory, console.say)
-        self.attempt = Attempt(0)
+        self.attempt = Attempt(kept.num_attempts)
         self.num_ranks = 0
         self.num_prepared = 0
-        self.restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
+        newest = partial(directory.newest_step, folder(plan.environ))
+        self.restarts = Restarts(plan.max_restarts, newest, count=kept.num_restarts)
         self.restart_time = NEVER
         self.reason: Failure | None = None
         """Why the last attempt failed."""
@@ -78,10 +80,10 @@ class Supervisor:
         self.screen = Screen(
             console, on_broken_pipe=lambda: self._receive_signal(signal.SIGPIPE), on_failure=self._fail
         )
-        self.timeout = time.monotonic() + plan.timeout_seconds if plan.timeout_seconds else NEVER
+        self.timeout = kept.began + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.symptom_deadline = NEVER
         self.answer_deadline = NEVER
-        console.gives_up = self._is_called
+        console.gives_up = lambda: self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
         self.outcome: Failure | None = None
         self.is_over = False
         self.error: EchelonError | None = None
@@ -109,9 +111,6 @@ class Supervisor:
     def _next_deadline(self) -> float:
         nearest = min(self.timeout, self.gathering.deadline, self.requests.deadline, self.symptom_deadline)
         return min(nearest, self.answer_deadline, self.stragglers.deadline, self.relay.deadline, self.restart_time)
-
-    def _is_called(self) -> bool:
-        return self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
 
     def close(self, exit_code: int) -> None:
         """Dismiss the agents and restore the signal handlers."""

@@ -7,12 +7,13 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import beat, children, guard, memory_folder, order, ports, private, report, sweep, warning_signals
+from . import beat, children, guard, memory_folder, order, ports, private, report, run_lock, sweep, warning_signals
 from .agent_spec import AgentSpec
 from .binding import Binding
 from .binding_watch import Holdings
 from .channel import Channel, Closed, Message
 from .guard import Guard
+from .halt_watch import STOPPED_SECONDS, HaltWatch
 from .hang_watch import HangWatch
 from .lookout import Lookout
 from .output import RankOutput
@@ -25,7 +26,6 @@ from .spawn import CannotStart
 from .starter import Starter, new_rank, place_of
 from .stores import Stores
 from .succession import mark_of
-from .warm_watch import STOPPED_SECONDS, WHY_STOPPED, WarmWatch
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -77,7 +77,7 @@ class Agent:
         self.starter.warm_up(stdout, stderr)
         os.close(stdout)
         os.close(stderr)
-        self.warm_watch = WarmWatch()
+        self.warm_watch = HaltWatch()
         self.why_no_warm = "the process that forked the ranks was killed"
         self.lookout = Lookout(self.selector, self._tell)
         self.lookout.prepare(spec, placement, environ, archive, run_directory)
@@ -105,7 +105,7 @@ class Agent:
             self._end_alone(WHY)
         warm = self.starter.warm
         if warm is not None and self.warm_watch.is_frozen(warm.pid):
-            self.why_no_warm = WHY_STOPPED % STOPPED_SECONDS
+            self.why_no_warm = "the process that forked the ranks was stopped by a signal for %.0f s" % STOPPED_SECONDS
             sweep.send(warm.pid, signal.SIGKILL)  # its ranks cannot be waited for, so they end as if it was killed
         patience = self._advance()
         self._adjust_interest()
@@ -387,13 +387,13 @@ class Agent:
             self._reap_warm(self.starter.warm.pid)
         if self.attempt is not None:  # the supervisor gave up the run while ranks were alive
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
-        private.remove_folder(self.memory)
+        # after a killed supervisor another may follow: then the guard keeps the states in memory for the next agent
+        is_over = self.channel is not None or not run_lock.is_held(self.run_directory)
+        if is_over:
+            private.remove_folder(self.memory)
         self.imports.close()
-        try:
-            if os.path.getsize(self.imports.path) == 0:
-                os.unlink(self.imports.path)
-        except FileNotFoundError:
-            pass  # another agent of this node has removed it
-        self.guard.dismiss()
+        self.imports.remove_if_empty()
+        if is_over:
+            self.guard.dismiss()
         if self.spec.is_private_directory:
             private.remove_folder(self.run_directory)

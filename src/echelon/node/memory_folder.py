@@ -39,7 +39,7 @@ def hold(folder: str) -> str:
     if not folder:
         return ""
     try:
-        _remove_old()
+        _remove_old(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.path.islink(folder) or not private.is_own(folder):
             return ""
@@ -81,12 +81,14 @@ def _lock(folder: str, how: int) -> int:
     return descriptor
 
 
-def _remove_old() -> None:
-    """Remove the folders of this user that nobody holds: their agents and guards were killed together."""
+def _remove_old(wanted: str) -> None:
+    """Remove the other folders of this user that nobody holds: their agents and guards were killed together."""
     for name in os.listdir(_MEMORY):
         folder = os.path.join(_MEMORY, name)
         try:
-            is_old = name.startswith(_PREFIX) and time.time() - os.stat(folder).st_mtime > _NEW_SECONDS
+            is_old = (
+                name.startswith(_PREFIX) and folder != wanted and time.time() - os.stat(folder).st_mtime > _NEW_SECONDS
+            )
             if is_old and private.is_own(folder):
                 descriptor = _lock(folder, fcntl.LOCK_EX)
                 private.remove_folder(folder)

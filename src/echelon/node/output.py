@@ -87,3 +87,11 @@ class RankOutput:
                 self.close_pipe(pipe)
         self.flush()
         os.close(self._log)
+
+    def remove_if_empty(self) -> None:
+        """Remove a log that holds nothing."""
+        try:
+            if os.path.getsize(self.path) == 0:
+                os.unlink(self.path)
+        except FileNotFoundError:
+            pass  # another agent of this node has removed it

@@ -1,4 +1,4 @@
-"""Notice a warm process that somebody has stopped: it reports no end of a rank, and forks none."""
+"""Notice a process that somebody has stopped by a signal: it lives, and does nothing."""
 
 import time
 from typing import Callable, Optional
@@ -7,11 +7,10 @@ from . import process_state
 
 STOPPED_SECONDS = 5.0
 PAUSE_SECONDS = 3.0  # between two looks: then this process was stopped too, as by `scontrol suspend`
-WHY_STOPPED = "the process that forked the ranks was stopped by a signal for %.0f s"
 
 
-class WarmWatch:
-    """How long the warm process has been stopped."""
+class HaltWatch:
+    """How long a process has been stopped."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
