@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -26,6 +27,12 @@ while not caught:
     time.sleep(0.02)
 time.sleep(3)
 open("saved-" + os.environ["RANK"], "w").write(str(len(caught)))
+"""
+STAYS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("ready-" + os.environ["RANK"], "w").close()
+time.sleep(120)
 """
 
 pytestmark = pytest.mark.timeout(300)
@@ -74,9 +81,13 @@ def test_another_follows(tmp_path: Path, number: signal.Signals) -> None:
     run.kill(first, number)
     code, out, err = run.finish()
     assert code == 0, err
-    why = ", because it had been stopped by a signal for 5 s" if number == signal.SIGSTOP else ""
+    how = {
+        signal.SIGKILL: "was killed",
+        signal.SIGSEGV: "was ended by SIGSEGV",
+        signal.SIGSTOP: "was killed, because it had been stopped by a signal for 5 s",
+    }[number]
     assert re.search(
-        rf"^echelon: lost supervisor: process {first} on \S+ was killed{why}; {GOES_ON}$", err, re.MULTILINE
+        rf"^echelon: lost supervisor: process {first} on \S+ {how}; {GOES_ON}$", err, re.MULTILINE
     )
     assert out.splitlines() == ["attempt 0 of 2", "attempt 1 of 2"]
     assert [event["number"] for event in run.events("attempt")] == [0, 1]
@@ -111,6 +122,69 @@ def test_no_waiting_after_a_second_loss(tmp_path: Path) -> None:
     code, _, err = run.finish(seconds=20)
     assert code == 128 + signal.SIGTERM, err
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_stopped_run_is_not_started_again(tmp_path: Path, number: signal.Signals) -> None:
+    """A supervisor that is killed or halted after the run was told to end has no other: the run ends as it was told."""
+    (tmp_path / "stays.py").write_text(STAYS)
+    run = Run(tmp_path, "-n", "2", "--max-restarts", "3", "stays.py")
+    run.until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "the ranks ignore SIGTERM")
+    run.kill(run.supervisor, signal.SIGSTOP)
+    run.kill(run.process.pid, signal.SIGTERM)
+    time.sleep(0.5)
+    run.kill(run.supervisor, number)
+    code, _, err = run.finish(seconds=30)
+    assert code == 128 + signal.SIGTERM, err
+    assert "echelon: SIGTERM stopped the run" in err
+    assert len(run.events("supervisor")) == len(run.events("attempt")) == 1
+    assert json.loads((run.directory / "report.json").read_text())["cause"] == "interrupted"
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_signal_at_the_end(tmp_path: Path, seed: int) -> None:
+    """Ctrl-C, or the end of the supervisor, just when the run is over: no error of echelon's own."""
+    chance = random.Random(seed)
+    run = Run(tmp_path, "-n", "1", "--", "sleep", "0.2")
+    run.until(lambda: bool(run.events("exit" if seed % 2 else "end")), "the rank has ended")
+    time.sleep(chance.uniform(0.0, 0.02))
+    try:
+        if seed % 4 < 2:
+            os.killpg(run.process.pid, signal.SIGINT)
+        else:
+            run.kill(run.supervisor)
+    except ProcessLookupError:
+        pass  # it has just ended
+    code, _, err = run.finish()
+    assert code in (0, 128 + signal.SIGINT, 128 + signal.SIGKILL, -signal.SIGINT, -signal.SIGKILL), err
+    assert "error" not in err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+def test_old_guard_spares_the_new_ranks(tmp_path: Path) -> None:
+    """A guard that comes late ends what its own agent has left, and nothing of the next agent."""
+    run = Run(tmp_path, "-n", "1", "--max-restarts", "1", AGAIN, "1")
+    until_waiting(run, 0, 1)
+    agent = run.events("agent")[0]["pid"]
+    (guard,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_guard(pid, agent)]
+    run.kill(guard, signal.SIGSTOP)
+    run.kill(agent)
+    run.kill(run.supervisor)
+    run.until(lambda: len(run.events("started")) == 2, "the next supervisor starts the rank")
+    run.kill(guard, signal.SIGCONT)
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
+
+
+def is_guard(pid: int, agent: int) -> bool:
+    """Say whether a process has the command line of the agent without being it."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return pid != agent and command == Path(f"/proc/{agent}/cmdline").read_bytes()
 
 
 def test_killed_command(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def spec(
     *,
     is_private: bool = False,
     looks: Mapping[str, Any] | None = None,
+    first_life: int = 0,
 ) -> AgentSpec:
     """Return the part of a plan that agents read before they connect."""
     return AgentSpec(
@@ -56,4 +57,5 @@ def spec(
         is_step=plan.where == "slurm",
         serves_horovod=plan.serves_horovod,
         looks=dict(looks) if looks is not None else None,
+        first_life=first_life,
     )

@@ -1,4 +1,4 @@
-"""Keep the supervisor of a run: pass signals on to it; if it is killed, start another one, or report its end.
+"""Keep the supervisor of a run: pass signals on to it; if it is killed, start another one, or report the end.
 
 The process that a user starts is the keeper, and the supervisor is its child. Only the supervisor grows with the run,
 so the kernel ends it first when memory runs out. A signal to a process group or to a job reaches both, and counts once:
@@ -15,15 +15,16 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
 from echelon.checkpoint_order import folder
+from echelon.host import terminal
 from echelon.launch import failure
 from echelon.launch.agents import can_start_again
 from echelon.launch.console import duration
 from echelon.launch.failure import Failure
+from echelon.launch.kept import Kept, Supervisor
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.runs import short_name
@@ -32,36 +33,11 @@ from echelon.node import memory, private, process_state
 from echelon.node.halt_watch import STOPPED_SECONDS, HaltWatch
 from echelon.spec import Plan
 
-EXIT_CODE = 128 + signal.SIGKILL
 LOOK_SECONDS = 1.0
 END_SECONDS = 20.0  # for agents to end the ranks of a lost supervisor, and for srun to end its step
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_BYE = "bye"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """The supervisor's end of the link to its keeper, and what the supervisors before it did."""
-
-    link: socket.socket
-    """Signals come here, one byte each."""
-    began: float
-    """When the run began, by the monotonic clock."""
-    num_attempts: int
-    num_restarts: int
-    is_successor: bool
-
-    def note_agents(self, pid: int) -> None:
-        """Tell of a process that starts agents: an agent itself, or srun."""
-        self._tell(str(pid))
-
-    def dismiss(self) -> None:
-        """Tell that the run is over, and reported."""
-        self._tell(_BYE)
-
-    def _tell(self, word: str) -> None:
-        with suppress(OSError):  # the keeper was killed; the supervisor's loop learns of it
-            self.link.sendall(word.encode() + b"\n")
+STOPPED_END_SECONDS = 3.0  # the same, for a run that was asked to stop
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_HEARD = (*CAUGHT, signal.SIGQUIT, signal.SIGCHLD)
 
 
 def keep(plan: Plan, directory: RunDirectory, listener: socket.socket) -> Kept:
@@ -71,42 +47,12 @@ def keep(plan: Plan, directory: RunDirectory, listener: socket.socket) -> Kept:
     """
     keeper = _Keeper(plan, directory)
     while True:
-        forked = keeper.fork()
-        if isinstance(forked, Kept):
-            return forked
+        kept = keeper.fork()
+        if kept is not None:
+            return kept
         listener.close()
-        keeper.stand_by(forked)
-        keeper.follow(forked)
-
-
-@dataclass(slots=True)
-class _Supervisor:
-    """The supervisor of now, as its keeper knows it."""
-
-    pid: int
-    link: socket.socket
-    began: float = field(default_factory=time.monotonic)
-    heard: bytes = b""
-    was_halted: bool = False
-    status: int = 0
-    """Its exit code, or the negative number of the signal that ended it."""
-
-    def hear(self) -> None:
-        """Read what the supervisor has told."""
-        with suppress(BlockingIOError):
-            self.heard += self.link.recv(4096)
-
-    @property
-    def words(self) -> list[str]:
-        return self.heard.decode().split()
-
-    @property
-    def is_done(self) -> bool:
-        return _BYE in self.words
-
-    @property
-    def agents(self) -> list[int]:
-        return [int(word) for word in self.words if word != _BYE]
+        keeper.stand_by()
+        keeper.prepare_next()
 
 
 class _Keeper:
@@ -115,183 +61,237 @@ class _Keeper:
         self._directory = directory
         self._began = time.monotonic()
         self._kills = memory.oom_kills()
-        self._restarts = Restarts(
-            plan.max_restarts if can_start_again(plan) else 0, partial(directory.newest_step, folder(plan.environ))
-        )
+        self._restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
+        self._num_supervisors = 0
+        self._stop = 0
+        """The first signal that asked the run to stop; 0: none."""
+        self._warnings: list[int] = []
+        """Other signals that no supervisor has got yet."""
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
-        self._old: dict[int, Any] = {}
-        self._old_wakeup = -1
-        self._owed: list[int] = []
-        """Signals that came while there was no supervisor."""
-        self._is_first = True
-
-    def fork(self) -> Kept | _Supervisor:
-        """Fork a supervisor; return its end of the link in its process, and the keeper's end in the keeper's."""
-        num_attempts, num_restarts, _ = _past(self._directory)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        ours, theirs = socket.socketpair()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*CAUGHT, signal.SIGCHLD))
-        pid = os.fork()
-        if pid == 0:
-            ours.close()
-            self._give_signals_back()
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            self._directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
-            return Kept(
-                link=theirs,
-                began=self._began,
-                num_attempts=num_attempts,
-                num_restarts=num_restarts,
-                is_successor=not self._is_first,
-            )
-        theirs.close()
-        ours.setblocking(False)
-        if self._is_first:
-            self._catch_signals()
-        self._is_first = False
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._restarts.note_start()
-        return _Supervisor(pid, ours)
-
-    def stand_by(self, supervisor: _Supervisor) -> None:
-        """Pass signals on until the supervisor has ended."""
-        watch = HaltWatch()
-        while True:
-            self._pass_on(supervisor)
-            supervisor.hear()
-            ended, status = os.waitpid(supervisor.pid, os.WNOHANG)
-            if ended:
-                supervisor.hear()
-                supervisor.status = os.waitstatus_to_exitcode(status)
-                return
-            if self._plan.max_restarts and watch.is_frozen(supervisor.pid):
-                supervisor.was_halted = True
-                os.kill(supervisor.pid, signal.SIGKILL)
-            self._wait(LOOK_SECONDS)
-
-    def follow(self, supervisor: _Supervisor) -> None:
-        """Return if another supervisor is to follow the one that has ended; otherwise end this process like it."""
-        if supervisor.status >= 0:
-            os._exit(supervisor.status)
-        if supervisor.is_done:
-            signal.signal(-supervisor.status, signal.SIG_DFL)
-            os.kill(os.getpid(), -supervisor.status)
-            os._exit(128 - supervisor.status)
-        reason = self._reason(supervisor)
-        self._end_agents(supervisor)
-        if not self._restarts.take(reason, lasted_seconds=time.monotonic() - supervisor.began):
-            self._end(reason)
-        seconds = self._restarts.wait_seconds
-        later = f" in {seconds:g} s" if seconds else ""
-        self._say(f"echelon: {reason.cause}: {reason.detail}; another one starts all ranks again{later}\n")
-        self._directory.event("restart", cause=reason.cause, rank=-1, nodes=self._plan.num_nodes)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not set(self._owed) & set(_STOPS):
-            self._wait(deadline - time.monotonic())
-            self._owed += self._signals()
-
-    # Signals
-
-    def _catch_signals(self) -> None:
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         self._old_wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        for number in (*CAUGHT, signal.SIGCHLD):
+        self._old: dict[int, Any] = {}
+        for number in _HEARD:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # nohup had set this handler
             self._old[number] = signal.signal(number, lambda _number, _frame: None)
 
+    def fork(self) -> Kept | None:
+        """Fork a supervisor; return its end of the link in its process, and None in the keeper's."""
+        num_attempts, _ = _attempts(self._directory)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ours, theirs = socket.socketpair()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            if not self._num_supervisors:
+                raise
+            detail = f"no other supervisor can be started: {error.strerror}"
+            self._end(Failure(cause=failure.LOST_SUPERVISOR, detail=detail, exit_code=_code(signal.SIGKILL)))
+        if pid == 0:
+            ours.close()
+            self._give_signals_back()
+            self._directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
+            return Kept(
+                link=theirs, began=self._began, num_before=self._num_supervisors, num_attempts=num_attempts,
+                restarts=self._restarts, mask=self._mask,
+            )  # fmt: skip
+        theirs.close()
+        ours.setblocking(False)
+        self._supervisor = Supervisor(pid, ours)
+        self._num_supervisors += 1
+        self._restarts.note_start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        return None
+
     def _give_signals_back(self) -> None:
+        """Restore the handlers; what the supervisor listens to stays blocked until it does."""
+        signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old.items():
             signal.signal(number, handler)
-        if self._old:
-            signal.set_wakeup_fd(self._old_wakeup)
         for end in self._pipe:
             os.close(end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*self._mask, *CAUGHT})
 
-    def _signals(self) -> list[int]:
+    # While the supervisor lives
+
+    def stand_by(self) -> None:
+        """Pass signals on until the supervisor has ended."""
+        supervisor, watch = self._supervisor, HaltWatch()
+        while True:
+            self._hear()
+            self._pass_on()
+            ended, status = os.waitpid(supervisor.pid, os.WNOHANG)
+            if ended:
+                self._hear()
+                supervisor.status = os.waitstatus_to_exitcode(status)
+                return
+            if watch.is_frozen(supervisor.pid) and (self._may_follow or self._stop):
+                supervisor.was_halted = True
+                os.kill(supervisor.pid, signal.SIGKILL)
+            self._wait(LOOK_SECONDS)
+
+    def _hear(self) -> None:
+        self._supervisor.hear()
+        if counts := self._supervisor.told("restarts"):
+            self._restarts.adopt(counts[-1])
+
+    @property
+    def _may_follow(self) -> bool:
+        """Whether another supervisor may follow this one."""
+        return can_start_again(self._plan) and self._restarts.has_left and not self._stop
+
+    def _read_signals(self) -> list[int]:
+        """Return the signals that have come, and note the first one that asks the run to stop."""
         try:
-            numbers = os.read(self._pipe[0], 4096)
+            numbers = [number for number in os.read(self._pipe[0], 4096) if number in self._old]
         except BlockingIOError:
             return []
-        return [number for number in numbers if number in self._old and number != signal.SIGCHLD]
+        numbers = [number for number in numbers if number != signal.SIGCHLD]
+        self._stop = self._stop or next((number for number in numbers if number in _STOPS), 0)
+        return numbers
 
-    def _pass_on(self, supervisor: _Supervisor) -> None:
-        numbers, self._owed = [*self._owed, *self._signals()], []
+    def _pass_on(self) -> None:
+        supervisor = self._supervisor
+        numbers, self._warnings = [*self._warnings, *self._read_signals()], []
         for number in numbers:
-            if not supervisor.is_done:
-                with suppress(OSError):  # it has just been killed
-                    supervisor.link.send(bytes((number,)))
-            elif number in _STOPS:  # it listens to its keeper no more, and warnings come too late
-                os.kill(supervisor.pid, number)
+            if number == signal.SIGQUIT or (supervisor.is_dismissed and number in _STOPS):
+                os.kill(supervisor.pid, number)  # it does not listen to its keeper for this, or no more
+            elif not supervisor.is_dismissed:
+                supervisor.send(number)
 
     def _wait(self, seconds: float) -> None:
-        select.select([self._pipe[0]], [], [], max(0.0, seconds))
+        links = [self._supervisor.link.fileno()] if self._supervisor.is_linked else []
+        select.select([self._pipe[0], *links], [], [], max(0.0, seconds))
 
-    # The end of a supervisor
+    # When it has ended
 
-    def _reason(self, supervisor: _Supervisor) -> Failure:
-        """Return why a supervisor is gone."""
-        kills, node = memory.oom_kills(), socket.gethostname()
-        why = ", when memory ran out" if kills > self._kills else ""
-        self._kills = kills
+    def prepare_next(self) -> None:
+        """Return if another supervisor is to follow the one that has ended; otherwise report, and end this process."""
+        supervisor = self._supervisor
+        if supervisor.status >= 0 or supervisor.is_dismissed:
+            self._end_like(supervisor.status)
+        reason = self._reason()
+        lasted = time.monotonic() - supervisor.began
+        goes_on = self._may_follow and supervisor.end is None and self._restarts.take(reason, lasted_seconds=lasted)
+        if not goes_on:
+            self._directory.unlock()  # the agents must know that nobody follows
+        seconds = self._restarts.wait_seconds
+        later = f" in {seconds:g} s" if goes_on and seconds else ""
+        what = f"another one starts all ranks again{later}" if goes_on else "the agents end all ranks"
+        if supervisor.end is not None:
+            what = "the ranks had ended"
+        self._say(f"echelon: {reason.cause}: {reason.detail}; {what}")
+        self._end_agents()
+        deadline = time.monotonic() + (seconds if goes_on else 0.0)
+        while not self._stop and (rest := deadline - time.monotonic()) > 0:
+            self._wait(rest)
+            self._warnings += self._read_signals()
+        if not goes_on or self._stop:
+            self._end(reason)
+        self._directory.event("restart", cause=reason.cause, rank=-1, nodes=self._plan.num_nodes)
+
+    def _reason(self) -> Failure:
+        """Return why the supervisor is gone."""
+        supervisor, kills, node = self._supervisor, memory.oom_kills(), socket.gethostname()
+        number = signal.Signals(-supervisor.status)
+        how = "was killed" if number == signal.SIGKILL else f"was ended by {number.name}"
         if supervisor.was_halted:
-            why = f", because it had been stopped by a signal for {STOPPED_SECONDS:g} s"
-        detail = f"process {supervisor.pid} on {node} was killed{why}"
-        return Failure(cause=failure.LOST_SUPERVISOR, detail=detail, exit_code=EXIT_CODE, node=node, time=time.time())
+            how += f", because it had been stopped by a signal for {STOPPED_SECONDS:g} s"
+        elif kills > self._kills:
+            how += ", when memory ran out"
+        self._kills = kills
+        detail = f"process {supervisor.pid} on {node} {how}"
+        return Failure(
+            cause=failure.LOST_SUPERVISOR, detail=detail, exit_code=_code(number), node=node, time=time.time()
+        )
 
-    def _end_agents(self, supervisor: _Supervisor) -> None:
+    def _end_agents(self) -> None:
         """Wait until the agents have ended the ranks, which hold the devices; end those that do not."""
-        deadline = time.monotonic() + END_SECONDS
-        while left := [pid for pid in supervisor.agents if _is_alive(pid)]:
-            if time.monotonic() >= deadline:
+        agents = [int(pid) for pid in self._supervisor.told("agents")]
+        began = time.monotonic()
+        while left := [pid for pid in agents if self._is_agent(pid)]:
+            self._wait(0.02)
+            self._warnings += self._read_signals()
+            if time.monotonic() - began > (STOPPED_END_SECONDS if self._stop else END_SECONDS):
                 for pid in left:
-                    with suppress(ProcessLookupError):
+                    with suppress(OSError):  # it has just ended
                         os.kill(pid, signal.SIGKILL)
                 return
-            self._wait(0.02)
-            self._owed += self._signals()
+
+    def _is_agent(self, pid: int) -> bool:
+        """Say whether a process is one of this run: its number may have been given to another program."""
+        process = process_state.read(pid)
+        if process is None or process.state in "ZX":
+            return False
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                return os.fsencode(self._plan.run_directory) in file.read().split(b"\0")
+        except OSError:
+            return False
 
     def _end(self, reason: Failure) -> NoReturn:
         """Report the end of the run, and end."""
         self._directory.remove(private.SECRET)
-        num_attempts, num_restarts, num_ranks = _past(self._directory)
+        code = self._supervisor.end
+        if code is not None:  # the ranks had ended
+            reason = Failure(cause=reason.cause, detail=reason.detail, exit_code=code, node=reason.node)
+        elif self._stop:
+            name = signal.Signals(self._stop).name
+            reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=_code(self._stop))
+        num_attempts, num_ranks = _attempts(self._directory)
         seconds = time.monotonic() - self._began
         fields = {"cause": reason.cause, "detail": reason.detail, "rank": -1, "node": reason.node}
         self._directory.write_json(
             "report.json",
-            {"format": 1, "exit_code": EXIT_CODE, "seconds": round(seconds, 3), "ranks": num_ranks,
-             "attempts": max(1, num_attempts), "restarts": num_restarts, **fields},
+            {"format": 1, "exit_code": reason.exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,
+             "attempts": max(1, num_attempts), "restarts": self._restarts.count, **fields},
         )  # fmt: skip
-        self._directory.event("end", exit_code=EXIT_CODE, **fields)
+        self._directory.event("end", exit_code=reason.exit_code, **fields)
+        if reason.cause == failure.INTERRUPTED:
+            self._say(f"echelon: {reason.detail} stopped the run")
+        elif code is None:
+            may_be_asked = can_start_again(self._plan) and not self._plan.max_restarts
+            self._say(
+                f"  hint: start the run again{'; with --max-restarts N, echelon does so' if may_be_asked else ''}"
+            )
         ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
         ranks += f" on {self._plan.num_nodes} nodes" if self._plan.num_nodes > 1 else ""
-        hint = "start the run again"
-        if can_start_again(self._plan) and not self._plan.max_restarts:
-            hint += "; with --max-restarts N, echelon does so"
-        self._say(
-            f"echelon: {reason.cause}: {reason.detail}; the agents ended all ranks\n  hint: {hint}\n"
-            f"echelon: {ranks} · {duration(seconds)} · exit {EXIT_CODE} · run {short_name(self._directory.path)}\n"
-        )
-        os._exit(EXIT_CODE)
+        name = short_name(self._directory.path)
+        self._say(f"echelon: {ranks} · {duration(seconds)} · exit {reason.exit_code} · run {name}")
+        os._exit(reason.exit_code)
 
-    def _say(self, text: str) -> None:
+    def _end_like(self, status: int) -> NoReturn:
+        """End with the exit code of the supervisor, or by the same signal."""
+        if status >= 0:
+            os._exit(status)
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+        os._exit(_code(-status))
+
+    def _say(self, line: str) -> None:
+        clear = "\r\x1b[2K" if terminal.is_terminal(sys.stderr) else ""  # the progress of a start may stand there
         with suppress(OSError):  # the terminal is closed
-            os.write(2, text.encode("utf-8", "replace"))
+            os.write(2, f"{clear}{line}\n".encode("utf-8", "replace"))
 
 
-def _is_alive(pid: int) -> bool:
-    process = process_state.read(pid)
-    return process is not None and process.state not in "ZX"
+def _code(number: int) -> int:
+    """Return the exit code of a process that a signal ended, as shells show it."""
+    return 128 + number
 
 
-def _past(directory: RunDirectory) -> tuple[int, int, int]:
-    """Return the number of attempts so far, of restarts, and of the ranks of the last attempt."""
-    num_attempts, num_restarts, num_ranks = 0, 0, 0
+def _attempts(directory: RunDirectory) -> tuple[int, int]:
+    """Return the number of attempts so far, and of the ranks of the last one."""
+    count, num_ranks = 0, 0
     with suppress(OSError), open(directory.file("events.jsonl"), "rb") as events:
         for line in events:
-            if b'"event": "attempt"' in line and line.endswith(b"\n"):
-                num_attempts, num_ranks = num_attempts + 1, int(json.loads(line)["ranks"])
-            num_restarts += b'"event": "restart"' in line
-    return num_attempts, num_restarts, num_ranks
+            if b'"event": "attempt"' in line:
+                with suppress(ValueError, KeyError):  # a full disk cut the line
+                    num_ranks = int(json.loads(line)["ranks"])
+                count += 1
+    return count, num_ranks

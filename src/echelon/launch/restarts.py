@@ -26,10 +26,8 @@ class Restarts:
     `newest_step` returns the step of the newest published checkpoint, or UNKNOWN_STEP.
     """
 
-    def __init__(
-        self, max_restarts: int, newest_step: Callable[[], int] = lambda: UNKNOWN_STEP, *, count: int = 0
-    ) -> None:
-        self.count = count
+    def __init__(self, max_restarts: int, newest_step: Callable[[], int] = lambda: UNKNOWN_STEP) -> None:
+        self.count = 0
         """The restarted attempts."""
         self.wait_seconds = 0.0
         """How long to wait before the next attempt."""
@@ -46,6 +44,22 @@ class Restarts:
     def note_start(self) -> None:
         """Note the newest checkpoint when an attempt begins."""
         self._step_at_start = self._newest_step()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """What the limit needs to know of the past: the restarts, those in vain, and those in quick succession."""
+        return self.count, self._num_in_vain, self._num_quick
+
+    def adopt(self, text: str) -> None:
+        """Go on from the `counts` of another process, written with commas."""
+        self.count, self._num_in_vain, self._num_quick = map(int, text.split(","))
+
+    @property
+    def has_left(self) -> bool:
+        """Say whether the limit allows one more restart."""
+        return self._max_restarts > 0 and (
+            self._num_in_vain < self._max_restarts or self._newest_step() > self._step_at_start
+        )
 
     def take(self, reason: Failure, *, has_lost_nodes: bool = False, lasted_seconds: float = 0.0) -> bool:
         """Say whether all ranks should be started again after this failure, and count the restart.

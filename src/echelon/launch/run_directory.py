@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -20,7 +21,7 @@ FORMAT = 1  # the version of plan.json, events.jsonl and report.json
 
 
 class RunDirectory:
-    """The directory of one run, locked while its supervisor lives."""
+    """The directory of one run, locked while its supervisor or its keeper lives."""
 
     def __init__(self, path: str, events: IO[bytes]) -> None:
         self.path = path
@@ -78,7 +79,7 @@ class RunDirectory:
         return self.file(name)
 
     def event(self, kind: str, **fields: object) -> None:
-        """Append one event; the supervisor is the only writer."""
+        """Append one event; the supervisor is the only writer, and its keeper once it is gone."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n"
         try:
             self._events.write(line.encode())
@@ -95,6 +96,11 @@ class RunDirectory:
     def remove(self, name: str) -> None:
         """Remove a file that the finished run does not need."""
         private.remove(self.file(name))
+
+    def unlock(self) -> None:
+        """Let others see that nobody goes on with this run."""
+        with suppress(OSError):
+            fcntl.flock(self._events, fcntl.LOCK_UN)
 
     def close(self) -> None:
         self._events.close()

@@ -6,11 +6,12 @@ import os
 import select
 import selectors
 import signal
-import socket
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+from echelon.launch.kept import Kept
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -22,10 +23,10 @@ class Signals:
     and counts once. A keeper that was killed counts as SIGKILL: whoever killed it meant the run.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, on_signal: Callable[[int], None], link: socket.socket) -> None:
+    def __init__(self, selector: selectors.BaseSelector, on_signal: Callable[[int], None], kept: Kept) -> None:
         self._on_signal = on_signal
         self._selector = selector
-        self._link = link
+        self._link = kept.link
         self._num_here: Counter[int] = Counter()
         self._num_passed_on: Counter[int] = Counter()
         self._pipe = os.pipe()
@@ -38,7 +39,8 @@ class Signals:
                 continue  # nohup had set this handler
             self._old[number] = signal.signal(number, _do_nothing)
         selector.register(self._pipe[0], selectors.EVENT_READ, self._hear)
-        selector.register(link, selectors.EVENT_READ, self._hear_keeper)
+        selector.register(self._link, selectors.EVENT_READ, self._hear_keeper)
+        signal.pthread_sigmask(signal.SIG_SETMASK, kept.mask)
 
     def _hear(self) -> None:
         self._count(os.read(self._pipe[0], 4096), self._num_here, self._num_passed_on)

@@ -20,8 +20,10 @@ from echelon.launch.agents import Agents, AllAgents
 from echelon.launch.console import Console, duration
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
-from echelon.launch.keeper import Kept, keep
+from echelon.launch.keeper import keep
+from echelon.launch.kept import Kept
 from echelon.launch.lookouts import Load, Look, Lookouts
+from echelon.launch.revival import MOST_LOSSES
 from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
@@ -43,14 +45,14 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
     kept = keep(plan, directory, listener)
     supervisor: Supervisor | None = None
     try:
-        if kept.is_successor:
+        if kept.num_before:
             listener = _listener(plan)
         archive, secret = directory.file("node.pyz"), _secret(plan)
-        _write_for_agents(plan, directory, listener, secret, look)
+        _write_for_agents(plan, directory, listener, secret, look, kept)
         console = Console(
             is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
         )
-        if not kept.is_successor:
+        if not kept.num_before:
             _say_how(plan, console)
         supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
@@ -59,10 +61,11 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         _allow_many_files()
         exit_code = 1
         try:
-            if not kept.is_successor:
+            if not kept.num_before:
                 meanwhile()
             outcome = supervisor.run()
             exit_code = outcome.exit_code if outcome is not None else 0
+            kept.note_end(exit_code)
         finally:
             supervisor.close(exit_code)
             seconds = STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS
@@ -82,12 +85,13 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
 
 
 def _write_for_agents(
-    plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, look: Look | None
+    plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, look: Look | None, kept: Kept
 ) -> None:
     """Write what agents read: their program, and whom they connect to."""
     hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
     addresses = [(host, listener.getsockname()[1]) for host in hosts]
-    spec = agent_specs.spec(plan, addresses, secret, looks=look.asked if look is not None else None)
+    looks = look.asked if look is not None else None
+    spec = agent_specs.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
     try:
         package.write(directory.file("node.pyz"))
         agent_spec.write(spec, directory.path)
@@ -177,7 +181,7 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str)
     if supervisor.is_over or (revival.has_begun and (supervisor.crew.members or revival.is_waiting)):
         return
     said = said.strip()
-    has_begun = supervisor.attempt.is_running or supervisor.attempt.number > 0
+    has_begun = supervisor.crew.is_complete
     program = os.path.basename(plan.step[0]) if plan.step else "the agent"
     if has_begun:
         supervisor.lose_all(f"{program} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from echelon.checkpoint_order import folder
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure, world
 from echelon.launch.attempt import Attempt
@@ -20,10 +19,9 @@ from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs
 from echelon.launch.heartbeat import Heartbeat
-from echelon.launch.keeper import Kept
+from echelon.launch.kept import Kept
 from echelon.launch.order import Order
 from echelon.launch.relay import Relay
-from echelon.launch.restarts import Restarts
 from echelon.launch.revival import Revival
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.screen import Screen
@@ -61,14 +59,13 @@ class Supervisor:
         self.revival = Revival(plan, self.crew, self.gathering, directory, console.say)
         self.hangs = Hangs(plan, directory, self.crew, self._fail)
         self.heartbeat = Heartbeat(self.crew)
-        self.signals = Signals(self.selector, self._receive_signal, kept.link)
+        self.signals = Signals(self.selector, self._receive_signal, kept)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
         self.order = Order(plan, self.crew, directory, console.say)
         self.attempt = Attempt(kept.num_attempts)
         self.num_ranks = 0
         self.num_prepared = 0
-        newest = partial(directory.newest_step, folder(plan.environ))
-        self.restarts = Restarts(plan.max_restarts, newest, count=kept.num_restarts)
+        self.kept, self.restarts = kept, kept.restarts
         self.restart_time = NEVER
         self.reason: Failure | None = None
         """Why the last attempt failed."""
@@ -372,6 +369,7 @@ class Supervisor:
 
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with its own port."""
+        self.kept.note_restart()
         self.console.finish_output()
         self.reason = reason
         self.attempt = Attempt(self.attempt.number + 1)

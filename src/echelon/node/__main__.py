@@ -66,7 +66,7 @@ def _agent(run_directory: str, index: int, life_words: List[str]) -> int:
     archive = os.path.abspath(sys.argv[0])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _give_up)
-    life = succession.Life(*map(int, life_words))
+    life = succession.Life.read(life_words, instructions.first_life)
     succession.clear(instructions.run_id, place.agent_index, life, run_directory, watcher.pid)
     agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory, life=life.number)
     try:
@@ -91,8 +91,9 @@ def _clear(run_directory: str, index: int, life_words: List[str]) -> int:
     """End a frozen agent of this node, and its ranks; nothing replaces it here."""
     from . import agent_spec, succession
 
-    run_id = agent_spec.read_fields(run_directory)["run_id"]
-    succession.clear(run_id, index, succession.Life(*map(int, life_words)), run_directory, os.getpid())
+    fields = agent_spec.read_fields(run_directory)
+    life = succession.Life.read(life_words, fields["first_life"])
+    succession.clear(fields["run_id"], index, life, run_directory, os.getpid())
     return 0
 
 

@@ -388,7 +388,8 @@ class Agent:
         if self.attempt is not None:  # the supervisor gave up the run while ranks were alive
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
         # after a killed supervisor another may follow: then the guard keeps the states in memory for the next agent
-        is_over = self.channel is not None or not run_lock.is_held(self.run_directory)
+        is_lost = self.channel is None and self.spec.max_restarts > 0
+        is_over = not is_lost or not run_lock.is_held(self.run_directory)
         if is_over:
             private.remove_folder(self.memory)
         self.imports.close()

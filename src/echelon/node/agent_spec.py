@@ -41,6 +41,7 @@ class AgentSpec(NamedTuple):
     hang_timeout: Union[float, str] = "off"  # seconds, "auto" or "off"
     is_step: bool = False  # whether the agents are tasks of a Slurm step
     serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
+    first_life: int = 0  # how many agents each place may have had under supervisors that were killed
 
 
 def read(run_directory: str) -> AgentSpec:

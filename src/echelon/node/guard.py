@@ -80,6 +80,7 @@ def _stand_guard(link: socket.socket) -> None:
         secret = _named(words, "secret:")
         remove_secret(secret)
         _remove_memory(_named(words, "memory:"), os.path.dirname(secret))
+        remove_secret(secret)
 
 
 def _named(words: List[str], key: str) -> str:

@@ -1,4 +1,4 @@
-"""Say whether the supervisor of a run is alive: it holds the lock of the run's events."""
+"""Say whether the supervisor of a run or its keeper is alive: they hold the lock of the run's events."""
 
 import fcntl
 import os

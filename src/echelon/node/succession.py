@@ -2,7 +2,7 @@
 
 import os
 import signal
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 from . import sweep
 
@@ -12,6 +12,12 @@ class Life(NamedTuple):
 
     number: int = 0
     predecessor: int = 0
+
+    @classmethod
+    def read(cls, words: Sequence[str], first: int) -> "Life":
+        """Read the two numbers from a command line; `first` lives may have been before them."""
+        number, predecessor = map(int, words) if words else (0, 0)
+        return cls(first + number, predecessor)
 
 
 def mark_of(run_id: str, agent_index: int, life: int) -> str:

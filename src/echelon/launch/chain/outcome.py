@@ -14,7 +14,7 @@ from echelon.launch import failure
 from echelon.launch.failure import HANDED_OVER
 from echelon.launch.order import SCRIPT
 
-_OF_THE_MACHINE = frozenset({failure.LOST_NODE, failure.LOST_AGENT, failure.SLURM, failure.LOST_SUPERVISOR})
+_OF_THE_MACHINE = frozenset({failure.LOST_NODE, failure.LOST_AGENT, failure.SLURM})
 """Causes that another job does not meet again."""
 
 

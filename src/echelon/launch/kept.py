@@ -1,0 +1,94 @@
+"""The link between a supervisor and its keeper: signals come down, words of the supervisor go up."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from echelon.launch.restarts import Restarts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The supervisor's end of the link, and what the supervisors before it did."""
+
+    link: socket.socket
+    """Signals come here, one byte each."""
+    began: float
+    """When the run began, by the monotonic clock."""
+    num_before: int
+    """The number of supervisors before this one."""
+    num_attempts: int
+    """The number of attempts before the first one of this supervisor."""
+    restarts: Restarts
+    mask: Collection[int]
+    """The signals to block once the supervisor listens; before, it blocks all that it listens to."""
+
+    def note_agents(self, pid: int) -> None:
+        """Tell of a process that starts agents: an agent itself, or srun."""
+        self._tell(f"agents={pid}")
+
+    def note_restart(self) -> None:
+        """Tell how often all ranks were started again, so that the limit outlives this supervisor."""
+        self._tell("restarts=" + ",".join(map(str, self.restarts.counts)))
+
+    def note_end(self, exit_code: int) -> None:
+        """Tell that the ranks have ended, and the exit code of the run."""
+        self._tell(f"end={exit_code}")
+
+    def dismiss(self) -> None:
+        """Tell that the run is reported: from now on the keeper only waits."""
+        self._tell("bye=")
+
+    def _tell(self, word: str) -> None:
+        with suppress(OSError):  # the keeper was killed; the supervisor's loop learns of it
+            self.link.sendall(word.encode() + b"\n")
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """A supervisor as its keeper knows it."""
+
+    pid: int
+    link: socket.socket
+    began: float = field(default_factory=time.monotonic)
+    was_halted: bool = False
+    """Whether the keeper killed it, because a signal had stopped it for too long."""
+    status: int = 0
+    """Its exit code, or the negative number of the signal that ended it."""
+    is_linked: bool = True
+    _heard: bytes = b""
+
+    def hear(self) -> None:
+        """Read what the supervisor has told."""
+        try:
+            while data := self.link.recv(4096):
+                self._heard += data
+            self.is_linked = False
+        except BlockingIOError:
+            pass
+        except OSError:  # it was killed with signals of ours unread
+            self.is_linked = False
+
+    def told(self, name: str) -> list[str]:
+        """Return all values that it told under a name, oldest first."""
+        words = [line.partition("=") for line in self._heard.decode().split()]
+        return [value for key, _, value in words if key == name]
+
+    @property
+    def is_dismissed(self) -> bool:
+        return bool(self.told("bye"))
+
+    @property
+    def end(self) -> int | None:
+        """The exit code of the run; None: its ranks have not ended."""
+        codes = self.told("end")
+        return int(codes[-1]) if codes else None
+
+    def send(self, number: int) -> None:
+        """Pass a signal on."""
+        with suppress(OSError):  # it has just been killed
+            self.link.send(bytes((number,)))
