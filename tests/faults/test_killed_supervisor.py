@@ -82,13 +82,11 @@ def test_another_follows(tmp_path: Path, number: signal.Signals) -> None:
     code, out, err = run.finish()
     assert code == 0, err
     how = {
-        signal.SIGKILL: "was killed",
-        signal.SIGSEGV: "was ended by SIGSEGV",
-        signal.SIGSTOP: "was killed, because it had been stopped by a signal for 5 s",
+        signal.SIGKILL: "was killed by SIGKILL",
+        signal.SIGSEGV: "was killed by SIGSEGV",
+        signal.SIGSTOP: "was killed by SIGKILL, because it had been stopped by a signal for 5 s",
     }[number]
-    assert re.search(
-        rf"^echelon: lost supervisor: process {first} on \S+ {how}; {GOES_ON}$", err, re.MULTILINE
-    )
+    assert re.search(rf"^echelon: lost supervisor: process {first} on \S+ {how}; {GOES_ON}$", err, re.MULTILINE)
     assert out.splitlines() == ["attempt 0 of 2", "attempt 1 of 2"]
     assert [event["number"] for event in run.events("attempt")] == [0, 1]
     assert run.supervisor != first

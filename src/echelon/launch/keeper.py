@@ -175,6 +175,7 @@ class _Keeper:
         supervisor = self._supervisor
         if supervisor.status >= 0 or supervisor.is_dismissed:
             self._end_like(supervisor.status)
+        self._warnings += self._read_signals()
         reason = self._reason()
         lasted = time.monotonic() - supervisor.began
         goes_on = self._may_follow and supervisor.end is None and self._restarts.take(reason, lasted_seconds=lasted)
@@ -198,8 +199,7 @@ class _Keeper:
     def _reason(self) -> Failure:
         """Return why the supervisor is gone."""
         supervisor, kills, node = self._supervisor, memory.oom_kills(), socket.gethostname()
-        number = signal.Signals(-supervisor.status)
-        how = "was killed" if number == signal.SIGKILL else f"was ended by {number.name}"
+        how = failure.how(supervisor.status)
         if supervisor.was_halted:
             how += f", because it had been stopped by a signal for {STOPPED_SECONDS:g} s"
         elif kills > self._kills:
@@ -207,7 +207,11 @@ class _Keeper:
         self._kills = kills
         detail = f"process {supervisor.pid} on {node} {how}"
         return Failure(
-            cause=failure.LOST_SUPERVISOR, detail=detail, exit_code=_code(number), node=node, time=time.time()
+            cause=failure.LOST_SUPERVISOR,
+            detail=detail,
+            exit_code=_code(-supervisor.status),
+            node=node,
+            time=time.time(),
         )
 
     def _end_agents(self) -> None:
