@@ -65,6 +65,6 @@ def test_training_survives_a_random_fault_of_each_kind(cluster: Cluster, tmp_pat
         assert row["survives"], (row, lines)
         assert row["same_bits"] if is_exact else row["difference"] <= ROUNDING, row
         assert row["lost_steps"] <= MOST_LOST, row
-        assert row["cause"] in CAUSES[row["fault"]], row
+        assert row["cause"] in CAUSES[row["fault"]], (row["cause"], row["error"], row)
     assert left_behind(str(tmp_path)) == []
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

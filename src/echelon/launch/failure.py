@@ -222,6 +222,12 @@ def last_words(tail: str, *, most: int = 30) -> list[str]:
     return [re.sub(r"^\[rank\d+\]: ?", "", line) for line in traceback[-most:]] or lines[-8:]
 
 
+def error_line(failure: Failure) -> str:
+    """Return the line of the exception that ended a rank; empty if it wrote no traceback."""
+    lines = last_words(failure.tail) if has_traceback(failure) else []
+    return next((line for line in reversed(lines) if line and not line.startswith(" ")), "")
+
+
 def has_traceback(failure: Failure) -> bool:
     """Say whether the rank's last lines contain a traceback."""
     return _TRACEBACK.search(failure.tail) is not None

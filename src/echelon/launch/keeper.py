@@ -194,7 +194,7 @@ class _Keeper:
             self._warnings += self._read_signals()
         if not goes_on or self._stop:
             self._end(reason)
-        self._directory.event("restart", cause=reason.cause, rank=-1, nodes=self._plan.num_nodes)
+        self._directory.event("restart", cause=reason.cause, rank=-1, error="", nodes=self._plan.num_nodes)
 
     def _reason(self) -> Failure:
         """Return why the supervisor is gone."""

@@ -108,7 +108,7 @@ def _is_same(one: Failure, other: Failure, *, is_step_known: bool) -> bool:
 def _same_twice(reason: Failure) -> str:
     """Return a line with the exception and its place."""
     words = failure.last_words(reason.tail)
-    error = next((line for line in reversed(words) if line and not line.startswith(" ")), reason.cause)
+    error = failure.error_line(reason) or reason.cause
     places = [match for match in map(_PLACE.match, words) if match]
     place = f" ({places[-1]['file'].rpartition('/')[2]}:{places[-1]['line']})" if places else ""
     return f"the same error twice: {error}{place}; echelon starts no further attempt, because none made progress"

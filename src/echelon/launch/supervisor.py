@@ -382,7 +382,8 @@ class Supervisor:
         why = failure.describe(reason, device="", with_tail=False)[0]
         later = f" in {wait:g} s" if wait else ""
         self.console.say(why if self.error is not None else f"{why}; {self.revival.going_on}{later}")
-        self.directory.event("restart", cause=reason.cause, rank=reason.rank, nodes=self.gathering.num_nodes)
+        more = {"error": failure.error_line(reason), "nodes": self.gathering.num_nodes}
+        self.directory.event("restart", cause=reason.cause, rank=reason.rank, **more)
 
     def _begin_again(self) -> None:
         if not self.revival.begin():

@@ -30,6 +30,8 @@ class Verdict:
     """Empty if it survives."""
     cause: str
     """The cause that echelon named; empty if it named none."""
+    error: str
+    """The exception of the rank that echelon called the first to fail; empty without one."""
     lost_steps: int
     """The steps that were computed again."""
     seconds: float
@@ -54,7 +56,8 @@ class Verdict:
         fault = self.fault
         return {
             "fault": fault.kind, "rank": fault.rank, "step": self.struck_at or fault.step, "delay": fault.delay,
-            "survives": self.survives, "why_not": self.why_not, "cause": self.cause, "lost_steps": self.lost_steps,
+            "survives": self.survives, "why_not": self.why_not, "cause": self.cause, "error": self.error,
+            "lost_steps": self.lost_steps,
             "seconds": round(self.seconds, 3), "difference": self.difference, "same_bits": self.is_same,
             "verdict": self.text(),
         }  # fmt: skip
@@ -131,6 +134,7 @@ def judge(
         survives=not why_not,
         why_not=why_not,
         cause=cause,
+        error=_error(run),
         lost_steps=max(0, len(records.steps) - num_steps),
         seconds=records.seconds() if records.struck else 0.0,
         difference=float(end["weights"]) if has_state else None,
@@ -147,6 +151,10 @@ def _cause(run: str, fault: Fault) -> str:
         return next((f"told to save and end, {event['charge']} in charge" for event in events
                      if event["event"] == "order"), "")  # fmt: skip
     return next((str(event["cause"]) for event in events if event["event"] == "restart"), "")
+
+
+def _error(run: str) -> str:
+    return next((str(event.get("error", "")) for event in _events(run) if event["event"] == "restart"), "")
 
 
 def is_handed_over(run: str) -> bool:
