@@ -40,8 +40,9 @@ class Kept:
         self._tell(f"end={exit_code}")
 
     def dismiss(self) -> None:
-        """Tell that the run is reported: from now on the keeper only waits."""
+        """Tell that the run is reported, and close the link: from now on the keeper only waits."""
         self._tell("bye=")
+        self.link.close()
 
     def _tell(self, word: str) -> None:
         with suppress(OSError):  # the keeper was killed; the supervisor's loop learns of it

@@ -78,10 +78,10 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         return exit_code
     finally:
         directory.remove(private.SECRET)
-        kept.dismiss()
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()
+        kept.dismiss()
 
 
 def _write_for_agents(
