@@ -24,7 +24,7 @@ from echelon.launch import failure
 from echelon.launch.agents import can_start_again
 from echelon.launch.console import duration
 from echelon.launch.failure import Failure
-from echelon.launch.kept import Kept, Supervisor
+from echelon.launch.kept import Kept, SupervisorProcess
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.runs import short_name
@@ -65,8 +65,8 @@ class _Keeper:
         self._num_supervisors = 0
         self._stop = 0
         """The first signal that asked the run to stop; 0: none."""
-        self._warnings: list[int] = []
-        """Other signals that no supervisor has got yet."""
+        self._unsent: list[int] = []
+        """Signals that no supervisor has got yet."""
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
@@ -102,7 +102,7 @@ class _Keeper:
             )  # fmt: skip
         theirs.close()
         ours.setblocking(False)
-        self._supervisor = Supervisor(pid, ours)
+        self._supervisor = SupervisorProcess(pid, ours)
         self._num_supervisors += 1
         self._restarts.note_start()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -157,7 +157,7 @@ class _Keeper:
 
     def _pass_on(self) -> None:
         supervisor = self._supervisor
-        numbers, self._warnings = [*self._warnings, *self._read_signals()], []
+        numbers, self._unsent = [*self._unsent, *self._read_signals()], []
         for number in numbers:
             if number == signal.SIGQUIT or (supervisor.is_dismissed and number in _STOPS):
                 os.kill(supervisor.pid, number)  # it does not listen to its keeper for this, or no more
@@ -175,7 +175,7 @@ class _Keeper:
         supervisor = self._supervisor
         if supervisor.status >= 0 or supervisor.is_dismissed:
             self._end_like(supervisor.status)
-        self._warnings += self._read_signals()
+        self._unsent += self._read_signals()
         reason = self._reason()
         lasted = time.monotonic() - supervisor.began
         goes_on = self._may_follow and supervisor.end is None and self._restarts.take(reason, lasted_seconds=lasted)
@@ -183,15 +183,15 @@ class _Keeper:
             self._directory.unlock()  # the agents must know that nobody follows
         seconds = self._restarts.wait_seconds
         later = f" in {seconds:g} s" if goes_on and seconds else ""
-        what = f"another one starts all ranks again{later}" if goes_on else "the agents end all ranks"
+        consequence = f"another one starts all ranks again{later}" if goes_on else "the agents end all ranks"
         if supervisor.end is not None:
-            what = "the ranks had ended"
-        self._say(f"echelon: {reason.cause}: {reason.detail}; {what}")
+            consequence = "the ranks had ended"
+        self._say(f"echelon: {reason.cause}: {reason.detail}; {consequence}")
         self._end_agents()
         deadline = time.monotonic() + (seconds if goes_on else 0.0)
         while not self._stop and (rest := deadline - time.monotonic()) > 0:
             self._wait(rest)
-            self._warnings += self._read_signals()
+            self._unsent += self._read_signals()
         if not goes_on or self._stop:
             self._end(reason)
         self._directory.event("restart", cause=reason.cause, rank=-1, error="", nodes=self._plan.num_nodes)
@@ -220,7 +220,7 @@ class _Keeper:
         began = time.monotonic()
         while left := [pid for pid in agents if self._is_agent(pid)]:
             self._wait(0.02)
-            self._warnings += self._read_signals()
+            self._unsent += self._read_signals()
             if time.monotonic() - began > (STOPPED_END_SECONDS if self._stop else END_SECONDS):
                 for pid in left:
                     with suppress(OSError):  # it has just ended

@@ -50,7 +50,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Supervisor:
+class SupervisorProcess:
     """A supervisor as its keeper knows it."""
 
     pid: int
