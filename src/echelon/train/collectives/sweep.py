@@ -21,6 +21,7 @@ from .routes import libraries, traffic
 FORMAT = 1
 LEAST_TURNS, MOST_TURNS = 3, 20
 NUM_TRIES = 3  # of a group of nodes: what else runs there makes a measurement longer, and never shorter
+PAUSES = (0.0, 0.5, 2.0)  # seconds before each measurement of a group that looked slow: other work may have held it up
 TIMEOUT_SECONDS = 120.0
 
 
@@ -143,9 +144,16 @@ def _narrowed(
 
     def is_slow(groups: Sequence[Group]) -> List[bool]:
         members = [[rank for place in group for rank in ranks_of[numbers[place]]] for group in groups]
-        durations = _measure_groups(asked, device, members)
-        seconds.update({group: durations[place] for place, group in enumerate(groups)})
-        return [_is_slow(group, seconds, asked, device) for group in groups]
+        ours = _Ours(members)
+        slow = [True] * len(members)
+        for pause in PAUSES:
+            again = [place for place, is_slow in enumerate(slow) if is_slow]
+            time.sleep(pause if again else 0.0)
+            for place, taken in ours.measure(asked, device, again).items():
+                seconds[groups[place]] = min(seconds.get(groups[place], taken), taken)
+            slow = [_is_slow(group, seconds, asked, device) for group in groups]
+        ours.close()
+        return slow
 
     def row(group: Group, slow: bool) -> Dict[str, Any]:
         return {"nodes": [numbers[place] for place in group], "seconds": seconds[group], "is_slow": slow}
@@ -174,21 +182,35 @@ def _noise(device: torch.device) -> float:
     return 0.0002 if devices.is_accelerator(device) else 0.02
 
 
-def _measure_groups(asked: Asked, device: torch.device, members: Sequence[Sequence[int]]) -> List[float]:
-    """Time one size on disjoint groups of ranks at the same time; return the seconds of each, on every rank."""
-    rank = dist.get_rank()
-    ours = next((place for place, ranks in enumerate(members) if rank in ranks), -1)
-    taken = 0.0
-    if ours >= 0:
-        group = groups.new(list(members[ours]), use_local_synchronization=True)
-        tries = [time_all_reduce(asked.sizes[-1], device, group, asked.seconds / NUM_TRIES) for _ in range(NUM_TRIES)]
+class _Ours:
+    """The group of this rank among disjoint groups of ranks, which are measured at the same time."""
+
+    def __init__(self, members: Sequence[Sequence[int]]) -> None:
+        self._place = next((place for place, ranks in enumerate(members) if dist.get_rank() in ranks), -1)
+        # once for all measurements: a group of the same ranks later would find the addresses of the first
+        self._group: Any = None
+        if self._place >= 0:
+            self._group = groups.new(list(members[self._place]), use_local_synchronization=True)
+
+    def measure(self, asked: Asked, device: torch.device, places: Sequence[int]) -> Dict[int, float]:
+        """Time one size on the groups at these places; return the seconds of each, on every rank."""
+        if not places:
+            return {}
+        taken = self._time(asked, device) if self._place in places else 0.0
+        told = messages.gather((self._place, taken))
+        return {each: max(seconds for place, seconds in told if place == each) for each in places}
+
+    def _time(self, asked: Asked, device: torch.device) -> float:
+        seconds = asked.seconds / NUM_TRIES
+        tries = [time_all_reduce(asked.sizes[-1], device, self._group, seconds) for _ in range(NUM_TRIES)]
         timing = min(tries, key=lambda timing: timing.seconds)
         # a ring of more ranks moves more bytes: bus bandwidths compare groups of different sizes
         factor = 2 * (timing.num_ranks - 1) / timing.num_ranks
-        taken = timing.seconds / factor if factor else timing.seconds
-        dist.destroy_process_group(group)
-    told = messages.gather((ours, taken))
-    return [max(seconds for place, seconds in told if place == each) for each in range(len(members))]
+        return timing.seconds / factor if factor else timing.seconds
+
+    def close(self) -> None:
+        if self._place >= 0:
+            dist.destroy_process_group(self._group)
 
 
 def _row(timing: Timing) -> Dict[str, Any]:
