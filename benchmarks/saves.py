@@ -52,7 +52,7 @@ def _options() -> argparse.Namespace:
 
 
 def _stop(num_rounds: int) -> Row:
-    shown = _shown([os.path.join(PROGRAMS, "saves_stop.py"), str(num_rounds)], {})
+    shown = _shown([os.path.join(PROGRAMS, "saves_stop.py"), str(num_rounds), "cpu"], {})
     pairs = [(float(ours), float(theirs)) for ours, theirs in re.findall(r"echelon ([\d.]+) torch ([\d.]+)", shown)]
     ours, theirs = (Spread(values) for values in zip(*pairs, strict=True))
     figure = Figure(
@@ -90,7 +90,7 @@ def _slower(
 
 def _step_seconds(options: Sequence[str], more: Mapping[str, str], num_steps: int) -> float:
     line = ["-m", "echelon", "run", "-n", str(NUM_RANKS), "--scale", "data", "--no-check", *options]
-    program = [os.path.join(PROGRAMS, "saves_train.py"), str(num_steps), str(BATCH)]
+    program = [os.path.join(PROGRAMS, "saves_train.py"), str(num_steps), str(BATCH), "cpu"]
     found = re.search(r"seconds ([\d.]+)", _shown([*line, *program], more))
     if found is None:
         raise BenchmarkError("the training printed no time")

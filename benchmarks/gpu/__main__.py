@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.gpu import facts, page
 from benchmarks.gpu.bench import ROOT, Bench, this_python
-from benchmarks.gpu.rows import FAILED, ROWS, UNRUN, Row, Seen
+from benchmarks.gpu.row import FAILED, UNRUN, Row, Seen
+from benchmarks.gpu.rows import ROWS
 
 NO_DEVICE = 2
 AT_A_TIME = max(1, min(4, (os.cpu_count() or 1) // 3))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,16 @@ class Done:
 
     def losses(self) -> list[float]:
         return [float(text) for text in re.findall(r"^step \d+ loss (\S+)", self.out, re.MULTILINE)]
+
+    def by_step(self) -> dict[int, float]:
+        """Return the loss of each step; that of the last time, where a step was computed twice."""
+        found = re.findall(r"^step (\d+) loss (\S+)", self.out, re.MULTILINE)
+        return {int(step): float(loss) for step, loss in found}
+
+    def ends(self) -> list[tuple[int, float]]:
+        """Return the number and the time of the end of each step, in their order."""
+        found = re.findall(r"^step (\d+) loss \S+ at (\S+)", self.out, re.MULTILINE)
+        return [(int(step), float(at)) for step, at in found]
 
     def weights(self) -> str:
         return "".join(re.findall(r"^weights (\S+)", self.out, re.MULTILINE))
@@ -75,18 +85,17 @@ class Bench:
                 self._kept[arguments] = self._start(words)
             return self._kept[arguments]
 
-    def script(self, path: Path) -> Done:
+    def script(self, path: Path, *arguments: str) -> Done:
         """Run a script by Python alone."""
-        return self._start([self.python, str(path)])
+        return self._start([self.python, str(path), *arguments])
 
-    def train(self, options: tuple[str, ...], *arguments: str, devices: str = "") -> Done:
-        """Run train.py by `echelon run`; `devices` are those that are visible."""
-        return self.run(options, PROGRAMS / "train.py", "--device", self.device, *arguments, devices=devices)
+    def train(self, options: tuple[str, ...], *arguments: str, more: Mapping[str, str] = {}) -> Done:
+        """Run train.py by `echelon run`; `more` are variables of the environment."""
+        return self.run(options, PROGRAMS / "train.py", "--device", self.device, *arguments, more=more)
 
-    def run(self, options: tuple[str, ...], script: Path, *arguments: str, devices: str = "") -> Done:
+    def run(self, options: tuple[str, ...], script: Path, *arguments: str, more: Mapping[str, str] = {}) -> Done:
         """Run a script by `echelon run`."""
-        words = [self.python, "-m", "echelon", "run", *options, str(script), *arguments]
-        return self._start(words, {"CUDA_VISIBLE_DEVICES": devices} if devices else {})
+        return self._start([self.python, "-m", "echelon", "run", *options, str(script), *arguments], more)
 
     @contextmanager
     def busy(self) -> Iterator[Callable[[], bool]]:
@@ -98,18 +107,18 @@ class Bench:
             process.kill()
             process.wait()
 
-    def echelon(self, *words: str) -> Done:
+    def echelon(self, *words: str, folder: Path | None = None) -> Done:
         """Run another command of echelon."""
-        return self._start([self.python, "-m", "echelon", *words])
+        return self._start([self.python, "-m", "echelon", *words], folder=folder)
 
-    def _start(self, words: list[str], more: dict[str, str] | None = None) -> Done:
+    def _start(self, words: list[str], more: Mapping[str, str] = {}, folder: Path | None = None) -> Done:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        environ |= {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **(more or {})}
+        environ |= {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **more}
         began = time.monotonic()
         limit = max(1.0, min(ROW_SECONDS, self.seconds_left))
         try:
             done = subprocess.run(
-                words, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=limit, check=False
+                words, cwd=folder or self.folder, env=environ, capture_output=True, text=True, timeout=limit
             )
             ended = Done(done.returncode, done.stdout, done.stderr)
         except subprocess.TimeoutExpired as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benchmarks.gpu.facts import Facts
-from benchmarks.gpu.rows import ROWS, UNRUN, Seen
+from benchmarks.gpu.row import UNRUN, Seen
+from benchmarks.gpu.rows import ROWS
 
 HEAD = """# On a GPU
 

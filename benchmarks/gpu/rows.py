@@ -6,62 +6,26 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from benchmarks.gpu.bench import PROGRAMS, ROOT, Bench, Done
+from benchmarks.gpu import rows_survive
+from benchmarks.gpu.bench import PROGRAMS, ROOT, Bench
+from benchmarks.gpu.row import (
+    FAILED,
+    LOOSE,
+    MOST_SHOWN,
+    RELATIVE,
+    SHOWN,
+    SKIPPED,
+    Row,
+    Seen,
+    compare,
+    failed,
+    ranks,
+    same_losses,
+)
 from echelon.node.survey import load, take
 
 SCRIPTS = ROOT / "tests" / "scripts"
-SHOWN, FAILED, SKIPPED, UNRUN = "shown", "FAILED", "skipped", "not run"
-RELATIVE = 1e-4  # of a loss in float32, whose sums a device makes in another order
-LOOSE = 2e-2  # with numbers of 16 bits, or over many steps, in which rounding grows
-MOST_SHOWN = 160  # letters of what a program has said
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The result of a row."""
-
-    how: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Something that is to be shown."""
-
-    name: str
-    promise: str
-    show: Callable[[Bench], Seen]
-    is_alone: bool = False
-    """Whether no other row may run beside it, since it measures the device or fills it."""
-
-
-def failed(done: Done) -> Seen:
-    """Say how a program ended that should not have."""
-    lines = [line for line in done.err.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line] or lines or ["nothing was said"]
-    return Seen(how=FAILED, what=f"exit code {done.code}: {errors[-1].strip()[:MOST_SHOWN]}")
-
-
-def same_losses(bench: Bench, done: Done, *arguments: str, note: str = "", relative: float = RELATIVE) -> Seen:
-    """Compare with Python alone."""
-    return compare(bench.alone(*arguments), done, note=note, relative=relative)
-
-
-def compare(alone: Done, done: Done, *, note: str = "", relative: float = RELATIVE) -> Seen:
-    """Compare the losses of two runs."""
-    for each in (alone, done):
-        if each.code or not each.losses():
-            return failed(each)
-    if len(alone.losses()) != len(done.losses()):
-        return Seen(how=FAILED, what=f"{len(done.losses())} steps, and {len(alone.losses())} by Python alone")
-    worst = max(
-        abs(one - other) / max(abs(other), 1e-9) for one, other in zip(done.losses(), alone.losses(), strict=True)
-    )
-    how = SHOWN if worst <= relative else FAILED
-    what = f"{len(alone.losses())} losses within {worst:.0e} of Python alone"
-    return Seen(how=how, what=f"{what}; {note}" if note else what)
 
 
 def importing(package: str) -> Callable[[Bench], Seen]:
@@ -97,14 +61,14 @@ def two_ranks(bench: Bench) -> Seen:
 
 
 def two_on_one(bench: Bench) -> Seen:
-    done = bench.train(("-n", "2", "--share-devices", "--no-check"), devices="0")
+    done = bench.train(("-n", "2", "--share-devices", "--no-check"), more={"CUDA_VISIBLE_DEVICES": "0"})
     if bench.device != "cpu" and not done.code and "ranks share a device" not in done.err:
         return Seen(how=FAILED, what="no line says that the ranks share a device")
     return same_losses(bench, done, note="by gloo" if done.line("by gloo") else "")
 
 
 def first_step(bench: Bench) -> Seen:
-    done = bench.train(_ranks(bench))
+    done = bench.train(ranks(bench))
     said = done.line("first step: ")
     if done.code or not said:
         return failed(done)
@@ -115,7 +79,7 @@ def split(how: str, *words: str) -> Callable[[Bench], Seen]:
     """Return a row in which a model is split over ranks."""
 
     def show(bench: Bench) -> Seen:
-        options = (*_ranks(bench), "--scale", how, "--no-check")
+        options = (*ranks(bench), "--scale", how, "--no-check")
         return same_losses(bench, bench.train(options, *words), *words)
 
     return show
@@ -123,7 +87,7 @@ def split(how: str, *words: str) -> Callable[[Bench], Seen]:
 
 def exact(bench: Bench) -> Seen:
     alone = bench.train(("-n", "1", "--exact", "4", "--no-check"))
-    other = bench.train((*_ranks(bench), "--exact", "4", "--no-check"))
+    other = bench.train((*ranks(bench), "--exact", "4", "--no-check"))
     for done in (alone, other):
         if done.code or not done.weights():
             return failed(done)
@@ -134,17 +98,17 @@ def exact(bench: Bench) -> Seen:
 
 def dropout(bench: Bench) -> Seen:
     words = ("--dropout", "0.3")
-    seen = same_losses(bench, bench.train((*_ranks(bench), "--no-check"), *words), *words)
+    seen = same_losses(bench, bench.train((*ranks(bench), "--no-check"), *words), *words)
     if seen.how == SHOWN or "--same-random" not in bench.echelon("run", "--help").out:
         return seen
-    return same_losses(bench, bench.train((*_ranks(bench), "--no-check", "--same-random"), *words), *words)
+    return same_losses(bench, bench.train((*ranks(bench), "--no-check", "--same-random"), *words), *words)
 
 
 def idiom(*words: str, relative: float = RELATIVE) -> Callable[[Bench], Seen]:
     """Return a row in which train.py uses what scripts for GPUs use."""
 
     def show(bench: Bench) -> Seen:
-        return same_losses(bench, bench.train((*_ranks(bench), "--no-check"), *words), *words, relative=relative)
+        return same_losses(bench, bench.train((*ranks(bench), "--no-check"), *words), *words, relative=relative)
 
     return show
 
@@ -156,7 +120,7 @@ def foreign(bench: Bench) -> Seen:
     working = [path for path in paths if not alone[path].code]
     unequal = []
     for path in working:
-        seen = compare(alone[path], bench.run((*_ranks(bench), "--scale", "data"), path), relative=LOOSE)
+        seen = compare(alone[path], bench.run((*ranks(bench), "--scale", "data"), path), relative=LOOSE)
         if seen.how != SHOWN:
             unequal.append(f"{path.stem}: {seen.what}")
     what = f"{len(working) - len(unequal)} of {len(working)} scripts have the losses of Python alone"
@@ -167,7 +131,7 @@ def foreign(bench: Bench) -> Seen:
 
 def proved(bench: Bench) -> Seen:
     words = ("--steps", "10", str(PROGRAMS / "train.py"), "--device", bench.device)
-    done = bench.echelon("prove", *_ranks(bench), *words)
+    done = bench.echelon("prove", *ranks(bench), *words)
     verdict = next((line for line in done.out.splitlines() if line.startswith("equal within rounding")), "")
     return Seen(how=SHOWN, what=verdict) if verdict and not done.code else failed(done)
 
@@ -186,8 +150,8 @@ def overhead(bench: Bench) -> Seen:
     words = ("--steps", "200", "--width", "1024")
     backend = "gloo" if bench.device == "cpu" or bench.num_devices < 2 else "nccl"
     alone = bench.train(("-n", "1"), *words)
-    several = bench.train((*_ranks(bench), "--no-check"), *words)
-    options = (*_ranks(bench), "--scale", "off")
+    several = bench.train((*ranks(bench), "--no-check"), *words)
+    options = (*ranks(bench), "--scale", "off")
     arguments = ("--device", bench.device, "--backend", backend, *words)
     by_hand = bench.run(options, PROGRAMS / "by_hand.py", *arguments)
     rows = {"Python alone": bench.alone(*words), "echelon -n 1": alone, "echelon -n 2": several, "DDP by hand": by_hand}
@@ -218,11 +182,6 @@ def out_of_memory(bench: Bench) -> Seen:
     done = bench.run(("-n", "1"), PROGRAMS / "full.py", bench.device)
     said = done.line("memory: ")
     return Seen(how=SHOWN if said and done.code else FAILED, what=(said or "no line explains it")[:MOST_SHOWN])
-
-
-def _ranks(bench: Bench) -> tuple[str, ...]:
-    """Return two ranks, which share the device where there is one."""
-    return ("-n", "2") if bench.device == "cpu" or bench.num_devices > 1 else ("-n", "2", "--share-devices")
 
 
 ROWS = (
@@ -263,4 +222,5 @@ ROWS = (
     ),
     Row(name="sampling", promise="how busy the devices are", show=sampling, is_alone=True),
     Row(name="memory", promise="a full device is explained", show=out_of_memory, is_alone=True),
+    *rows_survive.ROWS,
 )

@@ -11,7 +11,7 @@ from echelon.checkpoint.saver import Saver
 
 ROUNDS, GIGABYTE = int(sys.argv[1]), 1 << 30
 with tempfile.TemporaryDirectory(prefix="saves-", dir=os.curdir) as folder:
-    state = {f"weight-{number}": torch.randn(GIGABYTE // 64 // 4) for number in range(64)}
+    state = {f"weight-{number}": torch.randn(GIGABYTE // 64 // 4, device=sys.argv[2]) for number in range(64)}
     saver = Saver(os.path.join(folder, "checkpoints"), 0, 1, keep=1)
     for step in range(ROUNDS + 1):  # the first one makes the plan and the memory of the copies
         began = time.monotonic()

@@ -7,16 +7,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-num_steps, width = int(sys.argv[1]), 1280
+num_steps, width, device = int(sys.argv[1]), 1280, sys.argv[3]
 torch.manual_seed(0)
-x = torch.randn(4096, width)
+x = torch.randn(max(4096, int(sys.argv[2])), width)
 loader = DataLoader(TensorDataset(x, x.flip(1)), batch_size=int(sys.argv[2]), shuffle=True)
-model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+model = nn.Sequential(*layers).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 step, began = 0, 0.0
 while step < num_steps:
     for inputs, targets in loader:
-        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss = nn.functional.mse_loss(model(inputs.to(device)), targets.to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -24,5 +25,5 @@ while step < num_steps:
         if step == 20:  # by then the pace of saves is found
             began = time.time()
         if step == num_steps:
-            print(f"seconds {(time.time() - began) / (step - 20):.6f}")
+            print(f"seconds {(time.time() - began) / (step - 20):.6f}, loss {loss.item():.4f}")
             break

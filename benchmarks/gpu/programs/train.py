@@ -56,7 +56,7 @@ for step, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=64, s
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    print(f"step {step} loss {loss.item():.9g}")
+    print(f"step {step} loss {loss.item():.9g} at {time.time():.3f}")
     seconds.append(time.perf_counter() - began)
 total = sum(float(weight.double().sum()) for weight in model.state_dict().values())
 print(f"weights {total.hex()}")
