@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import page, rows
+from benchmarks.gpu import page, rows, rows_survive
 from benchmarks.gpu.bench import Bench, Done
 from benchmarks.gpu.facts import Facts
+
+from echelon import rehearsal_order
 
 ROOT = Path(__file__).parents[1]
 HERE = Facts(python="3.12.1", torch="2.9.0", build="CUDA 12.8", nccl="2.27", devices=("H100",), missing=("lightning",))
@@ -27,12 +31,16 @@ class Prepared(Bench):
         super().__init__(python="python", folder=Path(), device="cuda", num_devices=num_devices)
         self.by_python, self.by_echelon = by_python, by_echelon
         self.commands: list[tuple[str, ...]] = []
+        self.killed = by_echelon
+        """What a run with a fault said."""
 
     def alone(self, *_arguments: str) -> Done:
         return self.by_python
 
-    def run(self, options: tuple[str, ...], script: Path, *arguments: str, devices: str = "") -> Done:
-        self.commands.append((*options, script.name, devices))
+    def run(self, options: tuple[str, ...], script: Path, *arguments: str, more: Mapping[str, str] = {}) -> Done:
+        self.commands.append((*options, script.name, more.get("CUDA_VISIBLE_DEVICES", "")))
+        if rehearsal_order.VARIABLE in more:
+            return self.killed
         return self.by_echelon
 
 
@@ -131,3 +139,44 @@ def test_wrong_words(words: list[str], error: str, capsys: pytest.CaptureFixture
         program.main(words)
     assert end.value.code == 2
     assert error in capsys.readouterr().err
+
+
+def steps(*numbers: int, first: float = 3.0) -> str:
+    """Return the output of steps, each of which takes a second."""
+    ends = [100.0 + number for number in numbers]
+    losses = [first - number / 10 for number in numbers]
+    return "".join(
+        f"step {step} loss {loss:.3f} at {at:.3f}\n" for step, loss, at in zip(numbers, losses, ends, strict=True)
+    )
+
+
+def test_resumed_training() -> None:
+    """A row of a resumed training compares both parts with Python alone, and the step at which the second begins."""
+    told = "echelon: continues after step 2, from a checkpoint; the steps before it were repeated …\n"
+    bench = Prepared(Done(0, steps(0, 1, 2, 3, 4), ""), Done(0, steps(2, 3, 4), told))
+    bench.killed = Done(137, steps(0, 1, 2), "")
+    seen = rows_survive.resumed()(bench)
+    assert (seen.how, "5 losses" in seen.what, "from a checkpoint" in seen.what) == (rows.SHOWN, True, True)
+    going = bench.by_echelon
+    for wrong in (
+        replace(going, out=steps(2, 3, 4, first=3.1)),
+        replace(going, out=steps(3, 4)),
+        replace(going, err=""),
+        replace(going, code=1),
+    ):
+        bench.by_echelon = wrong
+        assert rows_survive.resumed()(bench).how == rows.FAILED
+    bench.by_echelon, bench.killed = going, Done(0, steps(0, 1, 2, 3, 4), "")
+    assert rows_survive.resumed()(bench).how == rows.FAILED  # nothing was killed
+
+
+def test_restarted_training() -> None:
+    """A row of a restart has the pause, and the steps that were computed again."""
+    told = "echelon: continues after step 1, from the memory of the nodes; the steps before it were repeated …\n"
+    bench = Prepared(Done(0, steps(0, 1, 2, 3), ""), Done(0, "", ""))
+    bench.killed = Done(0, steps(0, 1, 2) + steps(1, 2, 3).replace("at 10", "at 20"), told)
+    seen = rows_survive.restarted(bench)
+    assert seen.how == rows.SHOWN
+    assert "99.0 s to the next step, 2 steps computed again, from the memory of the nodes" in seen.what
+    bench.killed = replace(bench.killed, out=steps(0, 1, 2))
+    assert rows_survive.restarted(bench).how == rows.FAILED

@@ -165,6 +165,11 @@ ROWS = (
     ),
     Row(name="resume-pin", promise="the same with workers, pinned memory and a fused optimizer", show=resumed("--pin")),
     Row(name="resume-compile", promise="the same with torch.compile", show=resumed("--compile")),
+    Row(name="resume-fsdp", promise="the same with --scale fsdp, on two ranks again", show=resumed(how="fsdp")),
+    Row(name="resume-tensor", promise="the same with --scale tensor", show=resumed("--blocks", "4", how="tensor")),
+    Row(
+        name="resume-pipeline", promise="the same with --scale pipeline", show=resumed("--blocks", "4", how="pipeline")
+    ),
     Row(name="restart", promise="a rank is killed, and the run goes on", show=restarted),
     Row(name="supervisor", promise="the supervisor is killed, and another one goes on", show=succeeded),
     Row(name="frozen", promise="a rank that stops is named", show=frozen),

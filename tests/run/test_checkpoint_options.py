@@ -60,13 +60,17 @@ def test_resume_without_an_interval_shows_the_whole_command(run: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"scale": "fsdp"}, {"scale": "tensor"}, {"scale": "own.py:Mine"}, {"sync_every": "8"}, {"compress": "bf16"}],
+    [{"scale": "own.py:Mine"}, {"sync_every": "8"}, {"compress": "bf16"}],
 )
 def test_training_that_is_not_saved_is_refused_at_the_start(values: "dict[str, str]") -> None:
     error = refused(checkpoint_every="5steps", **values)
     (name, value), *_ = values.items()
-    assert error.message.endswith(f"and this run has --{name.replace('_', '-')} {value}")
-    assert checkpoint_options.order({"checkpoint_every": "5steps", "scale": "data"}) is not None
+    assert error.message.endswith(f"cannot save a training with --{name.replace('_', '-')} {value}")
+
+
+@pytest.mark.parametrize("scale", ["auto", "data", "fsdp", "tensor", "pipeline", "context"])
+def test_each_way_to_scale_is_saved(scale: str) -> None:
+    assert checkpoint_options.order({"checkpoint_every": "5steps", "scale": scale}) is not None
 
 
 @pytest.mark.parametrize("text", ["", "10", "0steps", "0m", "-5m", "1e3s", "m", "5 fortnights", "1000000000000m"])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from echelon.checkpoint_order import SUBFOLDER, Order, interval
 from echelon.errors import UsageError
+from echelon.scale_options import ScaleOptions
 
 _HINT = "echelon run --checkpoint-every 10m …   or --checkpoint-every 200steps"
 KEEP = 3
@@ -37,14 +38,14 @@ def order(values: Mapping[str, str]) -> Order | None:
 
 
 def _refuse_other_ways(values: Mapping[str, str]) -> None:
-    """Refuse a training whose weights differ between ranks: its checkpoints would lack what other ranks hold."""
+    """Refuse what holds more than models and optimizers: averages, what compression left out, or what a user adds."""
     asked = [f"--{name.replace('_', '-')} {values[name]}" for name in ("sync_every", "compress") if name in values]
-    if values.get("scale", "data") not in ("auto", "data"):
+    if ScaleOptions(values.get("scale", "data")).is_of_user:
         asked.insert(0, f"--scale {values['scale']}")
     if asked:
         raise UsageError(
-            f"--checkpoint-every saves trainings with --scale data, and this run has {' '.join(asked)}",
-            hint="echelon run --scale data --checkpoint-every …   or let the script save itself",
+            f"--checkpoint-every cannot save a training with {' '.join(asked)}",
+            hint=f"remove {' '.join(asked)}, or let the script save itself, and remove --checkpoint-every",
         )
 
 

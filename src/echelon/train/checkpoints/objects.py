@@ -17,6 +17,7 @@ from ..scaling_error import ScalingError
 from ..strategies import blocks
 from ..strategies.parallel import Parallel
 from .byte_tensors import OWN, as_bytes, from_bytes
+from .empty_states import empty_state
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LEAD = "let a checkpoint have models, optimizers, and objects with state_dict() and load_state_dict()"
@@ -122,7 +123,7 @@ class Objects:
                 for key, (shape, dtype) in kept.items():
                     before = optimizer.state[parameter].get(key)
                     if not isinstance(before, torch.Tensor) or before.shape != torch.Size(shape):
-                        optimizer.state[parameter][key] = _empty(shape, dtype, parameter, optimizer)
+                        optimizer.state[parameter][key] = empty_state(shape, dtype, parameter, optimizer)
                     made[prefix + key] = optimizer.state[parameter][key]
         return made
 
@@ -259,16 +260,6 @@ def _plain(name: str) -> str:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _empty(
-    shape: Tuple[int, ...], dtype: torch.dtype, parameter: torch.Tensor, optimizer: torch.optim.Optimizer
-) -> torch.Tensor:
-    """Return a tensor as an optimizer makes it: like its weight; a count is on the host, unless it is fused."""
-    if tuple(parameter.shape) == tuple(shape):
-        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False).detach()
-    is_on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
-    return torch.zeros(shape, dtype=dtype, device=parameter.device if is_on_device or shape else "cpu")
 
 
 def _digest(tensor: torch.Tensor) -> int:

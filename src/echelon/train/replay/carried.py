@@ -6,12 +6,15 @@ import sys
 import weakref
 from collections import deque
 from types import FrameType, ModuleType
-from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Set, Tuple
 
 import torch
 from torch import nn
 
+from ..gather import is_dtensor
 from ..global_tensors.tensors import GlobalTensor, plain
+from ..replaced_parameters import FormerWeight
+from ..scaling_error import ScalingError
 from .generators import is_generator, of_loader, put_state, state_of
 from .hollow import Hollow
 from .tape import is_ours_frame
@@ -39,7 +42,7 @@ class Carried:
         """Return the tensors to keep, by their paths; `known` are the ids of those that models and optimizers have."""
         kept = {}
         for path, tensor in _tensors():
-            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, Hollow):
+            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (Hollow, FormerWeight)):
                 continue
             if isinstance(tensor, GlobalTensor):
                 if tensor.dim() == 0:
@@ -60,6 +63,8 @@ class Carried:
             if isinstance(found.tensor, Hollow):
                 found.tensor.value = value.to(found.tensor.device)  # for all who hold it
                 found.replace(found.tensor.value)
+            elif is_dtensor(value):
+                found.replace(value)
             elif found.tensor.shape == value.shape:
                 with torch.no_grad():
                     found.tensor.data.copy_(value)
@@ -68,6 +73,23 @@ class Carried:
     def _is_unchanged(self, tensor: torch.Tensor) -> bool:
         reference, version = self._before.get(id(tensor), (lambda: None, -1))
         return reference() is tensor and version == tensor._version
+
+
+def cut_like(kept: Mapping[str, Any], weights: Mapping[str, Any]) -> Dict[str, str]:
+    """Return for each kept tensor that is cut as a weight is (a DTensor) the name of that weight."""
+    names = {_cut(one): name for name, one in weights.items() if is_dtensor(one)}
+    cut = {path: _cut(one) for path, one in kept.items() if is_dtensor(one)}
+    for path, how in cut.items():
+        if how not in names:
+            raise ScalingError(
+                "--checkpoint-every cannot save %s: it is cut over the ranks, and no weight is cut in this way" % path,
+                "compute it from whole tensors, as model.state_dict() gives them; or --scale data",
+            )
+    return {path: names[how] for path, how in cut.items()}
+
+
+def _cut(tensor: Any) -> Tuple[Any, ...]:
+    return tuple(tensor.shape), tuple(tensor.placements)
 
 
 def counts() -> Dict[str, int]:

@@ -9,7 +9,7 @@ its loop with the journal (tape.py) up to this place, and takes the tensors from
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional
 
 import torch
 
@@ -21,12 +21,13 @@ from ...scale_options import ScaleOptions
 from .. import patches, plain_data
 from .. import world as worlds
 from ..checkpoints import agreement, in_memory
+from ..gather import is_dtensor
 from ..rehearsal import course
 from ..rng import generators, own_states
 from ..scaling_error import ScalingError
 from . import attributes, cycles, loads, output, reads, stubs
 from .backward_hooks import BackwardHooks
-from .carried import Carried, counts, put_random_states, random_states
+from .carried import Carried, counts, cut_like, put_random_states, random_states
 from .left_draws import LeftDraws
 from .masks import Masks
 from .passes import Passes
@@ -177,12 +178,13 @@ class Continuing:
 
     def _state(self, kind: str) -> saver.State:
         tensors = self._objects.tensors()
-        for path, tensor in self._carried.tensors(self._objects.ids()).items():
-            tensors[_CARRIED + path] = tensor
+        carried = {_CARRIED + path: one for path, one in self._carried.tensors(self._objects.ids()).items()}
+        cut = cut_like(carried, tensors)
+        tensors.update(carried)
         tensors.update(self._objects.attributes())
         tensors.update(cycles.tensors())
         tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
-        documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode(self._facts(kind))}
+        documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode({**self._facts(kind), "cut": cut})}
         return saver.State(tensors, documents, {"kind": kind})
 
     def _facts(self, kind: str) -> Dict[str, Any]:
@@ -271,10 +273,16 @@ class Continuing:
         self._run.calls.is_idle = False
         self._run.prepare()
         agreement.refuse_other_steps(resumed.found.step)
-        self._objects.prepare(facts)
+        self._objects.let_go_of_gradients()
+        self._run.parallelism.apply()  # before anything is loaded: no rank needs more than its part of it
+        saved = tensors_file.read(resumed.found.path)
+        self._objects.prepare(facts, saved)
         tensors = self._objects.tensors()
-        self._check_names(tensors, resumed.found.path)
+        _check_names(tensors, saved)
         carried = resumed.empty(_CARRIED)
+        for path, name in facts.get("cut", {}).items():
+            if is_dtensor(tensors[name]):
+                carried[path] = torch.zeros_like(tensors[name], dtype=carried[path].dtype)
         own = resumed.empty(_OWN % self._run.world.processes.rank)
         kept, cycled = resumed.empty(attributes.PREFIX), resumed.empty(cycles.PREFIX)
         self._load({**tensors, **carried, **own, **kept, **cycled}, resumed.found.path)
@@ -290,7 +298,9 @@ class Continuing:
         self._tape.go_on()
         self._masks.draws.go_on()
         self._left_draws.go_on()
-        self._begin_training(was_checked=facts.get("ranks") == self._run.world.processes.size)
+        is_as_before = facts.get("ranks") == self._run.world.processes.size
+        # a process for one device could not compute with the parts that this rank has
+        self._begin_training(was_checked=is_as_before or any(map(is_dtensor, tensors.values())))
         self._passes.go_on(facts["passes"])
         self._run.keys.go_on(facts["keys"])
         put_random_states(facts["generators"])
@@ -316,14 +326,15 @@ class Continuing:
         except CheckpointError as error:
             raise ScalingError(error.message, error.hint or "start the script without --resume") from None
 
-    def _check_names(self, tensors: Dict[str, torch.Tensor], folder: str) -> None:
-        saved = {name for name in tensors_file.read(folder) if not name.startswith(_OTHERS)}
-        for names, text in (
-            (saved - set(tensors), "the checkpoint has %s, and the script has not"),
-            (set(tensors) - saved, "the script has %s, and the checkpoint has not"),
-        ):
-            if names:
-                raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
+
+def _check_names(tensors: Iterable[str], saved: Iterable[str]) -> None:
+    named, here = {name for name in saved if not name.startswith(_OTHERS)}, set(tensors)
+    for names, text in (
+        (named - here, "the checkpoint has %s, and the script has not"),
+        (here - named, "the script has %s, and the checkpoint has not"),
+    ):
+        if names:
+            raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
 
 
 def _compare_counts(saved: Dict[str, int]) -> None:
@@ -347,10 +358,9 @@ def begin(order: checkpoint_order.Order, options: ScaleOptions, world: worlds.Wo
 
 
 def _refuse_options(options: ScaleOptions) -> None:
-    is_data = options.how == "data" and not options.steps_alone and not options.compress
-    if not is_data:
+    if options.is_of_user or options.steps_alone or options.compress:
         asked = " ".join(["--scale", options.how, *options.written()])
         raise ScalingError(
-            "--checkpoint-every saves trainings with --scale data, and this run has %s" % asked,
-            "echelon run --scale data --checkpoint-every …; or let the script save itself",
+            "--checkpoint-every cannot save a training with %s" % asked,
+            "remove these options, or let the script save itself, and remove --checkpoint-every",
         )

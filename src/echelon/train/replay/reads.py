@@ -1,7 +1,8 @@
 """Every way in which Python reads the values of a tensor: the journal keeps them, and gives them again."""
 
+import sys
 from functools import wraps
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import torch
 
@@ -24,14 +25,22 @@ _MOST_BYTES = 1 << 20
 
 def install(tape: Tape) -> None:
     """Let all functions that read a tensor's values ask the tape."""
-    for name in _METHODS:
-        patches.replace(torch.Tensor, name, _reading(tape, name, getattr(torch.Tensor, name)), why=_WHY)
+    for kind in (torch.Tensor, *_sharded_kinds()):
+        for name in _METHODS:
+            if name in vars(kind) or kind is torch.Tensor:
+                patches.replace(kind, name, _reading(tape, name, getattr(kind, name)), why=_WHY)
     for name in _FUNCTIONS:
         patches.replace(torch, name, _reading(tape, name, getattr(torch, name)), why=_WHY)
     for name in _SHAPED:
         patches.replace(torch, name, _shaping(tape, name, getattr(torch, name)), why=_WHY)
         if hasattr(torch.Tensor, name):
             patches.replace(torch.Tensor, name, _shaping(tape, name, getattr(torch.Tensor, name)), why=_WHY)
+
+
+def _sharded_kinds() -> List[Any]:
+    """Return the class of sharded tensors, whose reads fsdp.py replaces; none where nothing has imported it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return [module.DTensor] if module is not None else []
 
 
 def _reading(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

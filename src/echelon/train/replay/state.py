@@ -6,14 +6,18 @@ Objects have numbers in the order of their creation. A model is a module that no
 import gc
 import weakref
 from functools import wraps
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 import torch
 from torch import nn
 
+from ...checkpoint import safetensors
+from ...checkpoint.tensors_file import SavedTensor
 from .. import patches
+from ..checkpoints.empty_states import empty_state
 from ..global_tensors import outputs
 from ..global_tensors.tensors import map_tensors
+from ..model_parallel.absent_weights import AbsentWeight
 from ..scaling_error import ScalingError
 from . import attributes
 
@@ -57,7 +61,7 @@ class Objects:
         seen = set()
         for number, model in enumerate(self.models()):
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                if id(tensor) not in seen:
+                if id(tensor) not in seen and not isinstance(tensor, AbsentWeight):
                     seen.add(id(tensor))
                     named["model-%d/%s" % (number, name)] = tensor.detach()
         named.update(of_optimizers(self.optimizers(), seen))
@@ -89,7 +93,7 @@ class Objects:
         for optimizer in self.optimizers():
             groups = [{key: one for key, one in group.items() if key != "params"} for group in optimizer.param_groups]
             slots = [
-                {key: _told(value) for key, value in optimizer.state.get(parameter, {}).items()}
+                {key: _on_host(one) for key, one in optimizer.state.get(parameter, {}).items() if not _is_tensor(one)}
                 for parameter in _parameters(optimizer)
             ]
             optimizers.append({"kind": type(optimizer).__name__, "groups": groups, "slots": slots})
@@ -106,8 +110,14 @@ class Objects:
             for name, module in model.named_modules():
                 yield "model-%d/%s" % (number, name), module
 
-    def prepare(self, rest: Dict[str, Any]) -> None:
-        """Make the slots of the optimizers, and set everything that is no tensor."""
+    def let_go_of_gradients(self) -> None:
+        """Take away the gradients without values that a repeated loop has made."""
+        for optimizer in self.optimizers():
+            for parameter in _parameters(optimizer):
+                parameter.grad = None
+
+    def prepare(self, rest: Dict[str, Any], saved: Mapping[str, SavedTensor]) -> None:
+        """Make the states of optimizers that are saved, without values, and set everything that is no tensor."""
         gc.collect()  # see tensors()
         optimizers = self.optimizers()
         kinds = [type(one).__name__ for one in optimizers], [one["kind"] for one in rest["optimizers"]]
@@ -117,13 +127,13 @@ class Objects:
                 % tuple(", ".join(names) or "none" for names in kinds),
                 "start the script without --resume",
             )
-        for optimizer, saved in zip(optimizers, rest["optimizers"]):  # noqa: B905
-            for group, options in zip(optimizer.param_groups, saved["groups"]):  # noqa: B905
+        for optimizer, told in zip(optimizers, rest["optimizers"]):  # noqa: B905
+            for group, options in zip(optimizer.param_groups, told["groups"]):  # noqa: B905
                 group.update(options)
-            for parameter, slot in zip(_parameters(optimizer), saved["slots"]):  # noqa: B905
-                parameter.grad = None
+            for parameter, slot in zip(_parameters(optimizer), told["slots"]):  # noqa: B905
                 if slot:
-                    optimizer.state[parameter] = {key: _slot(value, parameter) for key, value in slot.items()}
+                    optimizer.state[parameter] = {key: _on_device(value, parameter) for key, value in slot.items()}
+        _make_states(optimizers, saved)
         self.put_attributes(rest["attributes"])
         for name, module in self._modules_by_name():
             outputs.put_ragged(module, rest.get("ragged", {}).get(name, []))
@@ -137,6 +147,8 @@ def of_optimizers(optimizers: Iterable[Any], seen: Set[int]) -> Dict[str, torch.
     named: Dict[str, torch.Tensor] = {}
     for number, optimizer in enumerate(optimizers):
         for place, parameter in enumerate(_parameters(optimizer)):
+            if isinstance(parameter, AbsentWeight):
+                continue  # its rank has it
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 named[_SLOT % (number, place, "parameter")] = parameter.detach()
@@ -178,18 +190,31 @@ def _parameters(optimizer: Any) -> List[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _told(value: Any) -> Any:
-    """Return a state as it is kept: a tensor by its shape, type and device, since its values are kept apart."""
-    if isinstance(value, torch.Tensor):
-        return ["tensor", tuple(value.shape), str(value.dtype).partition(".")[2], value.device.type]
-    return ["value", map_tensors(value, lambda one: one.detach().cpu())]
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
-def _slot(told: List[Any], parameter: torch.Tensor) -> Any:
-    if told[0] == "value":  # perhaps a list of tensors, as LBFGS has
-        return map_tensors(told[1], lambda one: one.to(parameter.device))
-    device: Any = "cpu" if told[3] == "cpu" else parameter.device
-    return torch.zeros(tuple(told[1]), dtype=getattr(torch, told[2]), device=device)
+def _on_host(value: Any) -> Any:
+    """Return a state that is no tensor; it may be a list of tensors, as LBFGS has."""
+    return map_tensors(value, lambda one: one.detach().cpu())
+
+
+def _on_device(value: Any, parameter: torch.Tensor) -> Any:
+    return map_tensors(value, lambda one: one.to(parameter.device))
+
+
+def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, SavedTensor]) -> None:
+    parameters = [_parameters(one) for one in optimizers]
+    for name, one in saved.items():
+        owner, rest = split(name)
+        place, key = split(rest)
+        kind, _, number = owner.partition("-")
+        if kind != "optimizer" or key == "parameter":
+            continue
+        optimizer, parameter = optimizers[int(number)], parameters[int(number)][int(place)]
+        if not isinstance(parameter, AbsentWeight):
+            dtype = safetensors.dtype_of(one.dtype)
+            optimizer.state[parameter][key] = empty_state(tuple(one.shape), dtype, parameter, optimizer)
 
 
 def split(name: str) -> Tuple[str, str]:

@@ -1,0 +1,102 @@
+"""An unchanged script whose model is split over ranks (--scale fsdp, tensor, …) is killed, and goes on.
+
+With ECHELON_ALL_RANKS=1 also in other ways than before.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from echelon.rehearsal_order import KILL_RANK
+
+from .test_resume import Folder, assert_same, numbers
+
+SCRIPT = Path(__file__).with_name("blocks.py")
+FSDP, TENSOR, PIPELINE = ("--scale", "fsdp"), ("--scale", "tensor"), ("--scale", "pipeline")
+CONTEXT, DATA = ("--scale", "context"), ("--scale", "data")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> "tuple[str, Path]":
+    folder = Folder(tmp_path_factory.mktemp("plain") / "run", SCRIPT)
+    done = folder.plain()
+    assert done.returncode == 0, done.stderr
+    return done.stdout, folder.path
+
+
+CASES = [
+    (2, FSDP, 3, FSDP), (3, FSDP, 1, DATA), (2, (*FSDP, "--exact", "4"), 4, (*FSDP, "--exact", "4")),
+    (4, TENSOR, 2, FSDP), (3, PIPELINE, 2, DATA), (2, DATA, 4, PIPELINE), (2, CONTEXT, 3, CONTEXT),
+]  # fmt: skip
+MORE = [
+    (2, FSDP, 2, FSDP), (1, DATA, 2, FSDP), (2, TENSOR, 2, TENSOR), (2, PIPELINE, 2, PIPELINE),
+    (2, PIPELINE, 3, PIPELINE), (3, CONTEXT, 2, TENSOR), (4, FSDP, 2, PIPELINE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "how", "after", "other"), CASES + (MORE if os.environ.get("ECHELON_ALL_RANKS") else [])
+)
+def test_killed_run_is_resumed(
+    tmp_path: Path,
+    undisturbed: "tuple[str, Path]",
+    before: int,
+    how: "tuple[str, ...]",
+    after: int,
+    other: "tuple[str, ...]",
+) -> None:
+    """Also in another way than before, and on another number of ranks."""
+    folder = Folder(tmp_path / "run", SCRIPT)
+    every = ("--checkpoint-every", "5steps")
+    rank = before - 1
+    first = folder.run(
+        before, *how, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=rank, step=24
+    )
+    assert first.returncode == 137, first.stderr
+    second = folder.run(after, *other, *every, "--resume", "one")
+    assert second.returncode == 0, second.stderr
+    saved = int(re.search(r"continues after step (\d+)", second.stderr)[1])  # type: ignore[index]
+    assert min(int(name[5:]) for name in numbers(second.stdout) if name.startswith("step")) == saved + 1
+    assert_same(first.stdout + second.stdout, undisturbed[0])
+    here, there = (torch.load(one / "model.pt", weights_only=True) for one in (folder.path, undisturbed[1]))
+    for name, tensor in there.items():
+        torch.testing.assert_close(here[name], tensor, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("other", [FSDP, DATA])
+def test_average_of_weights(tmp_path: Path, other: "tuple[str, ...]") -> None:
+    """An average that the script keeps in a list is cut as the weights are."""
+    folder = Folder(tmp_path / "run", SCRIPT, "average")
+    undisturbed = folder.plain()
+    every = ("--checkpoint-every", "5steps")
+    first = folder.run(3, *FSDP, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=0, step=24)
+    assert first.returncode == 137, first.stderr
+    second = folder.run(2, *other, *every, "--resume", "one")
+    assert second.returncode == 0, second.stderr
+    assert_same(first.stdout + second.stdout, undisturbed.stdout)
+
+
+@pytest.mark.parametrize("how", [FSDP, PIPELINE])
+def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]") -> None:
+    folder = Folder(tmp_path / "run", SCRIPT)
+    options = (*how, "--checkpoint-every", "10steps", "--run-dir", "one")
+    done = folder.run(2, *options, kind=KILL_RANK, rank=1, step=26)
+    assert done.returncode == 0, done.stderr
+    assert "continues after step" in done.stderr
+    assert_same(done.stdout, undisturbed[0])
+    assert json.loads((folder.path / "one/report.json").read_text())["restarts"] == 1
+
+
+def test_no_rank_saves_the_whole(tmp_path: Path) -> None:
+    """Each rank's file has its part of the weights and of the optimizer's states."""
+    folder = Folder(tmp_path / "run", SCRIPT)
+    done = folder.run(4, *FSDP, "--checkpoint-every", "20steps", "--run-dir", "one")
+    assert done.returncode == 0, done.stderr
+    newest = max((folder.path / "one/checkpoints").glob("step-*"))
+    sizes = [path.stat().st_size for path in sorted(newest.glob("rank-*.safetensors"))]
+    assert len(sizes) == 4
+    assert max(sizes) < 0.4 * sum(sizes), sizes
