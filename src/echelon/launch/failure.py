@@ -65,13 +65,16 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ),
     (
         CONNECTION_LOST,
-        r"Connection (closed|reset) by peer|Connection reset|Broken pipe|DistNetworkError|"
-        r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed",
+        r"Connection (closed|reset) by (remote )?peer|Connection reset|Broken pipe|DistNetworkError|ncclRemoteError|"
+        r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed|"
+        r"Software caused connection abort|No route to host|Network is unreachable",
     ),
 )
 # torch adds the rank, and an unfinished progress line may precede it
 _TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT, OF_RANK_0})
+_FRAME = re.compile(r'^ *File "(?P<path>[^"]+)", line \d+', re.MULTILINE)
+_COLLECTIVES = "/torch/distributed/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,17 @@ class Failure:
     def is_symptom(self) -> bool:
         """Say whether another rank's failure explains this one."""
         return self.cause in _SYMPTOMS
+
+    @property
+    def doubt(self) -> int:
+        """How likely another rank's failure explains this one: 0 not, 1 perhaps, 2 it does.
+
+        An unknown error within PyTorch's collectives may be the script's mistake, or the end of another rank.
+        """
+        if self.cause != USER_ERROR:
+            return 2 * self.is_symptom
+        frames = _FRAME.findall("\n".join(last_words(self.tail)))
+        return int(bool(frames) and _COLLECTIVES in frames[-1])
 
 
 def of_rank(
@@ -176,9 +190,10 @@ def first(failures: Sequence[Failure]) -> Failure:
     """Return the failure that explains the others.
 
     A rank that our own signal ended explains nothing. A lost connection or a timeout is a symptom of another rank's
-    failure. Of the other failures the earliest counts. Of equal failures the lowest rank counts: its output was shown.
+    failure, and an error within a collective may be. Of the other failures the earliest counts. Of equal failures the
+    lowest rank counts: its output was shown.
     """
-    earliest = min(failures, key=lambda failure: (failure.is_our_doing, failure.is_symptom, failure.time))
+    earliest = min(failures, key=lambda failure: (failure.is_our_doing, failure.doubt, failure.time))
     if earliest.cause != REFUSED:
         alike = [failure for failure in failures if _is_alike(failure, earliest)]
         return min([earliest, *alike], key=lambda failure: failure.rank)

@@ -1,0 +1,57 @@
+"""The failure that explains the others: what ranks say when another one has ended, in words of real tickets."""
+
+import pytest
+
+from echelon.launch import failure
+from echelon.launch.failure import CONNECTION_LOST, LOST_AGENT, NEVER, USER_ERROR, Failure
+
+COLLECTIVE = """Traceback (most recent call last):
+  File "/home/me/train.py", line 41, in <module>
+    dist.all_reduce(total)
+  File "/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 2810, in all_reduce
+    work.wait()
+"""
+OWN = """Traceback (most recent call last):
+  File "/home/me/train.py", line 17, in <module>
+    x = table[key]
+KeyError: 'x'
+"""
+
+
+def of_rank(tail: str, *, rank: int = 0, time: float = 5.0) -> Failure:
+    message = {"rank": rank, "status": 1, "time": time, "error_time": 0.0, "tail": tail, "oom_kills": 0, "why": ""}
+    return failure.of_rank(message, node="n1", local_rank=rank, clock_offset=0.0, log="", stopped_at=NEVER)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, internal "
+        "error, NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
+        "Net : Connection closed by remote peer user<50260>",
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1347\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "torch.distributed.DistBackendError: NCCL error\nsocketStartConnect: Connect to 10.0.0.2<45763> failed : "
+        "Software caused connection abort",
+        "RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.1.1]:27911",
+    ],
+)
+def test_words_of_a_lost_connection(last: str) -> None:
+    assert of_rank(COLLECTIVE + last).cause == CONNECTION_LOST
+
+
+def test_lost_agent_explains_an_unknown_error_in_a_collective() -> None:
+    """Also if the loss was noticed after the error."""
+    unknown = of_rank(COLLECTIVE + "RuntimeError: something new\n")
+    lost = Failure(cause=LOST_AGENT, node="n2", time=unknown.time + 1)
+    assert unknown.cause == USER_ERROR
+    assert failure.first([unknown, lost]) is lost
+    own = of_rank(OWN)
+    assert failure.first([own, lost]) is own
+
+
+def test_error_in_a_collective_explains_those_who_lost_the_connection() -> None:
+    """A call with wrong arguments is the script's mistake; the others only noticed that this rank ended."""
+    mistake = of_rank(COLLECTIVE + "ValueError: invalid group\n", rank=3, time=9.0)
+    noticed = of_rank(COLLECTIVE + "RuntimeError: Connection reset by peer\n", rank=0, time=8.9)
+    assert failure.first([noticed, mistake]) is mistake
