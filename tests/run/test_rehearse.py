@@ -9,6 +9,7 @@ import pytest
 from tests.runs import ECHELON, left_behind
 
 SCRIPT = Path(__file__).parents[1] / "faults" / "rehearsed.py"
+SPLIT = Path(__file__).parents[1] / "train" / "replay" / "blocks.py"
 OWN = """
 import os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -51,6 +52,14 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
     assert "undisturbed: 20 steps on 2 ranks in" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     assert left_behind(str(tmp_path)) == []
+
+
+def test_verdict_of_a_split_model(tmp_path: Path) -> None:
+    """The whole state is compared, although each rank has a part of it."""
+    shutil.copy(SPLIT, tmp_path / "train.py")
+    done = rehearse(tmp_path, "-n", "2", "--scale", "fsdp", "--faults", "kill-rank", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "computed again; goes on after" in done.stdout
 
 
 def test_verdicts_of_a_script_that_distributes_itself(tmp_path: Path) -> None:

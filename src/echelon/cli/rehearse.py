@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OF_RUN = (
     "nproc_per_node", "nnodes", "spares", "module", "env", "launch", "timeout", "global_batch", "share_devices", "bind",
-    "hang_timeout", "max_restarts", "same_random", "no_check",
+    "hang_timeout", "max_restarts", "scale", "same_random", "no_check",
 )  # fmt: skip
 STEPS = 20
 OPTIONS: tuple[Option, ...] = (

@@ -31,7 +31,10 @@ class Folder:
         return warm.run(self.words, cwd=self.path, environ=_environ())
 
     def run(self, num_ranks: int, *options: str, **fault: Any) -> "subprocess.CompletedProcess[str]":
-        more = {rehearsal_order.VARIABLE: rehearsal_order.variable(Rehearsal(Fault(**fault)))} if fault else {}
+        return self.rehearse(num_ranks, Rehearsal(Fault(**fault)) if fault else None, *options)
+
+    def rehearse(self, num_ranks: int, order: "Rehearsal | None", *options: str) -> "subprocess.CompletedProcess[str]":
+        more = {rehearsal_order.VARIABLE: rehearsal_order.variable(order)} if order is not None else {}
         line = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", "90", *options, *self.words]
         return warm.run(line, cwd=self.path, environ={**_environ(), **more})
 

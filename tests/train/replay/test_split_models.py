@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from echelon.rehearsal_order import KILL_RANK
+from echelon import rehearsal_order
+from echelon.checkpoint import safetensors
+from echelon.rehearsal_order import KILL_RANK, Rehearsal
 
 from .test_resume import Folder, assert_same, numbers
 
@@ -100,3 +102,18 @@ def test_no_rank_saves_the_whole(tmp_path: Path) -> None:
     sizes = [path.stat().st_size for path in sorted(newest.glob("rank-*.safetensors"))]
     assert len(sizes) == 4
     assert max(sizes) < 0.4 * sum(sizes), sizes
+
+
+@pytest.mark.parametrize("how", [FSDP, PIPELINE])
+def test_rehearsal_compares_the_whole(tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]") -> None:
+    """The state at the end has the weights and optimizer states of all ranks."""
+    (tmp_path / "record").mkdir()
+    order = Rehearsal(folder=str(tmp_path / "record"), steps=6)
+    done = Folder(tmp_path / "run", SCRIPT).rehearse(2, order, *how, "--checkpoint-every", "3steps")
+    assert done.returncode == 0, done.stderr
+    state = safetensors.read(str(tmp_path / "record" / rehearsal_order.STATE_FILE))
+    weights = torch.load(undisturbed[1] / "model.pt", weights_only=True)
+    shapes = {name.partition("/")[2]: one.shape for name, one in state.items() if name.startswith("model-0/")}
+    assert shapes == {name: one.shape for name, one in weights.items()}
+    for key in ("exp_avg", "exp_avg_sq", "step"):
+        assert sum(name.endswith("/" + key) for name in state) == len(weights)

@@ -216,7 +216,7 @@ def _training_options(question: Question, num_steps: int) -> list[str]:
     """Return the options by which echelon scales, saves and restarts the script."""
     if not question.is_saved:
         return ["--scale", "off", "--max-restarts", "3"]
-    scale = [] if question.is_own else ["--scale", "data"]
+    scale = [] if question.is_own or "--scale" in question.options else ["--scale", "data"]
     return [*scale, "--checkpoint-every", f"{random_faults.interval(num_steps)}steps"]
 
 

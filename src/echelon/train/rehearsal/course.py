@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -78,18 +78,32 @@ class Course:
         return 0 < self._order.steps <= step and not is_warned
 
     def finish_at_exit(self) -> None:
-        """Do as `finish`, for a script that ends by itself: its objects may be gone, what optimizers had is held."""
-        if self._held:
-            self.finish(of_optimizers(self._held, set()))
+        """Do as `finish`, for a script that ends by itself, with this rank's part: other ranks may be gone.
 
-    def finish(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the state at the end of the undisturbed run, or compare with it; rank 0 speaks for all."""
+        Its objects may be gone too; what optimizers had is held.
+        """
+        if self._held:
+            self.finish(of_optimizers(self._held, set()), _part_of)
+
+    def finish(self, tensors: Mapping[str, torch.Tensor], value: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Write the state at the end of the undisturbed run, or compare with it; rank 0 speaks for all.
+
+        `value` returns the whole of a tensor, and all ranks call it; or it returns the part of this rank.
+        """
         for thread in self._strikes:
             thread.join()  # the run must not end before the fault happens
-        if self._is_over or self._rank != 0 or not self._order.folder:
+        if self._is_over or not self._order.folder:
             return
         self._is_over = True
-        here = {name: _local(tensor).detach().cpu() for name, tensor in tensors.items()}
+        here = {}
+        for name, tensor in tensors.items():
+            shown = value(tensor)
+            if self._rank == 0:
+                here[name] = shown.detach().cpu()
+        if self._rank == 0:
+            self._tell_end(here)
+
+    def _tell_end(self, here: Mapping[str, torch.Tensor]) -> None:
         if not self._order.like:
             safetensors.write(os.path.join(self._order.folder, rehearsal_order.STATE_FILE), here)
         told = compare(safetensors.read(self._order.like), here) if self._order.like else {}
@@ -184,7 +198,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return worst if worst == worst else float("inf")
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def _part_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the part of a tensor that this rank holds."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()

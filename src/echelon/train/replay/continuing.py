@@ -21,7 +21,7 @@ from ...scale_options import ScaleOptions
 from .. import patches, plain_data
 from .. import world as worlds
 from ..checkpoints import agreement, in_memory
-from ..gather import is_dtensor
+from ..gather import is_dtensor, whole
 from ..rehearsal import course
 from ..rng import generators, own_states
 from ..scaling_error import ScalingError
@@ -248,8 +248,8 @@ class Continuing:
         """End this process with success after the step at which all ranks end."""
         if self._saver is not None:
             self._saver.wait()
-        with self._tape.left_out():
-            rehearsal.finish(self._objects.tensors())
+        with self._tape.left_out(), self._run.parallelism.shown():
+            rehearsal.finish(self._objects.tensors(), whole)
         leave_process(0)
 
     def _end(self) -> None:

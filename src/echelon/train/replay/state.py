@@ -61,7 +61,7 @@ class Objects:
         seen = set()
         for number, model in enumerate(self.models()):
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                if id(tensor) not in seen and not isinstance(tensor, AbsentWeight):
+                if id(tensor) not in seen and not _is_absent(tensor):
                     seen.add(id(tensor))
                     named["model-%d/%s" % (number, name)] = tensor.detach()
         named.update(of_optimizers(self.optimizers(), seen))
@@ -147,7 +147,7 @@ def of_optimizers(optimizers: Iterable[Any], seen: Set[int]) -> Dict[str, torch.
     named: Dict[str, torch.Tensor] = {}
     for number, optimizer in enumerate(optimizers):
         for place, parameter in enumerate(_parameters(optimizer)):
-            if isinstance(parameter, AbsentWeight):
+            if _is_absent(parameter):
                 continue  # its rank has it
             if id(parameter) not in seen:
                 seen.add(id(parameter))
@@ -188,6 +188,11 @@ def _living(known: "List[weakref.ref[Any]]") -> List[Any]:
 
 def _parameters(optimizer: Any) -> List[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_absent(tensor: torch.Tensor) -> bool:
+    """Say whether another rank holds a weight, and does not show it now."""
+    return isinstance(tensor, AbsentWeight) and tensor.shown is None
 
 
 def _is_tensor(value: Any) -> bool:
