@@ -50,6 +50,27 @@ def test_lost_agent_explains_an_unknown_error_in_a_collective() -> None:
     assert failure.first([own, lost]) is own
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        '  File "/opt/torch/autograd/graph.py", line 824, in _engine_run_backward\n    return run(t_outputs)\n'
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/buffer.cc:1] something new\n",
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, something new\n",
+    ],
+)
+def test_words_of_a_backend_are_enough(last: str) -> None:
+    error = of_rank('Traceback (most recent call last):\n  File "/home/me/train.py", line 41, in <module>\n' + last)
+    lost = Failure(cause=LOST_AGENT, node="n2", time=error.time + 1)
+    assert failure.first([error, lost]) is lost
+    later = of_rank(OWN, rank=1, time=error.time + 1)
+    assert failure.first([error, later]) is error
+
+
+def test_download_without_a_network_is_an_error_of_the_script() -> None:
+    tail = OWN.replace("KeyError: 'x'", "URLError: <urlopen error [Errno 101] Network is unreachable>")
+    assert of_rank(tail).cause == USER_ERROR
+
+
 def test_error_in_a_collective_explains_those_who_lost_the_connection() -> None:
     """A call with wrong arguments is the script's mistake; the others only noticed that this rank ended."""
     mistake = of_rank(COLLECTIVE + "ValueError: invalid group\n", rank=3, time=9.0)

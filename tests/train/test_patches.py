@@ -209,6 +209,14 @@ def test_blocks_and_toggles() -> None:
     leave()
     assert home.first is first
     enter()
+    with patches.replaced(home, "first", str.lower, why="a test"):  # one above it leaves, and comes back
+        leave()
+        leave()
+        assert home.first is first
+        enter()
+        assert home.first is first
+        enter()
+        assert home.first is str.lower
     with patches.set_aside([patch]), patches.set_aside([patch]):  # one inside of another
         assert home.first is first
     assert home.first is second

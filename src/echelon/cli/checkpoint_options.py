@@ -38,7 +38,7 @@ def order(values: Mapping[str, str]) -> Order | None:
 
 
 def _refuse_other_ways(values: Mapping[str, str]) -> None:
-    """Refuse what holds more than models and optimizers: averages, what compression left out, or what a user adds."""
+    """Refuse a training with a state that checkpoints lack: outer averages, gradients left over, a user's own."""
     asked = [f"--{name.replace('_', '-')} {values[name]}" for name in ("sync_every", "compress") if name in values]
     if ScaleOptions(values.get("scale", "data")).is_of_user:
         asked.insert(0, f"--scale {values['scale']}")

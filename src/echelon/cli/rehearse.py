@@ -82,6 +82,11 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
 
     imports = own_runs.imports_of(scanned.rest[0], is_module="module" in values, command="rehearse")
     is_own = bool(distributes.how(imports))
+    if is_own and values.get("scale", "off") not in ("off", "auto"):
+        raise UsageError(
+            f"--scale {values['scale']} is for a script for one device, but {scanned.rest[0]} distributes itself",
+            hint=f"remove --scale {values['scale']}",
+        )
     is_saved = not is_own or distributes.saves_with_echelon(imports)
     possible = rehearsal_order.KINDS if is_saved else random_faults.OF_ANY_SCRIPT
     if is_own and "steps" in values:

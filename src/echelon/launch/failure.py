@@ -67,7 +67,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         CONNECTION_LOST,
         r"Connection (closed|reset) by (remote )?peer|Connection reset|Broken pipe|DistNetworkError|ncclRemoteError|"
         r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed|"
-        r"Software caused connection abort|No route to host|Network is unreachable",
+        r"Software caused connection abort",
     ),
 )
 # torch adds the rank, and an unfinished progress line may precede it
@@ -75,6 +75,8 @@ _TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT, OF_RANK_0})
 _FRAME = re.compile(r'^ *File "(?P<path>[^"]+)", line \d+', re.MULTILINE)
 _COLLECTIVES = "/torch/distributed/"
+_BACKENDS = re.compile(r"third_party/gloo|\bNCCL\b|c10d/|DistBackendError")
+_LOSSES = frozenset({LOST_AGENT, LOST_NODE, LOST_WARM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +101,13 @@ class Failure:
         return self.cause in _SYMPTOMS
 
     @property
-    def doubt(self) -> int:
-        """How likely another rank's failure explains this one: 0 not, 1 perhaps, 2 it does.
-
-        An unknown error within PyTorch's collectives may be the script's mistake, or the end of another rank.
-        """
+    def is_in_collective(self) -> bool:
+        """Say whether an unknown error came from a collective: the script's mistake, or the end of another rank."""
         if self.cause != USER_ERROR:
-            return 2 * self.is_symptom
-        frames = _FRAME.findall("\n".join(last_words(self.tail)))
-        return int(bool(frames) and _COLLECTIVES in frames[-1])
+            return False
+        words = "\n".join(last_words(self.tail))
+        frames = _FRAME.findall(words)
+        return bool(_BACKENDS.search(words)) or (bool(frames) and _COLLECTIVES in frames[-1])
 
 
 def of_rank(
@@ -190,10 +190,14 @@ def first(failures: Sequence[Failure]) -> Failure:
     """Return the failure that explains the others.
 
     A rank that our own signal ended explains nothing. A lost connection or a timeout is a symptom of another rank's
-    failure, and an error within a collective may be. Of the other failures the earliest counts. Of equal failures the
-    lowest rank counts: its output was shown.
+    failure; an unknown error in a collective is, if an agent was lost. Of the other failures the earliest counts. Of
+    equal failures the lowest rank counts: its output was shown.
     """
-    earliest = min(failures, key=lambda failure: (failure.is_our_doing, failure.doubt, failure.time))
+    has_lost = any(failure.cause in _LOSSES for failure in failures)
+    earliest = min(
+        failures,
+        key=lambda one: (one.is_our_doing, one.is_symptom or (has_lost and one.is_in_collective), one.time),
+    )
     if earliest.cause != REFUSED:
         alike = [failure for failure in failures if _is_alike(failure, earliest)]
         return min([earliest, *alike], key=lambda failure: failure.rank)

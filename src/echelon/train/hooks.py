@@ -102,7 +102,10 @@ def _hook_calls(run: Run) -> None:
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if run.calls.is_idle or single_rank.is_alone():
-            return original(self, *args, **kwargs)
+            if not run.calls.is_compiled:
+                return original(self, *args, **kwargs)
+            with run.calls.unhooked():
+                return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
     def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:

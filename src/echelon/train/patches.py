@@ -72,8 +72,17 @@ class Patch(_Entry):
         return super().row()
 
     def toggles(self) -> Tuple[Do, Do]:
-        """Return functions that remove and restore the patch; each is one fast assignment."""
-        return tuple(_assignment(self.owner, self.attribute, value) for value in (self._below, self.new))  # type: ignore[return-value]
+        """Return functions that remove the patch with those above it, and put back what was there; pairs may nest."""
+        found: List[Any] = []
+
+        def leave() -> None:
+            found.append(_present(self.owner, self.attribute))
+            _assignment(self.owner, self.attribute, self._below)()
+
+        def enter() -> None:
+            _assignment(self.owner, self.attribute, found.pop())()
+
+        return leave, enter
 
     def undo(self) -> None:
         """Restore the value before this patch; a later patch, ours or the script's, stays and calls this value."""

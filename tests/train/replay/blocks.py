@@ -1,5 +1,6 @@
 """A small transformer for one device, with a schedule, clipping, evaluation and the best weights in a file."""
 
+import copy
 import sys
 
 import torch
@@ -14,11 +15,14 @@ WIDTH, HEADS, WORDS = 24, 4, 11
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.calls = 0
         self.norm, self.other = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
         self.out, self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 48), nn.Linear(48, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "counts" in sys.argv:
+            self.calls += 1
         y = self.norm(x)
         heads = [each(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for each in (self.q, self.k, self.v)]
         x = x + self.out(functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
@@ -40,6 +44,8 @@ class Model(nn.Module):
 
 
 tokens = torch.randint(WORDS, (200, 12)).cumsum(1) % WORDS
+anchor: "tuple[torch.Tensor, ...]" = ()
+kept = None
 loader = DataLoader(TensorDataset(tokens[:168]), batch_size=16, shuffle=True)
 model = Model()
 decayed = [one for one in model.parameters() if one.dim() > 1]
@@ -48,6 +54,10 @@ optimizer = torch.optim.AdamW(
     [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3
 )
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=60)
+
+
+if "compile" in sys.argv:
+    model = torch.compile(model, backend="eager")
 
 
 def loss_of(batch: torch.Tensor) -> torch.Tensor:
@@ -61,9 +71,15 @@ for epoch in range(4):
         optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        if "average" in sys.argv:
+            by_hand = sum(one.grad.norm() ** 2 for one in model.parameters()) ** 0.5
         optimizer.step()
         schedule.step()
         step += 1
+        if "anchor" in sys.argv:
+            anchor = anchor or tuple(one.detach().clone() for one in model.parameters())
+        if "copies" in sys.argv and step == 2:
+            kept = copy.deepcopy(model)
         if "average" in sys.argv:
             with torch.no_grad():
                 average = average or [one.detach().clone() for one in model.parameters()]

@@ -82,6 +82,42 @@ def test_average_of_weights(tmp_path: Path, other: "tuple[str, ...]") -> None:
     assert_same(first.stdout + second.stdout, undisturbed.stdout)
 
 
+@pytest.mark.parametrize(
+    ("word", "text"), [("anchor", "is in a tuple, and it was a part"), ("copies", "a model that the loop has copied")]
+)
+def test_parts_that_are_not_found_again_are_refused(tmp_path: Path, word: str, text: str) -> None:
+    """They would be those of the model before the training; whole, they are found."""
+    folder = Folder(tmp_path / "run", SCRIPT, word)
+    every = ("--checkpoint-every", "5steps")
+    first = folder.run(2, *TENSOR, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=14)
+    assert first.returncode == 137, first.stderr
+    again = folder.run(2, *TENSOR, *every, "--resume", "one")
+    assert again.returncode == 2
+    assert text in again.stderr
+    whole = folder.run(2, *DATA, *every, "--resume", "one")
+    assert whole.returncode == 0, whole.stderr
+
+
+def test_attribute_that_the_stages_count_apart_is_refused(tmp_path: Path) -> None:
+    done = Folder(tmp_path / "run", SCRIPT, "counts").run(2, *PIPELINE, "--checkpoint-every", "5steps")
+    assert done.returncode == 2
+    assert "calls: the ranks of a pipeline have other values of it" in done.stderr
+
+
+@pytest.mark.parametrize(("how", "other"), [(TENSOR, DATA), (DATA, FSDP)])
+def test_compiled_model_goes_on(
+    tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]", other: "tuple[str, ...]"
+) -> None:
+    """A weight has one name, compiled or not; reads within the compiled model are not the script's."""
+    folder = Folder(tmp_path / "run", SCRIPT, "compile")
+    every = ("--checkpoint-every", "5steps")
+    first = folder.run(2, *how, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=24)
+    assert first.returncode == 137, first.stderr
+    second = folder.run(2, *other, *every, "--resume", "one")
+    assert second.returncode == 0, second.stderr
+    assert_same(first.stdout + second.stdout, undisturbed[0])
+
+
 @pytest.mark.parametrize("how", [FSDP, PIPELINE])
 def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]") -> None:
     folder = Folder(tmp_path / "run", SCRIPT)

@@ -123,7 +123,7 @@ class Objects:
                 for key, (shape, dtype) in kept.items():
                     before = optimizer.state[parameter].get(key)
                     if not isinstance(before, torch.Tensor) or before.shape != torch.Size(shape):
-                        optimizer.state[parameter][key] = empty_state(shape, dtype, parameter, optimizer)
+                        optimizer.state[parameter][key] = empty_state(key, shape, dtype, parameter, optimizer)
                     made[prefix + key] = optimizer.state[parameter][key]
         return made
 

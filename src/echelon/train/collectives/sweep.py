@@ -145,12 +145,15 @@ def _narrowed(
     def is_slow(groups: Sequence[Group]) -> List[bool]:
         members = [[rank for place in group for rank in ranks_of[numbers[place]]] for group in groups]
         ours = _Ours(members)
-        slow = [True] * len(members)
-        for pause in PAUSES:
-            again = [place for place, is_slow in enumerate(slow) if is_slow]
-            time.sleep(pause if again else 0.0)
+        slow, counts = [True] * len(members), [0] * len(members)
+        while True:
+            again = [place for place in range(len(members)) if slow[place] and counts[place] < len(PAUSES)]
+            if not again:
+                break
+            time.sleep(max(PAUSES[counts[place]] for place in again))
             for place, taken in ours.measure(asked, device, again).items():
                 seconds[groups[place]] = min(seconds.get(groups[place], taken), taken)
+                counts[place] += 1
             slow = [_is_slow(group, seconds, asked, device) for group in groups]
         ours.close()
         return slow
@@ -194,8 +197,6 @@ class _Ours:
 
     def measure(self, asked: Asked, device: torch.device, places: Sequence[int]) -> Dict[int, float]:
         """Time one size on the groups at these places; return the seconds of each, on every rank."""
-        if not places:
-            return {}
         taken = self._time(asked, device) if self._place in places else 0.0
         told = messages.gather((self._place, taken))
         return {each: max(seconds for place, seconds in told if place == each) for each in places}

@@ -5,6 +5,7 @@ without parameters follows `rules`, like the script's own functions. Inside of a
 """
 
 import os
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
@@ -98,7 +99,8 @@ class Calls(ModelCalls):
         """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = _first_of(args, kwargs)
         shape = None if first is None else tuple(first.shape)
-        result = original(module, *args, **kwargs)
+        with self.unhooked() if hasattr(module, "_orig_mod") else nullcontext():
+            result = original(module, *args, **kwargs)
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
 

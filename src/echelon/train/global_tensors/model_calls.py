@@ -64,13 +64,13 @@ class ModelCalls:
             return
         self.is_idle = True
         try:
-            with self._unhooked():
+            with self.unhooked():
                 yield
         finally:
             self.is_idle = False
 
     @contextmanager
-    def _unhooked(self) -> Iterator[None]:
+    def unhooked(self) -> Iterator[None]:
         """Remove the hooks while compiled code computes: it was compiled without them."""
         if self.is_compiled:
             self.leave_hooks()
@@ -90,7 +90,7 @@ class ModelCalls:
         self.is_inside = True
         GlobalTensor.inside_of = leads[0] if leads else None
         try:
-            with self._unhooked(), self._draws.of(leads):
+            with self.unhooked(), self._draws.of(leads):
                 yield
         finally:
             self.is_inside = False
@@ -102,7 +102,7 @@ class ModelCalls:
         before = self.is_inside, GlobalTensor.inside_of
         self.is_inside, GlobalTensor.inside_of = True, lead
         try:
-            with self._unhooked():
+            with self.unhooked():
                 yield
         finally:
             self.is_inside, GlobalTensor.inside_of = before

@@ -6,12 +6,12 @@ import sys
 import weakref
 from collections import deque
 from types import FrameType, ModuleType
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
 
 import torch
 from torch import nn
 
-from ..gather import is_dtensor
+from ..gather import is_dtensor, whole
 from ..global_tensors.tensors import GlobalTensor, plain
 from ..replaced_parameters import FormerWeight
 from ..scaling_error import ScalingError
@@ -55,7 +55,8 @@ class Carried:
 
     def put(self, kept: Dict[str, torch.Tensor]) -> List[str]:
         """Give the script's variables the values of the checkpoint; return the paths for which there is no variable."""
-        here = {found.path: found for found in _found() if isinstance(found.tensor, torch.Tensor)}
+        every = [found for found in _holders() if isinstance(found.tensor, torch.Tensor)]
+        here = {found.path: found for found in _first_of_each(every)}
         for path, value in kept.items():
             found = here.get(path)
             if found is None:
@@ -64,7 +65,7 @@ class Carried:
                 found.tensor.value = value.to(found.tensor.device)  # for all who hold it
                 found.replace(found.tensor.value)
             elif is_dtensor(value):
-                found.replace(value)
+                _replace_everywhere(found, value, every)
             elif found.tensor.shape == value.shape:
                 with torch.no_grad():
                     found.tensor.data.copy_(value)
@@ -75,17 +76,22 @@ class Carried:
         return reference() is tensor and version == tensor._version
 
 
-def cut_like(kept: Mapping[str, Any], weights: Mapping[str, Any]) -> Dict[str, str]:
-    """Return for each kept tensor that is cut as a weight is (a DTensor) the name of that weight."""
-    names = {_cut(one): name for name, one in weights.items() if is_dtensor(one)}
-    cut = {path: _cut(one) for path, one in kept.items() if is_dtensor(one)}
-    for path, how in cut.items():
-        if how not in names:
-            raise ScalingError(
-                "--checkpoint-every cannot save %s: it is cut over the ranks, and no weight is cut in this way" % path,
-                "compute it from whole tensors, as model.state_dict() gives them; or --scale data",
-            )
-    return {path: names[how] for path, how in cut.items()}
+def cut_like(kept: Dict[str, Any], weights: Mapping[str, Any]) -> Dict[str, str]:
+    """Return for each kept tensor that is cut as a weight is (a DTensor) the name of that weight.
+
+    Other DTensors, such as a norm over all ranks, become whole in `kept`; every rank takes part.
+    """
+    names: Dict[Tuple[Any, ...], str] = {}
+    for name, one in weights.items():
+        if is_dtensor(one):
+            names.setdefault(_cut(one), name)
+    cut = {}
+    for path, one in kept.items():
+        if is_dtensor(one) and _cut(one) in names:
+            cut[path] = names[_cut(one)]
+        else:
+            kept[path] = whole(one)
+    return cut
 
 
 def _cut(tensor: Any) -> Tuple[Any, ...]:
@@ -139,6 +145,32 @@ def _tensors() -> Iterator[Tuple[str, torch.Tensor]]:
 
 
 def _found() -> Iterator[Found]:
+    """Yield each tensor and generator once, with the first that holds it."""
+    return _first_of_each(_holders())
+
+
+def _first_of_each(holders: Iterable[Found]) -> Iterator[Found]:
+    seen: Set[int] = set()
+    for found in holders:
+        if id(found.tensor) not in seen:
+            seen.add(id(found.tensor))
+            yield found
+
+
+def _replace_everywhere(found: Found, value: torch.Tensor, holders: Iterable[Found]) -> None:
+    """Let all that hold a tensor hold another one."""
+    for other in holders:
+        if other.tensor is found.tensor:
+            if isinstance(other.holder, tuple):
+                raise ScalingError(
+                    "%s is in a tuple, and it was a part on each rank when it was saved" % other.path,
+                    "keep such tensors in a list; or echelon run --scale data --resume …",
+                )
+            other.replace(value)
+
+
+def _holders() -> Iterator[Found]:
+    """Yield each tensor and generator as often as something holds it."""
     seen: Set[int] = set()
     for frame, name in _script_frames():
         for key, value in list(frame.f_locals.items()):
@@ -148,9 +180,7 @@ def _found() -> Iterator[Found]:
 
 def _within(value: Any, place: Tuple[Any, Any], path: str, seen: Set[int], depth: int) -> Iterator[Found]:
     if isinstance(value, torch.Tensor) or is_generator(value):
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield Found(path, value, *place)
+        yield Found(path, value, *place)
         return
     if isinstance(value, torch.utils.data.DataLoader):
         seen.add(id(value))

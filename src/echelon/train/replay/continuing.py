@@ -9,7 +9,7 @@ its loop with the journal (tape.py) up to this place, and takes the tensors from
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional, Sequence
 
 import torch
 
@@ -34,7 +34,7 @@ from .passes import Passes
 from .resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, find
 from .rounds import Rounds
 from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
-from .state import Objects
+from .state import Objects, is_weight
 from .tape import OFF, PLAY, RECORD, Tape
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Continuing:
         self._rehearsal = course.asked(os.environ, needs_checkpoint=True)
         self._rounds = Rounds()
         self._began = time.monotonic()
-        self._is_checked = False
+        self._is_checked = self._is_compared = False
 
     def install(self, run: "Run") -> None:
         """Hook all that is recorded or repeated; call it after the hooks of the run, which these surround."""
@@ -177,14 +177,21 @@ class Continuing:
             self._the_memory().keep(self._num_steps, lambda: self._state(kind))
 
     def _state(self, kind: str) -> saver.State:
+        if not self._is_compared:
+            self._is_compared = True
+            self._objects.refuse_parted_attributes()
         tensors = self._objects.tensors()
         carried = {_CARRIED + path: one for path, one in self._carried.tensors(self._objects.ids()).items()}
+        split = [name for name, one in tensors.items() if is_dtensor(one) and is_weight(name)]
         cut = cut_like(carried, tensors)
         tensors.update(carried)
         tensors.update(self._objects.attributes())
         tensors.update(cycles.tensors())
         tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
-        documents = {JOURNAL: self._tape.content(), FACTS: plain_data.encode({**self._facts(kind), "cut": cut})}
+        documents = {
+            JOURNAL: self._tape.content(),
+            FACTS: plain_data.encode({**self._facts(kind), "cut": cut, "split": split}),
+        }
         return saver.State(tensors, documents, {"kind": kind})
 
     def _facts(self, kind: str) -> Dict[str, Any]:
@@ -274,16 +281,17 @@ class Continuing:
         self._run.prepare()
         agreement.refuse_other_steps(resumed.found.step)
         self._objects.let_go_of_gradients()
-        self._run.parallelism.apply()  # before anything is loaded: no rank needs more than its part of it
+        self._run.parallelism.apply()  # before anything is loaded: a rank reads its part of each DTensor
         saved = tensors_file.read(resumed.found.path)
         self._objects.prepare(facts, saved)
         tensors = self._objects.tensors()
         _check_names(tensors, saved)
+        _refuse_whole_copies(tensors, facts.get("split", ()))
         carried = resumed.empty(_CARRIED)
         for path, name in facts.get("cut", {}).items():
             if is_dtensor(tensors[name]):
                 carried[path] = torch.zeros_like(tensors[name], dtype=carried[path].dtype)
-        own = resumed.empty(_OWN % self._run.world.processes.rank)
+        own = resumed.empty(_OWN % self._run.world.processes.rank, is_whole_name=True)
         kept, cycled = resumed.empty(attributes.PREFIX), resumed.empty(cycles.PREFIX)
         self._load({**tensors, **carried, **own, **kept, **cycled}, resumed.found.path)
         self._objects.put_attributes(kept)
@@ -335,6 +343,19 @@ def _check_names(tensors: Iterable[str], saved: Iterable[str]) -> None:
     ):
         if names:
             raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
+
+
+def _refuse_whole_copies(tensors: Mapping[str, torch.Tensor], split: Sequence[str]) -> None:
+    """Refuse a copy of a split model that is made in the loop: repeated, the loop copies a model that is not split."""
+    if not any(map(is_dtensor, tensors.values())):
+        return
+    for name in split:
+        if not is_dtensor(tensors[name]):
+            raise ScalingError(
+                "%s was a part on each rank when it was saved, and is whole now: a model that the loop has copied"
+                % name,
+                "echelon run --scale data --resume …, which has whole weights",
+            )
 
 
 def _compare_counts(saved: Dict[str, int]) -> None:

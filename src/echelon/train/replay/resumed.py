@@ -29,12 +29,12 @@ class Resumed(NamedTuple):
         """Return the content of one of its small files."""
         return content_of(self.found, name)
 
-    def empty(self, prefix: str) -> Dict[str, torch.Tensor]:
-        """Return tensors to read into, for all names that begin with `prefix`."""
+    def empty(self, start: str, *, is_whole_name: bool = False) -> Dict[str, torch.Tensor]:
+        """Return tensors to read into, for all names that begin with `start`, or for this name alone."""
         return {
             name: torch.empty(one.shape, dtype=safetensors.dtype_of(one.dtype))
             for name, one in tensors_file.read(self.found.path).items()
-            if name.startswith(prefix)
+            if (name == start if is_whole_name else name.startswith(start))
         }
 
 

@@ -13,12 +13,13 @@ from torch import nn
 
 from ...checkpoint import safetensors
 from ...checkpoint.tensors_file import SavedTensor
-from .. import patches
+from .. import messages, patches
 from ..checkpoints.empty_states import empty_state
 from ..global_tensors import outputs
 from ..global_tensors.tensors import map_tensors
 from ..model_parallel.absent_weights import AbsentWeight
 from ..scaling_error import ScalingError
+from ..strategies.blocks import plain_name
 from . import attributes
 
 _WHY = "A checkpoint names models and optimizers by the order in which the script makes them."
@@ -63,7 +64,7 @@ class Objects:
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
                 if id(tensor) not in seen and not _is_absent(tensor):
                     seen.add(id(tensor))
-                    named["model-%d/%s" % (number, name)] = tensor.detach()
+                    named["model-%d/%s" % (number, plain_name(name))] = tensor.detach()
         named.update(of_optimizers(self.optimizers(), seen))
         return named
 
@@ -96,6 +97,8 @@ class Objects:
                 {key: _on_host(one) for key, one in optimizer.state.get(parameter, {}).items() if not _is_tensor(one)}
                 for parameter in _parameters(optimizer)
             ]
+            if any(map(_is_absent, _parameters(optimizer))):
+                _refuse_values(optimizer, slots)
             optimizers.append({"kind": type(optimizer).__name__, "groups": groups, "slots": slots})
         scalers = [scaler.state_dict() for scaler in _living(self._scalers)]
         return {
@@ -105,10 +108,25 @@ class Objects:
             "ragged": {name: known for name, one in self._modules_by_name() if (known := outputs.ragged_of(one))},
         }
 
+    def refuse_parted_attributes(self) -> None:
+        """Refuse attributes of modules that differ between the stages of a pipeline: a checkpoint has one of each."""
+        models = self.models()
+        if not any(_is_absent(one) for model in models for one in model.parameters()):
+            return
+        marks = {name: [*one.shape, float(one.double().sum())] for name, one in attributes.tensors(models).items()}
+        every: List[Dict[str, Any]] = messages.gather({**attributes.plain(models), **marks})
+        for name, value in every[0].items():
+            if any(theirs.get(name) != value for theirs in every):
+                raise ScalingError(
+                    "--checkpoint-every cannot save %s: the ranks of a pipeline have other values of it"
+                    % name[len(attributes.PREFIX) :],
+                    "keep it outside of the model, or in a buffer; or echelon run --scale data …",
+                )
+
     def _modules_by_name(self) -> Iterator[Tuple[str, nn.Module]]:
         for number, model in enumerate(self.models()):
             for name, module in model.named_modules():
-                yield "model-%d/%s" % (number, name), module
+                yield "model-%d/%s" % (number, plain_name(name)), module
 
     def let_go_of_gradients(self) -> None:
         """Take away the gradients without values that a repeated loop has made."""
@@ -195,6 +213,17 @@ def _is_absent(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, AbsentWeight) and tensor.shown is None
 
 
+def _refuse_values(optimizer: torch.optim.Optimizer, slots: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse states that are no tensors where each rank has those of its own weights: rank 0 writes for all."""
+    for key, value in (entry for slot in slots for entry in slot.items()):
+        if value is not None:
+            raise ScalingError(
+                "--checkpoint-every cannot save %s with --scale pipeline: it keeps %s as %s, and not as a tensor"
+                % (type(optimizer).__name__, key, type(value).__name__),
+                "echelon run --scale data …, or --scale fsdp",
+            )
+
+
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
@@ -209,17 +238,19 @@ def _on_device(value: Any, parameter: torch.Tensor) -> Any:
 
 
 def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, SavedTensor]) -> None:
-    parameters = [_parameters(one) for one in optimizers]
+    """Give optimizers empty states like the saved ones, in the order of their weights."""
+    kept: Dict[str, Dict[str, SavedTensor]] = {}
     for name, one in saved.items():
-        owner, rest = split(name)
-        place, key = split(rest)
-        kind, _, number = owner.partition("-")
-        if kind != "optimizer" or key == "parameter":
-            continue
-        optimizer, parameter = optimizers[int(number)], parameters[int(number)][int(place)]
-        if not isinstance(parameter, AbsentWeight):
-            dtype = safetensors.dtype_of(one.dtype)
-            optimizer.state[parameter][key] = empty_state(tuple(one.shape), dtype, parameter, optimizer)
+        owner, _, key = name.rpartition("/")
+        kept.setdefault(owner, {})[key] = one
+    for number, optimizer in enumerate(optimizers):
+        for place, parameter in enumerate(_parameters(optimizer)):
+            if _is_absent(parameter):
+                continue
+            for key, one in kept.get((_SLOT % (number, place, ""))[:-1], {}).items():
+                if key != "parameter":
+                    dtype = safetensors.dtype_of(one.dtype)
+                    optimizer.state[parameter][key] = empty_state(key, tuple(one.shape), dtype, parameter, optimizer)
 
 
 def split(name: str) -> Tuple[str, str]:
