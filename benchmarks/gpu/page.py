@@ -17,8 +17,8 @@ make gpu PYTHON=/path/to/python   # a Python with torch for CUDA or ROCm; defaul
 ```
 
 This installs nothing and needs no network. It first reports what is missing. Then it runs the rows below with this
-Python on the GPUs of this machine, and writes this page. It took two minutes on an
-H200 with 16 cores, and takes eight at most. One GPU is enough: two
+Python on the GPUs of this machine, and writes this page. The rows up to
+`memory` took two minutes on an H200 with 16 cores; all rows take eight at most. One GPU is enough: two
 ranks share it. The exit code is 2 without a GPU, and 1 if a row fails. The rows `transformers` and `lightning` are
 skipped if these packages are not installed.
 

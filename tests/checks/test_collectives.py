@@ -121,6 +121,18 @@ def test_a_delayed_rank_is_found(tmp_path: Path, num_nodes: int, bad: int) -> No
     assert blamed(found, num_nodes) == [f"nid{5000 + bad:06d}"], found["rounds"]
 
 
+def test_a_node_that_was_slow_once_is_not_blamed(tmp_path: Path) -> None:
+    """Other work held a node up during its first measurement; the second one counts."""
+    num_nodes, bad = 3, 2
+    program = delayed(tmp_path, bad)
+    sleeps = "        time.sleep(0.25)\n"
+    at_first = "        calls.extend([] if group is None else [group])\n        if 0 < len(calls) < 16:\n    " + sleeps
+    text = Path(program[1]).read_text().replace(sleeps, at_first).replace("def late(", "calls = []\n\n\ndef late(")
+    Path(program[1]).write_text(text)
+    found = run_nodes(tmp_path, num_nodes, program, slow_above=0.05)
+    assert blamed(found, num_nodes) == [], found["rounds"]
+
+
 def test_a_node_on_a_slow_link_is_found(tmp_path: Path) -> None:
     """Five nodes on one switch, of which the last has a link of 20 Mbit/s: found by comparison, and no other is.
 

@@ -55,7 +55,7 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
 
 
 def test_verdict_of_a_split_model(tmp_path: Path) -> None:
-    """The whole state is compared, although each rank has a part of it."""
+    """A model that is spread over the ranks survives; test_split_models.py shows that its whole state is compared."""
     shutil.copy(SPLIT, tmp_path / "train.py")
     done = rehearse(tmp_path, "-n", "2", "--scale", "fsdp", "--faults", "kill-rank", "train.py")
     assert done.returncode == 0, done.stdout + done.stderr

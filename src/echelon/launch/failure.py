@@ -73,7 +73,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
 # torch adds the rank, and an unfinished progress line may precede it
 _TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT, OF_RANK_0})
-_FRAME = re.compile(r'^ *File "(?P<path>[^"]+)", line \d+', re.MULTILINE)
+_FRAME = re.compile(r'^ *File "([^"]+)", line \d+', re.MULTILINE)
 _COLLECTIVES = "/torch/distributed/"
 _BACKENDS = re.compile(r"third_party/gloo|\bNCCL\b|c10d/|DistBackendError")
 _LOSSES = frozenset({LOST_AGENT, LOST_NODE, LOST_WARM})

@@ -73,14 +73,14 @@ class Patch(_Entry):
 
     def toggles(self) -> Tuple[Do, Do]:
         """Return functions that remove the patch with those above it, and put back what was there; pairs may nest."""
-        found: List[Any] = []
+        removed: List[Any] = []
 
         def leave() -> None:
-            found.append(_present(self.owner, self.attribute))
+            removed.append(_present(self.owner, self.attribute))
             _assignment(self.owner, self.attribute, self._below)()
 
         def enter() -> None:
-            _assignment(self.owner, self.attribute, found.pop())()
+            _assignment(self.owner, self.attribute, removed.pop())()
 
         return leave, enter
 

@@ -72,7 +72,7 @@ for epoch in range(4):
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         if "average" in sys.argv:
-            by_hand = sum(one.grad.norm() ** 2 for one in model.parameters()) ** 0.5
+            by_hand = sum(one.grad.norm() ** 2 for one in model.parameters()) ** 0.5  # cut like no weight
         optimizer.step()
         schedule.step()
         step += 1

@@ -179,7 +179,7 @@ class Continuing:
     def _state(self, kind: str) -> saver.State:
         if not self._is_compared:
             self._is_compared = True
-            self._objects.refuse_parted_attributes()
+            self._objects.refuse_different_attributes()
         tensors = self._objects.tensors()
         carried = {_CARRIED + path: one for path, one in self._carried.tensors(self._objects.ids()).items()}
         split = [name for name, one in tensors.items() if is_dtensor(one) and is_weight(name)]
@@ -280,7 +280,7 @@ class Continuing:
         self._run.calls.is_idle = False
         self._run.prepare()
         agreement.refuse_other_steps(resumed.found.step)
-        self._objects.let_go_of_gradients()
+        self._objects.drop_gradients()
         self._run.parallelism.apply()  # before anything is loaded: a rank reads its part of each DTensor
         saved = tensors_file.read(resumed.found.path)
         self._objects.prepare(facts, saved)

@@ -108,7 +108,7 @@ class Objects:
             "ragged": {name: known for name, one in self._modules_by_name() if (known := outputs.ragged_of(one))},
         }
 
-    def refuse_parted_attributes(self) -> None:
+    def refuse_different_attributes(self) -> None:
         """Refuse attributes of modules that differ between the stages of a pipeline: a checkpoint has one of each."""
         models = self.models()
         if not any(_is_absent(one) for model in models for one in model.parameters()):
@@ -128,7 +128,7 @@ class Objects:
             for name, module in model.named_modules():
                 yield "model-%d/%s" % (number, plain_name(name)), module
 
-    def let_go_of_gradients(self) -> None:
+    def drop_gradients(self) -> None:
         """Take away the gradients without values that a repeated loop has made."""
         for optimizer in self.optimizers():
             for parameter in _parameters(optimizer):
