@@ -140,7 +140,7 @@ def test_run_with_progress_goes_on(shell: Shell) -> None:
 def test_signal_while_waiting(shell: Shell) -> None:
     """A time limit that passes between two attempts ends the run."""
     shell.script("import os, sys; print(os.environ['TORCHELASTIC_RESTART_COUNT']); sys.exit(3)")
-    done = shell.run("--max-restarts", "9", "--timeout", "2", "train.py")
+    done = shell.run("--max-restarts", "9", "--timeout", "10", "train.py")
     assert done.exit_code == 124
     assert "; starting all ranks again in 1 s\n" in done.said
-    assert done.seconds < 6
+    assert "; starting all ranks again in 8 s\n" in done.said  # too long for the limit

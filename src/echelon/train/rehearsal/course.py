@@ -44,6 +44,7 @@ class Course:
         self._strikes: List[threading.Thread] = []
         self._is_over = False
         self._stepped_at = 0.0
+        self._patience: Optional[float] = None  # until when the fault waits; it waits once, not at each step
         if _has_happened(order):
             self._order = order._replace(fault=None)
         if order.is_nudged:
@@ -114,9 +115,10 @@ class Course:
 
     def _waits_for_checkpoint(self, folder: str) -> bool:
         """Say whether there is a checkpoint to go back to; steps may be shorter than a save, so wait for the first."""
-        deadline = time.monotonic() + (_PATIENCE_SECONDS if self._order.folder else 0.0)
+        if self._patience is None:
+            self._patience = time.monotonic() + _PATIENCE_SECONDS
         while not has_checkpoint(folder):
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= self._patience:
                 return False
             time.sleep(0.01)
         return True
