@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import page, rows, rows_survive
+from benchmarks.gpu import page, row, rows, rows_survive
 from benchmarks.gpu.bench import Bench, Done
 from benchmarks.gpu.facts import Facts
 
@@ -73,19 +73,30 @@ def test_what_is_missing_is_named(changes: dict[str, object], why: str) -> None:
 def test_page_of_this_repository() -> None:
     """Until a GPU was there, the page says that nothing has run; afterwards it has versions and date."""
     text = (ROOT / "docs" / "gpu.md").read_text()
-    assert text == page.unrun() or "\n\nSeen on 20" in text
+    assert text == page.unrun() or "\n\nLast seen on 20" in text
 
 
 def test_page_of_a_machine() -> None:
     """The page has the date, the versions, what is not installed, and what was seen, row by row."""
     seen = {"one": rows.Seen(how=rows.SHOWN, what="30 losses"), "two": rows.Seen(how=rows.FAILED, what="a | b")}
     text = page.measured(HERE, seen, date="2026-12-01", is_cpu=False)
-    assert "Seen on 2026-12-01 on H100: Python 3.12.1, torch 2.9.0 (CUDA 12.8, NCCL 2.27). " in text
+    assert "Last seen on 2026-12-01 on H100: Python 3.12.1, torch 2.9.0 (CUDA 12.8, NCCL 2.27). " in text
     assert "Not installed: lightning." in text
-    assert "| one | one rank trains as Python alone | shown | 30 losses |" in text
-    assert "| FAILED | a / b |" in text
+    assert "| one | one rank trains as Python alone | shown | 30 losses | 2026-12-01, H100 |" in text
+    assert "| FAILED | a / b | 2026-12-01, H100 |" in text
     assert text.count("| not run |") == len(rows.ROWS) - 2
     assert "the CPU, which shows nothing about a GPU" in page.measured(HERE, {}, date="", is_cpu=True)
+
+
+def test_page_keeps_the_rows_that_did_not_run() -> None:
+    """Each row says when and where it ran; a row that had no time is not taken for a newer one."""
+    first = {"one": rows.Seen(how=rows.SHOWN, what="30 losses"), "two": rows.Seen(how=rows.FAILED, what="crashed")}
+    before = page.measured(HERE, first, date="2026-12-01", is_cpu=False)
+    second = {"one": rows.Seen(how=row.UNRUN, what="no time"), "two": rows.Seen(how=rows.SHOWN, what="40 losses")}
+    text = page.measured(HERE, second, date="2026-12-09", is_cpu=False, before=before)
+    assert "| shown | 30 losses | 2026-12-01, H100 |" in text
+    assert "| shown | 40 losses | 2026-12-09, H100 |" in text
+    assert "crashed" not in text
 
 
 def test_row_compares_losses() -> None:

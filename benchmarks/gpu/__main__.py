@@ -42,7 +42,9 @@ def main(arguments: list[str]) -> int:
         )
         seen = _show(bench, asked.only)
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    Path(asked.out).write_text(page.measured(here, seen, date=date, is_cpu=asked.cpu), encoding="utf-8")
+    out = Path(asked.out)
+    before = out.read_text(encoding="utf-8") if out.exists() else ""
+    out.write_text(page.measured(here, seen, date=date, is_cpu=asked.cpu, before=before), encoding="utf-8")
     print(f"gpu: written: {asked.out}", file=sys.stderr)
     return int(any(each.how == FAILED for each in seen.values()))
 

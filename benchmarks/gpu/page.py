@@ -17,14 +17,13 @@ make gpu PYTHON=/path/to/python   # a Python with torch for CUDA or ROCm; defaul
 ```
 
 This installs nothing and needs no network. It first reports what is missing. Then it runs the rows below with this
-Python on the GPUs of this machine, and writes this page. The rows up to
-`memory` took two minutes on an H200 with 16 cores; all rows take eight at most. One GPU is enough: two
-ranks share it. The exit code is 2 without a GPU, and 1 if a row fails. The rows `transformers` and `lightning` are
-skipped if these packages are not installed.
+Python on the GPUs of this machine, and writes this page. With 16 cores the rows up to `memory` took two minutes on an
+H200, and those from `resume` on took six on an H100. One GPU is enough: two ranks share it. The exit code is 2 without
+a GPU, and 1 if a row fails. The rows `transformers` and `lightning` are skipped if these packages are not installed.
 
-`make gpu ROWS="--only one,check"` runs some rows. `--out FILE` writes to another file. `--log FILE` keeps all that the
-commands print. `--cpu --out FILE` tests the
-program on a machine without a GPU; its page says that this shows nothing about GPUs.
+`make gpu ROWS="--only one,check"` runs some rows; the others stay as they are on the page. `--out FILE` writes to
+another file. `--log FILE` keeps all that the commands print. `--cpu --out FILE` tests the program on a machine without
+a GPU; its page says that this shows nothing about GPUs.
 
 """
 NOTHING = """**Nothing of echelon has run on a GPU yet.** The tests run the same code with a stand-in for a GPU
@@ -34,6 +33,9 @@ How it works: a second process computes the first step on the device and ends. T
 [compares its own first step](scale.md#the-first-step-is-compared-with-one-device) with this result. Ranks that share a
 device exchange data by gloo, because NCCL refuses two ranks on one device. Gloo cannot send a device's memory from rank
 to rank, so echelon copies such tensors to the CPU first.
+
+`benchmarks/gpu/peaks.jsonl` has the bytes that 40 trainings took on an H200 in each phase of a step, and the largest
+batches of three in 16 GiB, with torch 2.11. `PYTHONPATH=src:. python -m benchmarks.gpu.peaks --out FILE` measures them.
 """
 
 
@@ -42,19 +44,28 @@ def unrun() -> str:
     return _page(NOTHING, {})
 
 
-def measured(facts: Facts, seen: Mapping[str, Seen], *, date: str, is_cpu: bool) -> str:
-    """Return the page of what was seen."""
+def measured(facts: Facts, seen: Mapping[str, Seen], *, date: str, is_cpu: bool, before: str = "") -> str:
+    """Return the page of what was seen; rows that did not run are those of the page before."""
     devices = "the CPU, which shows nothing about a GPU" if is_cpu else ", ".join(facts.devices)
     nccl = f", NCCL {facts.nccl}" if facts.nccl else ""
-    state = f"Seen on {date} on {devices}: Python {facts.python}, torch {facts.torch} ({facts.build}{nccl})."
+    state = f"Last seen on {date} on {devices}: Python {facts.python}, torch {facts.torch} ({facts.build}{nccl})."
     if facts.missing:
         state += f" Not installed: {', '.join(facts.missing)}."
-    return _page(state, seen)
+    lines = {name: _line(name, each, f"{date}, {devices}") for name, each in seen.items() if each.how != UNRUN}
+    return _page(state, {**_lines(before), **lines})
 
 
-def _page(state: str, seen: Mapping[str, Seen]) -> str:
-    lines = ["| row | promise | | what was seen |", "|---|---|---|---|"]
-    for row in ROWS:
-        result = seen.get(row.name, Seen(how=UNRUN, what=""))
-        lines.append(f"| {row.name} | {row.promise} | {result.how} | {result.what.replace('|', '/')} |")
-    return HEAD.format(state=state) + "\n".join(lines) + "\n" + TAIL
+def _lines(text: str) -> dict[str, str]:
+    """Return the rows of a page, by name."""
+    return {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
+
+
+def _line(name: str, seen: Seen, where: str = "") -> str:
+    promise = next(row.promise for row in ROWS if row.name == name)
+    return f"| {name} | {promise} | {seen.how} | {seen.what.replace('|', '/')} | {where} |"
+
+
+def _page(state: str, lines: Mapping[str, str]) -> str:
+    table = ["| row | promise | | what was seen | when and where |", "|---|---|---|---|---|"]
+    table += [lines.get(row.name) or _line(row.name, Seen(how=UNRUN, what="")) for row in ROWS]
+    return HEAD.format(state=state) + "\n".join(table) + "\n" + TAIL
