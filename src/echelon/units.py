@@ -90,3 +90,13 @@ def cost(value: float, unit: str) -> str:
     """Write a bill: 1 GPU-hour, 4.5 GPU-hours."""
     text = amount(value)
     return f"{text} {unit.removesuffix('s') if text == '1' else unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: 4.2 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -44,6 +44,7 @@ QUIET = {
     "lint": [],
     "machines": [],
     "runs": [],
+    "report": [],
     "topology": [],
     "completion": [],
     "man": [],

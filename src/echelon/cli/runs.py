@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, print_table
-from echelon.units import size
+from echelon.units import duration, size
 
 if TYPE_CHECKING:
     from echelon.launch.runs import Run
@@ -53,8 +53,6 @@ def main(arguments: list[str]) -> int:
 
 def table(runs: list[Run]) -> str:
     """Return a line for each run: name, state, start, duration, ranks, size."""
-    from echelon.launch.console import duration
-
     lines = [("run", "state", "began", "took", "ranks", "size")]
     for run in runs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))

@@ -163,13 +163,3 @@ def _write(descriptor: int, data: bytes, gives_up: Callable[[], bool]) -> None:
             if descriptor == STDERR:
                 return
             raise ConsoleClosed(error) from None
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: 4.2 s, 3 min 20 s, 2 h 05 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"

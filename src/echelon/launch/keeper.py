@@ -22,7 +22,6 @@ from echelon.checkpoint_order import folder
 from echelon.host import terminal
 from echelon.launch import failure
 from echelon.launch.agents import can_start_again
-from echelon.launch.console import duration
 from echelon.launch.failure import Failure
 from echelon.launch.kept import Kept, SupervisorProcess
 from echelon.launch.restarts import Restarts
@@ -32,6 +31,7 @@ from echelon.launch.signals import CAUGHT
 from echelon.node import memory, private, process_state
 from echelon.node.halt_watch import STOPPED_SECONDS, HaltWatch
 from echelon.spec import Plan
+from echelon.units import duration
 
 LOOK_SECONDS = 1.0
 END_SECONDS = 20.0  # for agents to end the ranks of a lost supervisor, and for srun to end its step

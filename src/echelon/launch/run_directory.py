@@ -86,6 +86,14 @@ class RunDirectory:
         except OSError as error:
             self.problem = self.problem or f"events.jsonl: {error.strerror}"
 
+    def append(self, name: str, text: str) -> None:
+        """Append to a file of the run; keep a failure for the report."""
+        try:
+            with open(self.file(name), "ab", buffering=0, opener=_own_file) as file:
+                file.write(text.encode())
+        except OSError as error:
+            self.problem = self.problem or f"{name}: {error.strerror}"
+
     def newest_step(self, folder: str = "") -> int:
         """Return the step of the newest published checkpoint; -1 if there is none.
 

@@ -21,7 +21,7 @@ from echelon.spec import RUNS
 STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-100253-train-b53a, with -1 after a requeue
 OURS = frozenset(
     {"plan.json", "agent.json", "events.jsonl", "report.json", "logs", "node.pyz", "secret", "job.sh", "booking.json",
-     "slurm.out", "chain.json", "chain.jsonl", "lease.json", "jobs", "sources.json"}
+     "slurm.out", "chain.json", "chain.jsonl", "lease.json", "jobs", "sources.json", "samples.jsonl"}
 )  # fmt: skip
 """Files that echelon writes into a run directory; all others are the user's."""
 SILENT_SECONDS = 3600.0  # a run on another machine, whose lock is invisible here, writes events more often

@@ -17,7 +17,7 @@ from echelon.errors import RunError, UsageError
 from echelon.host import Host, terminal
 from echelon.launch import agent_specs, failure, package
 from echelon.launch.agents import Agents, AllAgents
-from echelon.launch.console import Console, duration
+from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
 from echelon.launch.keeper import keep
@@ -29,6 +29,7 @@ from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
 from echelon.node import agent_spec, private
 from echelon.spec import Plan
+from echelon.units import duration
 
 REASON_SECONDS = 1.0
 LOCAL_END_SECONDS = 3.0
@@ -56,7 +57,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
             _say_how(plan, console)
         supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
-        supervisor.hear_else = lookouts.hear
+        supervisor.hear_else, supervisor.samples.load = lookouts.hear, lookouts.load
         agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()
         exit_code = 1

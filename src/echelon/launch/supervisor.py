@@ -24,6 +24,7 @@ from echelon.launch.order import Order
 from echelon.launch.relay import Relay
 from echelon.launch.revival import Revival
 from echelon.launch.run_directory import RunDirectory
+from echelon.launch.samples import Samples
 from echelon.launch.screen import Screen
 from echelon.launch.signals import Signals
 from echelon.launch.stop_requests import FAILURE_GRACE_SECONDS, StopRequests
@@ -57,6 +58,7 @@ class Supervisor:
         )
         self.gathering = Gathering(plan, self.crew)
         self.revival = Revival(plan, self.crew, self.gathering, directory, console.say)
+        self.samples = Samples(directory)
         self.hangs = Hangs(plan, directory, self.crew, self._fail)
         self.heartbeat = Heartbeat(self.crew)
         self.signals = Signals(self.selector, self._receive_signal, kept)
@@ -74,12 +76,10 @@ class Supervisor:
         self.imported: set[int] = set()
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
         self.requests = StopRequests(self.crew, self.relay, console.say, stop=self._stop, end_idle=self._end_idle)
-        self.screen = Screen(
-            console, on_broken_pipe=lambda: self._receive_signal(signal.SIGPIPE), on_failure=self._fail
-        )
+        closed = partial(self._receive_signal, signal.SIGPIPE)
+        self.screen = Screen(console, on_broken_pipe=closed, on_failure=self._fail)
         self.timeout = kept.began + plan.timeout_seconds if plan.timeout_seconds else NEVER
-        self.symptom_deadline = NEVER
-        self.answer_deadline = NEVER
+        self.symptom_deadline = self.answer_deadline = NEVER
         console.gives_up = lambda: self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
         self.outcome: Failure | None = None
         self.is_over = False
@@ -114,8 +114,6 @@ class Supervisor:
         self.crew.tell_all("end", exit_code=exit_code)
         self.crew.flush(seconds=5.0)
         self.crew.close()
-
-    # Gathering
 
     def _join(self, member: Member) -> None:
         placement = member.placement
@@ -190,9 +188,14 @@ class Supervisor:
             "catching": self.order.hear_catching,
             "lost": self._hear_lost,
             "stopped": self._hear_stopped,
-            **dict.fromkeys(("pulse", "stacks"), self.hangs.hear),
+            "pulse": self._hear_pulse,
+            "stacks": self.hangs.hear,
         }.get(message["kind"], self.hear_else)
         hear(member, message)
+
+    def _hear_pulse(self, member: Member, message: Message) -> None:
+        self.hangs.hear(member, message)
+        self.samples.hear(member, message)
 
     def _hear_imported(self, member: Member, message: Message) -> None:
         self.imported.add(member.placement.agent_index)
@@ -255,9 +258,8 @@ class Supervisor:
             self._stop(FAILURE_GRACE_SECONDS)
 
     def _lose(self, member: Member, why: str) -> None:
-        self.directory.event(
-            "agent lost", agent_index=member.placement.agent_index, node=member.placement.node, why=why
-        )
+        placement = member.placement
+        self.directory.event("agent lost", agent_index=placement.agent_index, node=placement.node, why=why)
         if self.is_over:
             return
         self.revival.note_loss(member)
@@ -276,8 +278,6 @@ class Supervisor:
             self._fail(Failure(cause=failure.LOST_AGENT, detail=why, time=time.time()))
             if not self.crew.members:
                 self._end_attempt()
-
-    # Ending
 
     def _fail(self, reason: Failure) -> None:
         self.attempt.failures.append(reason)

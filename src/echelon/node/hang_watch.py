@@ -1,4 +1,4 @@
-"""Tell the supervisor when the ranks of this node made a step, wrote or worked last; collect stacks on request."""
+"""Tell the supervisor the steps of this node's ranks, and when they made one, wrote or worked last; collect stacks."""
 
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
@@ -24,7 +24,6 @@ class HangWatch:
         is_stalled: Callable[[], bool],
     ) -> None:
         self._environ = environ  # of the ranks
-        self._is_on = timeout != OFF
         seconds = timeout if isinstance(timeout, (int, float)) else 4 * CALM_SECONDS
         self._beat = min(LONGEST_BEAT_SECONDS, max(0.1, seconds / 10))
         self._calm = min(CALM_SECONDS, seconds / 4)
@@ -43,7 +42,7 @@ class HangWatch:
 
     def look(self, attempt: Optional[Attempt]) -> Optional[float]:
         """Send a pulse if it is time; return the seconds until the next one, None for never."""
-        if not self._is_on or attempt is None or attempt.is_stopping:
+        if attempt is None or attempt.is_stopping:
             return None
         now = time.monotonic()
         if attempt is not self._attempt:
@@ -90,6 +89,7 @@ class HangWatch:
             others_idle_seconds=now - self._work.others_at,
             longest_seconds=self._longest_seconds,
             has_stepped=self._has_stepped,
+            steps=[steps for _, (steps, _) in sorted(self._counts.items())],
         )
 
     def collect(self, attempt: Optional[Attempt], number: int) -> None:

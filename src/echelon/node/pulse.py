@@ -1,7 +1,8 @@
 """The pulse of a rank: a page of memory that it shares with its agent, and the stacks that it writes on a signal.
 
-The file of a pulse begins with the page. The stacks of all threads follow the page. `faulthandler` writes them from C,
-also while the rank waits in C, or while another thread holds Python's lock.
+The file of a pulse begins with the page: the steps so far, their first and last moment, and how many of them took how
+long. The stacks of all threads follow the page. `faulthandler` writes them from C, also while the rank waits in C, or
+while another thread holds Python's lock.
 """
 
 import faulthandler
@@ -11,6 +12,7 @@ import mmap
 import os
 import signal
 import sys
+import time
 from _thread import get_ident
 from typing import Any, Callable, Dict, MutableMapping, Sequence
 
@@ -21,8 +23,14 @@ SIGNAL = (
     signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
 )  # libraries and sites send USR1, USR2 and few others
 PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes
-STEPS, MAIN_THREAD, DESCRIPTOR = range(3)
-"""The words of the page: the number of steps, the id of the main thread, and 1 + the descriptor; 0: not armed."""
+MAIN_THREAD, DESCRIPTOR, FIRST_AT, LAST_AT, STEPS = range(5)
+"""The words of the page: the id of the main thread, 1 + the descriptor (0: not armed), in nanoseconds of the monotonic
+clock the ends of the first and of the last step, and the number of steps.
+"""
+TIMES = 64
+"""The first of the words that count steps by their time, see `bucket`."""
+BUCKET_BITS = 3
+NUM_BUCKETS = 64 << BUCKET_BITS
 DESCRIPTOR_OF_RANK = 200
 _OPTIMIZERS = "torch.optim.optimizer"
 
@@ -74,16 +82,47 @@ def _moved(descriptor: int) -> int:
     return moved
 
 
-def _write(descriptor: int, word: int, value: int) -> None:
-    """Write a word of the page; a page that is mapped here would have a second descriptor."""
-    os.pwrite(descriptor, value.to_bytes(8, sys.byteorder), word * 8)
+def _write(descriptor: int, word: int, *values: int) -> None:
+    """Write words of the page from a place on; a page that is mapped here would have a second descriptor."""
+    os.pwrite(descriptor, b"".join(value.to_bytes(8, sys.byteorder) for value in values), word * 8)
+
+
+def bucket(nanoseconds: int) -> int:
+    """Return the bucket of a time: eight for each power of two, so that two times in one differ by 12 % at most.
+
+    >>> bucket(1_000_000), bucket(1_100_000), bucket(2_000_000)
+    (159, 160, 167)
+    """
+    power = max(nanoseconds, 1 << BUCKET_BITS).bit_length() - 1
+    return (power << BUCKET_BITS) + (max(nanoseconds, 1 << BUCKET_BITS) >> (power - BUCKET_BITS)) - (1 << BUCKET_BITS)
+
+
+def seconds_of(bucket: int) -> float:
+    """Return the middle of a bucket.
+
+    >>> round(seconds_of(159), 4)
+    0.001
+    """
+    power, eighth = bucket >> BUCKET_BITS, bucket & ((1 << BUCKET_BITS) - 1)
+    return float((1 << power) * (1 + (eighth + 0.5) / (1 << BUCKET_BITS)) / 1e9)
 
 
 def _counter(descriptor: int) -> Callable[..., None]:
     numbers = itertools.count(1)
+    counts = [0] * NUM_BUCKETS
+    last = 0
 
     def count(*_: Any) -> None:
-        _write(descriptor, STEPS, next(numbers))
+        nonlocal last
+        now = time.monotonic_ns()
+        if last:
+            number = bucket(now - last)
+            counts[number] += 1
+            _write(descriptor, TIMES + number, counts[number])
+        else:
+            _write(descriptor, FIRST_AT, now)
+        last = now
+        _write(descriptor, LAST_AT, now, next(numbers))  # and STEPS, the word behind
 
     return count
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import List, Tuple
+from typing import Dict, List, Tuple
 
 from . import credentials, frames, process_state, pulse
 
@@ -24,6 +24,25 @@ class PulsePage:
     def steps(self) -> int:
         """The number of optimizer steps so far."""
         return int(self._words[pulse.STEPS])
+
+    @property
+    def first_at(self) -> float:
+        """When the first step ended, in seconds since 1970; 0 before that."""
+        return self._time(pulse.FIRST_AT)
+
+    @property
+    def last_at(self) -> float:
+        """When the last step ended, in seconds since 1970; 0 before the first."""
+        return self._time(pulse.LAST_AT)
+
+    def _time(self, word: int) -> float:
+        nanoseconds = int(self._words[word])
+        return time.time() - time.monotonic() + nanoseconds / 1e9 if nanoseconds else 0.0
+
+    def times(self) -> Dict[int, int]:
+        """Return how many steps took the time of each bucket."""
+        counts = self._words[pulse.TIMES : pulse.TIMES + pulse.NUM_BUCKETS].tolist()
+        return {number: count for number, count in enumerate(counts) if count}
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""

@@ -17,7 +17,7 @@ class Rank:
         self.rank = rank
         self.local_rank = local_rank
         self.output = output
-        self.pulse: Optional[PulsePage] = None  # None: a program that is no Python, or hangs are not watched
+        self.pulse: Optional[PulsePage] = None  # None: a program that is no Python
         self.pid = 0
         self.was_forked = False
         self.owed: List[int] = []  # signals that came after the fork was ordered and before it was reported

@@ -23,7 +23,17 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
         "oom_kills": memory.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
+        **_of_steps(rank),
     }
+
+
+def _of_steps(rank: Rank) -> Dict[str, Any]:
+    """Report the steps of a rank that PyTorch's optimizers made; nothing for other programs."""
+    if rank.pulse is None or not rank.pulse.steps:
+        return {}
+    page = rank.pulse
+    times = sorted(page.times().items())
+    return {"steps": page.steps, "first_step": page.first_at, "last_step": page.last_at, "step_times": times}
 
 
 def of_no_start(attempt: Attempt, rank: int, why: str) -> Dict[str, Any]:

@@ -105,7 +105,7 @@ class Starter:
 
     def _inherited(self, rank: Rank, *, has_hook: bool) -> List[int]:
         """Return the files that a rank inherits: the key of the attempt, and its pulse if the start hook runs in it."""
-        if has_hook and self.spec.hang_timeout != "off":
+        if has_hook:
             rank.pulse = PulsePage()
         entrance = [self._entrance] if self._entrance >= 0 else []
         return entrance + ([rank.pulse.descriptor] if rank.pulse is not None else [])

@@ -23,7 +23,7 @@ from echelon.node import order
 from echelon.slurm import successor
 from echelon.spec import Job, Plan
 
-OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "logs")
+OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")
 """What the supervisor of one job writes; it is kept in jobs/N when the next job begins."""
 REPEAT_SECONDS = 5.0
 """A signal is lost before the supervisor listens; a repeated one does nothing."""

@@ -12,6 +12,7 @@ from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.launch.frameworks.ranks import Ranks
 from echelon.script.calls import Source
+from echelon.units import duration
 
 FOLDER = "TORCH_EXTENSIONS_DIR"
 DEAD_SECONDS = 1800.0  # no file of an extension compiles longer than this, and each finished file changes the folder
@@ -36,8 +37,6 @@ def refuse_dead(source: Source, ranks: Ranks, environ: Mapping[str, str], now: C
     """Raise UsageError for a dead lock, return a note for one that may be dead; skip scripts that build nothing."""
     if not _builds(source, environ):
         return ()
-    from echelon.launch.console import duration  # a plan does not need the rest of the console
-
     locks = sorted(_left(_roots(ranks, environ), now()), key=lambda lock: -lock.idle_seconds)
     dead = [lock for lock in locks if lock.idle_seconds >= DEAD_SECONDS]
     if dead:

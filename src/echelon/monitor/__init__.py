@@ -1,0 +1,1 @@
+"""What a run did, from the files of its directory alone."""

@@ -1,0 +1,84 @@
+"""Advise on a run: what took time or stood idle, the evidence, and the option that helps."""
+
+from __future__ import annotations
+
+from echelon.checkpoint_order import VARIABLE
+from echelon.monitor.account import BEFORE, RESTARTS, Account
+from echelon.monitor.recorded import Recorded
+from echelon.units import duration
+
+MOST = 5
+LEAST_LOOKS = 6
+"""Looks at a device before it counts as idle: imports may take a minute."""
+LOW_PERCENT = 50.0
+LARGE_SHARE = 0.1
+LEAST_SECONDS = 60.0
+"""A phase that is shorter needs no advice."""
+UNSAVED_SECONDS = 1800.0
+
+
+def advise(recorded: Recorded, account: Account) -> list[str]:
+    """Return at most five sentences, the most important first."""
+    rules = (_idle, _busy, _restarts, _slow_steps, _before, _unsaved)
+    return [sentence for rule in rules if (sentence := rule(recorded, account))][:MOST]
+
+
+def _idle(_: Recorded, account: Account) -> str:
+    idle = [each for each in account.devices if each.most == 0 and each.looks >= LEAST_LOOKS]
+    if not idle:
+        return ""
+    names = ", ".join(f"{each.number} on {each.node}" for each in idle[:3]) + (" and more" if len(idle) > 3 else "")
+    return (
+        f"{len(idle)} of {len(account.devices)} devices were idle all the time (device {names}): "
+        "book fewer, or start more ranks (-n)"
+    )
+
+
+def _busy(_: Recorded, account: Account) -> str:
+    used = [each.mean for each in account.devices if each.most > 0 and each.looks >= LEAST_LOOKS]
+    mean = sum(used) / len(used) if used else 100.0
+    if mean >= LOW_PERCENT:
+        return ""
+    return (
+        f"the devices that worked were busy {mean:.0f} % of the time: look for what they wait for, such as a "
+        "DataLoader with too few workers (num_workers), a small batch, or .item() in each step"
+    )
+
+
+def _restarts(_: Recorded, account: Account) -> str:
+    lost = sum(phase.seconds for phase in account.phases if phase.name == RESTARTS)
+    share = account.share(RESTARTS)
+    if share < LARGE_SHARE or lost < LEAST_SECONDS:
+        return ""
+    return (
+        f"failures took {duration(lost)}, {share:.0%} of the time, and the steps that were computed again: "
+        "save more often (--checkpoint-every), and keep a node in reserve (--spares 1)"
+    )
+
+
+def _slow_steps(_: Recorded, account: Account) -> str:
+    steps = account.steps
+    if steps is None or steps.slow_share < LARGE_SHARE:
+        return ""
+    return (
+        f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: saves, "
+        "evaluations, or waiting for data; save less often, or give the DataLoader more workers"
+    )
+
+
+def _before(_: Recorded, account: Account) -> str:
+    seconds = sum(phase.seconds for phase in account.phases if phase.name == BEFORE)
+    if account.share(BEFORE) < LARGE_SHARE or seconds < LEAST_SECONDS:
+        return ""
+    return (
+        f"the script took {duration(seconds)} from its start to the first step: prepare the data once, in a job "
+        "before, and keep caches of compilers between jobs (TORCHINDUCTOR_CACHE_DIR)"
+    )
+
+
+def _unsaved(recorded: Recorded, account: Account) -> str:
+    saves = any(name == VARIABLE for name, _ in recorded.plan.get("environ", ()))
+    is_scaled = recorded.plan.get("scale_options") is not None
+    if saves or not is_scaled or account.seconds < UNSAVED_SECONDS:
+        return ""
+    return f"the run took {duration(account.seconds)} and saved nothing by echelon: --checkpoint-every 10m"

@@ -1,0 +1,95 @@
+"""The attempts of a run: when each began, made its first and last step, and ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from echelon.monitor.recorded import Recorded
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One start of all ranks; moments are seconds since 1970, None where they are unknown."""
+
+    number: int
+    num_ranks: int
+    began: float
+    ready: float | None = None
+    """When the last rank was started."""
+    first_step: float | None = None
+    """When the first step of an optimizer ended."""
+    last_step: float | None = None
+    ended: float | None = None
+    num_steps: int = 0
+    """Steps that were computed, on the rank with most of them."""
+    step_times: dict[int, int] = field(default_factory=dict)
+    """How many steps of all ranks took the time of each bucket of `node.pulse`."""
+    cause: str = ""
+    """Why the attempt failed; empty if it did not."""
+    rank: int = -1
+    """The rank that failed first; -1: none."""
+    error: str = ""
+
+    @property
+    def work_began(self) -> float:
+        """The first step; without one, the start of the ranks."""
+        return next(moment for moment in (self.first_step, self.ready, self.began) if moment is not None)
+
+    @property
+    def work_ended(self) -> float | None:
+        return self.last_step if self.last_step is not None else self.ended
+
+
+def read(recorded: Recorded) -> list[Attempt]:
+    """Return the attempts in their order."""
+    attempts: list[Attempt] = []
+    for event in recorded.events:
+        if event["event"] == "attempt":
+            attempts.append(
+                Attempt(number=event["number"], num_ranks=int(event.get("ranks", 0)), began=float(event["time"]))
+            )
+        elif attempts:
+            _note(attempts[-1], event)
+    for attempt in attempts:
+        _fill_from_samples(attempt, recorded)
+    return attempts
+
+
+def _note(attempt: Attempt, event: dict[str, Any]) -> None:
+    kind, moment = event["event"], float(event["time"])
+    if kind in ("imported", "started"):
+        attempt.ready = max(attempt.ready or moment, moment)
+    elif kind == "exit":
+        attempt.ended = max(attempt.ended or moment, moment)
+        _note_steps(attempt, event)
+    elif kind == "agent lost":
+        attempt.ended = max(attempt.ended or moment, moment)
+    elif kind in ("restart", "end"):
+        attempt.ended = attempt.ended or moment
+        attempt.cause, attempt.error = str(event.get("cause", "")), str(event.get("error") or event.get("detail") or "")
+        attempt.rank = int(event.get("rank", -1))
+
+
+def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
+    if not event.get("steps"):
+        return
+    attempt.num_steps = max(attempt.num_steps, int(event["steps"]))
+    first, last = float(event["first_step"]), float(event["last_step"])
+    attempt.first_step = min(attempt.first_step or first, first)
+    attempt.last_step = max(attempt.last_step or last, last)
+    for bucket, count in event["step_times"]:
+        attempt.step_times[bucket] = attempt.step_times.get(bucket, 0) + count
+
+
+def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
+    """Take from the samples what ranks could not tell at their end: they still run, or their node was lost."""
+    for sample in recorded.samples:
+        if sample.get("attempt") != attempt.number or "steps" not in sample:
+            continue
+        steps = sample["steps"] if isinstance(sample["steps"], list) else [sample["steps"]]
+        most = max((int(each) for each in steps), default=0)
+        if most > attempt.num_steps or (most and attempt.last_step is None):
+            attempt.num_steps = most
+            attempt.last_step = max(attempt.last_step or 0.0, float(sample["time"]))
+            attempt.first_step = attempt.first_step or float(sample["time"])

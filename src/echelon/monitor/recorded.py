@@ -1,0 +1,93 @@
+"""Read what a run left in its directory, also if it still runs, or was cut off in the middle of a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from echelon.environment import digits, regular_files
+from echelon.errors import UsageError
+
+FORMATS = {"plan.json": 1, "report.json": 1, "samples.jsonl": 1}
+"""The newest format of each file that this version reads."""
+MOST_BYTES = 1 << 30
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The files of a run; a file that is missing is empty."""
+
+    path: str
+    plan: Fields
+    booking: Fields
+    """What `echelon submit` asked Slurm for."""
+    report: Fields
+    """Empty until the run has ended."""
+    events: tuple[Fields, ...]
+    samples: tuple[Fields, ...]
+
+
+def read(path: str) -> Recorded:
+    """Read the files of a run directory; raise UsageError if one has a newer format, or belongs to another user."""
+    events, samples = _lines(path, "events.jsonl"), _lines(path, "samples.jsonl")
+    plan, report = _object(path, "plan.json"), _object(path, "report.json")
+    heads = {"plan.json": plan, "report.json": report, "samples.jsonl": samples[0] if samples else {}}
+    for name, fields in heads.items():
+        if isinstance(fields.get("format"), int) and fields["format"] > FORMATS[name]:
+            raise UsageError(
+                f"{os.path.join(path, name)} has format {fields['format']}, and this echelon reads formats up to "
+                f"{FORMATS[name]}",
+                hint="use the echelon that made the run, or a newer one",
+            )
+    return Recorded(
+        path=path,
+        plan=plan,
+        booking=_object(path, "booking.json"),
+        report=report,
+        events=tuple(each for each in events if isinstance(each.get("time"), (int, float)) and "event" in each),
+        samples=tuple(each for each in samples if isinstance(each.get("time"), (int, float))),
+    )
+
+
+def earlier(path: str) -> list[str]:
+    """Return the folders of the jobs of a chain before the present one, in their order."""
+    folder = os.path.join(path, "jobs")
+    try:
+        names = [name for name in os.listdir(folder) if digits.is_number(name)]
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in sorted(names, key=int)]
+
+
+def _object(path: str, name: str) -> Fields:
+    try:
+        value = json.loads(_text(path, name))
+    except ValueError:
+        return {}  # it is being written, or the disk was full
+    return value if isinstance(value, dict) else {}
+
+
+def _lines(path: str, name: str) -> list[Fields]:
+    """Return the objects of a file of lines; a broken line, such as the last one of a killed run, is left out."""
+    found = []
+    for line in _text(path, name).splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _text(path: str, name: str) -> str:
+    try:
+        return regular_files.read(os.path.join(path, name), most_bytes=MOST_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise UsageError(f"{os.path.join(path, name)} cannot be read: {error.strerror}", hint="echelon runs") from None

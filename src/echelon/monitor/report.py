@@ -1,0 +1,148 @@
+"""Write the report of a run for a person, and the comparison of two runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from echelon.monitor.account import Account
+from echelon.monitor.attempts import Attempt
+from echelon.monitor.recorded import Recorded
+from echelon.units import amount, cost, duration
+
+WIDTH = 10
+"""The columns of the first word of a line."""
+
+
+def text(
+    name: str, state: str, recorded: Recorded, account: Account, advice: list[str], earlier: Sequence[Account] = ()
+) -> str:
+    """Return the lines of a report; `earlier` are the jobs of the chain before this one."""
+    began = float(recorded.events[0]["time"]) if recorded.events else 0.0
+    when = f" · {time.strftime('%Y-%m-%d %H:%M', time.localtime(began))}" if began else ""
+    lines = [
+        f"run {name} · {state}{when}",
+        _line("asked", _asked(recorded, account)),
+        _line("used", _used(account)),
+        *([_line("chain", _chain([*earlier, account], recorded.path))] if earlier else []),
+    ]
+    total = sum(phase.seconds for phase in account.phases)
+    for index, phase in enumerate(phase for phase in account.phases if phase.seconds):
+        share = phase.seconds / total if total else 0.0
+        lines.append(_line("time" if not index else "", f"{phase.name:<23}{short(phase.seconds):>14}{share:>7.1%}"))
+    lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
+    lines += [_line("devices", _devices(account))] if account.devices else []
+    failed = [attempt for attempt in account.attempts if attempt.cause]
+    lines += [
+        _line("failures" if not index else "", _failure(each, recorded.path)) for index, each in enumerate(failed)
+    ]
+    lines += [_line("advice" if not index else "", each) for index, each in enumerate(advice)]
+    return "\n".join(lines) + "\n"
+
+
+def comparison(names: tuple[str, str], accounts: tuple[Account, Account]) -> str:
+    """Return a table of two runs, with the second as a multiple of the first."""
+    rows = [("", *names, "ratio")]
+    for title, one, other, shown in _compared(*accounts):
+        ratio = f"{other / one:.2f}" if one else "–"
+        rows.append((title, shown(one), shown(other), ratio))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    first, *others = widths
+    cells = [[cell.rjust(width) for cell, width in zip(row[1:], others, strict=True)] for row in rows]
+    return "".join("  ".join([row[0].ljust(first), *each]) + "\n" for row, each in zip(rows, cells, strict=True))
+
+
+def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Callable[[Any], str]]]:
+    pairs: list[tuple[str, float, float, Callable[[Any], str]]] = [
+        ("time", one.seconds, other.seconds, duration),
+        ("ranks", one.num_ranks, other.num_ranks, str),
+        ("GPU hours", one.device_hours, other.device_hours, amount),
+    ]
+    if one.steps is not None and other.steps is not None:
+        pairs += [
+            ("steps", one.steps.number, other.steps.number, str),
+            ("steps a second", one.steps.per_second, other.steps.per_second, amount),
+            ("a step, median", one.steps.median_seconds, other.steps.median_seconds, short),
+            ("a step, 99 %", one.steps.seconds_99, other.steps.seconds_99, short),
+        ]
+    return pairs
+
+
+def short(seconds: float) -> str:
+    """Write a time with the unit that fits: 35 µs, 2.4 ms, 3.2 s, 2 h 05 min.
+
+    >>> short(0.0024), short(3.2)
+    ('2.4 ms', '3.2 s')
+    """
+    if seconds >= 1 or not seconds:
+        return duration(seconds)
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _line(word: str, rest: str) -> str:
+    return f"{word:<{WIDTH}}{rest}".rstrip()
+
+
+def _asked(recorded: Recorded, account: Account) -> str:
+    plan, booking = recorded.plan, recorded.booking
+    ranks = f"{account.num_ranks} rank{'s' if account.num_ranks != 1 else ''}"
+    nodes = f"{account.num_nodes} node{'s' if account.num_nodes != 1 else ''}"
+    words = [f"{ranks} on {nodes}"]
+    if booking:
+        words.append(f"{booking.get('partition')} of {booking.get('machine')} for {booking.get('minutes')} min")
+    scale = plan.get("scale_options")
+    words.append(f"scaled ({scale['how']})" if isinstance(scale, dict) else "not scaled")
+    return " · ".join(words)
+
+
+def _used(account: Account) -> str:
+    words = [duration(account.seconds)]
+    if account.num_devices:
+        words.append(f"{amount(account.device_hours)} GPU hours")
+    if account.billed is not None:
+        words.append(cost(account.billed, account.billed_unit))
+    return " · ".join(words)
+
+
+def _chain(jobs: Sequence[Account], path: str) -> str:
+    """Sum up a chain of jobs, of which the last is reported."""
+    words = [f"{len(jobs)} jobs", duration(sum(job.seconds for job in jobs))]
+    hours = sum(job.device_hours for job in jobs)
+    words += [f"{amount(hours)} GPU hours"] if hours else []
+    words += [f"{sum(job.steps.number for job in jobs if job.steps is not None)} steps"]
+    return " · ".join(words) + f"; this is the last job, and echelon report {path}/jobs/1 shows the first"
+
+
+def _steps(account: Account) -> list[str]:
+    steps = account.steps
+    if steps is None:
+        return ["no optimizer of PyTorch made a step"] if account.attempts else []
+    attempts = f" in {len(account.attempts)} attempts" if len(account.attempts) > 1 else ""
+    lines = [f"{steps.number}{attempts}" + (f" · {amount(steps.per_second)} a second" if steps.per_second else "")]
+    if steps.median_seconds:
+        lines.append(
+            f"half take at most {short(steps.median_seconds)}, 90 % {short(steps.seconds_90)}, "
+            f"99 % {short(steps.seconds_99)}"
+        )
+    return lines
+
+
+def _devices(account: Account) -> str:
+    mean = sum(each.mean for each in account.devices) / len(account.devices)
+    idle = sum(each.most == 0 for each in account.devices)
+    least = min(account.devices, key=lambda each: each.mean)
+    words = [f"busy {mean:.0f} % of the time", f"{idle} of {len(account.devices)} idle"]
+    if len(account.devices) > 1:
+        words.append(f"least: device {least.number} on {least.node}, {least.mean:.0f} %")
+    return " · ".join(words)
+
+
+def _failure(attempt: Attempt, path: str) -> str:
+    rank = f"rank {attempt.rank}: " if attempt.rank >= 0 else ""
+    log = f" · {path}/logs/attempt-{attempt.number}/rank-{attempt.rank}.log" if attempt.rank >= 0 else ""
+    error = f": {attempt.error}" if attempt.error else ""
+    after = f" after {attempt.num_steps} steps" if attempt.num_steps else ""
+    return f"attempt {attempt.number}: {rank}{attempt.cause}{error}{after}{log}"

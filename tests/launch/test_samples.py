@@ -1,0 +1,68 @@
+"""The file of samples: one number for equal ranks, news of devices once, and few lines in a long run."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from echelon.launch.run_directory import RunDirectory
+from echelon.launch.samples import MOST_SECONDS, NAME, Samples
+
+DAY = 24 * 3600
+
+
+def member(*ranks: int) -> Any:
+    """Return an agent with these ranks."""
+    return SimpleNamespace(share=SimpleNamespace(ranks=ranks))
+
+
+class Course:
+    """A run whose clock is set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1000.0
+        self._file = folder / NAME
+        self._events = (folder / "events.jsonl").open("wb")
+        self.samples = Samples(RunDirectory(str(folder), self._events), lambda: self.now)
+
+    def hear(self, after: float, agent: Any, *steps: int, attempt: int = 0) -> None:
+        self.now += after
+        self.samples.hear(agent, {"kind": "pulse", "attempt": attempt, "steps": list(steps)})
+
+    def lines(self) -> "list[dict[str, Any]]":
+        return [json.loads(line) for line in self._file.read_text().splitlines()]
+
+
+def test_lines(tmp_path: Path) -> None:
+    course = Course(tmp_path)
+    course.hear(0.5, member(0, 1), 5, 5)  # too early
+    course.hear(1.0, member(0, 1), 7, 7)
+    course.hear(1.0, member(2, 3), 8, 7)
+    load = [{"device": 0, "looks": 6, "mean": 90.0, "most": 100}]
+    course.samples.load["n"] = load
+    course.hear(1.0, member(2, 3), 9, 9)
+    course.hear(1.0, member(0, 1), 9, 9)
+    course.hear(1.0, member(2, 3), 1, 1, attempt=1)
+    head, *found = course.lines()
+    assert head == {"format": 1}
+    assert [line["steps"] for line in found] == [7, [7, 7, 8, 7], [7, 7, 9, 9], 9, 1]
+    assert [line["attempt"] for line in found] == [0, 0, 0, 0, 1]
+    assert [line.get("load") for line in found] == [None, None, {"n": load}, None, None]
+
+
+def test_long_run_has_few_lines(tmp_path: Path) -> None:
+    """A pulse of each of two agents every five seconds, for a day."""
+    course = Course(tmp_path)
+    for turn in range(DAY // 5):
+        course.hear(5.0, member(0), turn)
+        course.hear(0.0, member(1), turn)
+    _, *found = course.lines()
+    assert DAY / MOST_SECONDS * 0.9 < len(found) < DAY / MOST_SECONDS * 1.5
+
+
+def test_full_disk_ends_no_run(tmp_path: Path) -> None:
+    """The report names the file that could not be written."""
+    course = Course(tmp_path)
+    (tmp_path / NAME).mkdir()
+    course.hear(2.0, member(0), 1)
+    assert course.samples._directory.problem == f"{NAME}: Is a directory"

@@ -1,0 +1,241 @@
+"""`echelon report`: on generated run directories whose truth is known, on cut and foreign files, and on real runs."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runs import ECHELON
+
+from echelon.monitor import account, advice, attempts, recorded
+from echelon.node.pulse import bucket, seconds_of
+
+BEGAN = 1_800_000_000.0
+
+
+@given(st.integers(1 << 10, 1 << 50))
+def test_bucket_has_the_time_of_its_steps(nanoseconds: int) -> None:
+    assert seconds_of(bucket(nanoseconds)) == pytest.approx(nanoseconds / 1e9, rel=0.07)
+    assert bucket(nanoseconds) <= bucket(nanoseconds + nanoseconds // 8 + 1)
+
+
+class Generated:
+    """A run directory that is written event by event."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = BEGAN
+        self.events: list[dict[str, Any]] = []
+        folder.mkdir()
+        self.write("plan.json", {"format": 1, "num_nodes": 1, "scale_options": {"how": "data"}, "environ": []})
+
+    def write(self, name: str, fields: dict[str, Any]) -> None:
+        (self.folder / name).write_text(json.dumps(fields))
+
+    def event(self, kind: str, after: float = 0.0, **fields: Any) -> None:
+        self.now += after
+        self.events.append({"time": self.now, "event": kind, **fields})
+        (self.folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in self.events))
+
+    def account(self, now: float = 0.0) -> account.Account:
+        return account.account(recorded.read(str(self.folder)), now)
+
+
+def steps(run: Generated, number: int, each: float, first: float) -> dict[str, Any]:
+    """Return what a rank tells of its steps, the last of which ends now."""
+    times = sorted(Counter({bucket(int(each * 1e9)): number - 1}).items())
+    return {"steps": number, "first_step": first, "last_step": run.now, "step_times": times}
+
+
+durations = st.floats(0.01, 500.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(parts=st.lists(durations, min_size=7, max_size=7), number=st.integers(2, 500), each=st.floats(0.001, 2.0))
+def test_report_of_a_generated_run(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[float], number: int, each: float
+) -> None:
+    """Time by phase, steps, GPU hours and the bill are those that were generated, with a restart in the middle."""
+    waiting, importing, preparing, dying, again, ending, _ = parts
+    run = Generated(tmp_path_factory.mktemp("run") / "run")
+    run.write("booking.json", {"billed": 40.0, "billed_unit": "GPU-hours", "minutes": 60})
+    run.event("supervisor", pid=1, node="n")
+    run.event("agent", 0.0, node="n", devices=8)
+    run.event("attempt", waiting, number=0, ranks=2)
+    run.event("imported", importing, node="n", seconds=importing)
+    for rank in range(2):
+        run.event("started", rank=rank)
+    first = run.now + preparing
+    run.now = first + (number - 1) * each
+    told = steps(run, number, each, first)
+    run.event("exit", dying, rank=1, status=-9, **told)
+    run.event("exit", 0.0, rank=0, status=-15, **told)
+    run.event("restart", 0.0, cause="killed by a signal", rank=1, error="")
+    run.event("attempt", 0.0, number=1, ranks=2)
+    run.event("started", again / 2, rank=0)
+    first = run.now + again / 2
+    run.now = first + (number - 1) * each
+    told = steps(run, number, each, first)
+    run.event("exit", ending, rank=0, status=0, **told)
+    run.event("end", 0.0, exit_code=0)
+
+    found = run.account()
+    total = waiting + importing + preparing + dying + again + ending + 2 * (number - 1) * each
+    seconds = {phase.name: phase.seconds for phase in found.phases}
+    expected = {
+        account.IMPORT: importing,
+        account.START: waiting,
+        account.BEFORE: preparing,
+        account.STEPS: 2 * (number - 1) * each,
+        account.RESTARTS: dying + again,
+        account.END: ending,
+    }
+    assert seconds == pytest.approx(expected, abs=1e-3, rel=1e-3)
+    assert found.seconds == pytest.approx(total, rel=1e-3)
+    assert found.device_hours == pytest.approx(8 * total / 3600, rel=1e-3)
+    assert found.billed == pytest.approx(40.0 * total / 3600, rel=1e-3)
+    assert found.steps is not None
+    assert found.steps.number == 2 * number
+    assert found.steps.per_second == pytest.approx(1 / each, rel=1e-2)
+    assert found.steps.median_seconds == pytest.approx(each, rel=0.07)
+    assert [(one.cause, one.rank) for one in found.attempts] == [("killed by a signal", 1), ("", -1)]
+
+
+def test_steps_of_a_lost_node_come_from_the_samples(tmp_path: Path) -> None:
+    """Its ranks told nothing at their end; a line that is cut off is left out."""
+    run = Generated(tmp_path / "run")
+    run.event("attempt", 1.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.event("agent lost", 50.0, node="n", why="no answer")
+    run.event("restart", 0.0, cause="lost agent", rank=-1, error="")
+    lines = [{"format": 1}, {"time": BEGAN + 10, "attempt": 0, "steps": [30, 31]}]
+    lines += [{"time": BEGAN + 40, "attempt": 0, "steps": 120}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run.folder / "samples.jsonl").write_text(text + '{"time": 1800000045.0, "att')
+    [attempt] = attempts.read(recorded.read(str(run.folder)))
+    assert (attempt.num_steps, attempt.first_step, attempt.last_step) == (120, BEGAN + 10, BEGAN + 40)
+
+
+def test_chain_is_summed_up(tmp_path: Path) -> None:
+    """The report is of the last job; one line has the sum of all, whose records are in jobs/N."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "jobs").mkdir()
+    for folder, seconds in (("run/jobs/10", 300.0), ("run/jobs/2", 200.0), ("run/jobs/other", 9.0)):
+        job = Generated(tmp_path / folder)
+        job.event("supervisor", pid=1, node="n")
+        job.event("end", seconds, exit_code=0)
+    assert [Path(path).name for path in recorded.earlier(str(tmp_path / "run"))] == ["2", "10"]
+    events = [{"time": BEGAN, "event": "supervisor"}, {"time": BEGAN + 100, "event": "end", "exit_code": 0}]
+    (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    said = report(tmp_path, "run").stdout
+    assert "chain     3 jobs · 10 min 00 s · 0 steps; this is the last job" in said
+    assert "used      1 min 40 s" in said
+
+
+def test_running_and_empty_runs(tmp_path: Path) -> None:
+    """A run that goes on ends now; one without a start has only that."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor", pid=1, node="n")
+    found = run.account(now=BEGAN + 30)
+    assert found.phases == (account.Phase(name=account.START, seconds=30.0),)
+    run.event("attempt", 5.0, number=0, ranks=1)
+    run.event("started", 5.0, rank=0)
+    found = run.account(now=BEGAN + 30)
+    assert {phase.name: phase.seconds for phase in found.phases}[account.SCRIPT] == 20.0
+    assert found.steps is None
+    assert sum(phase.seconds for phase in found.phases) == found.seconds == 30.0
+
+
+def test_advice_has_evidence(tmp_path: Path) -> None:
+    """Idle devices and long restarts are told; a run without them gets no advice."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor", pid=1, node="n")
+    run.event("attempt", 0.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.event("exit", 100.0, rank=0, status=1)
+    run.event("restart", 0.0, cause="error in the script", rank=0, error="")
+    run.event("attempt", 100.0, number=1, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.event("exit", 100.0, rank=0, status=0)
+    run.event("end", 0.0, exit_code=0)
+    idle = {"device": 0, "looks": 20, "mean": 0.0, "most": 0}
+    run.write("report.json", {"format": 1, "load": {"n": [idle, {**idle, "device": 1, "mean": 96.0, "most": 100}]}})
+    found = recorded.read(str(run.folder))
+    said = advice.advise(found, account.account(found, 0.0))
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "1 of 2 devices were idle all the time (device 0 on n)",
+        "failures took 1 min 41 s, 33% of the time, and the steps that were computed again",
+    ]
+    run.write("report.json", {"format": 1})
+    run.events = [run.events[0], *run.events[5:]]
+    run.event("end", 0.0, exit_code=0)
+    found = recorded.read(str(run.folder))
+    assert advice.advise(found, account.account(found, 0.0)) == []
+
+
+def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*ECHELON, "report", *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "echelon-runs/ of this folder has no runs"),
+        (("nothing",), "there is no run nothing"),
+        (("run",), "plan.json has format 9, and this echelon reads formats up to 1"),
+        (("run", "run", "run"), "a report is of one run or of two, not of 3"),
+    ],
+)
+def test_wrong_input_has_one_error(tmp_path: Path, words: "tuple[str, ...]", error: str) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("supervisor", pid=1, node="n")
+    run.write("plan.json", {"format": 9})
+    done = report(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr.replace("\n  ", " ")
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+TRAIN = """
+import sys, time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(int(sys.argv[1])):
+    model(torch.ones(8, 4)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("launch", ["warm", "exec"])
+def test_report_of_real_runs(tmp_path: Path, launch: str) -> None:
+    """All steps of each rank are counted, however it is started; two runs are compared; nothing needs a hang watch."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for directory, number in (("one", "30"), ("two", "60")):
+        line = ["run", "--run-dir", directory, "-n", "2", "--launch", launch, "--scale", "off", "--hang-timeout", "off"]
+        subprocess.run([*ECHELON, *line, "train.py", number], cwd=tmp_path, env=environ, check=True)
+    told = json.loads(report(tmp_path, "--json", "one", "two").stdout)["runs"]
+    assert [run["steps"]["number"] for run in told] == [30, 60]
+    assert all(run["steps"]["median_seconds"] > 0.009 for run in told)
+    for run in told:
+        assert sum(phase["seconds"] for phase in run["phases"]) == pytest.approx(run["seconds"], abs=0.01)
+        assert [phase["name"] for phase in run["phases"]][-2:] == ["steps", "end"]
+    lines = report(tmp_path, "one", "two").stdout.splitlines()
+    assert lines[0].split() == ["one", "two", "ratio"]
+    assert next(line for line in lines if line.startswith("steps  ")).split() == ["steps", "30", "60", "2.00"]
+    assert report(tmp_path, "one").stdout.startswith("run one · ended well · ")
+
+
+def test_program_without_steps(tmp_path: Path) -> None:
+    subprocess.run([*ECHELON, "run", "--run-dir", "one", "--", "true"], cwd=tmp_path, check=True)
+    done = report(tmp_path, "one")
+    assert "script" in done.stdout
+    assert "steps     no optimizer of PyTorch made a step" in done.stdout
