@@ -3,7 +3,7 @@
 Each script of tests/scripts runs on one device, on several ranks by `echelon run --scale data`, and on as many after
 the changes that the guides of Accelerate and Lightning Fabric ask for (peers_tools). It runs once as it is written and
 once with its samples in the order of the dataset, since the peers shuffle otherwise than one device. It needs an
-environment with `pip install torch==2.13.0 accelerate lightning numpy` and echelon. Examples:
+environment with `pip install torch==2.13.0 accelerate lightning numpy tensorboard` and echelon. Examples:
 
     python -m benchmarks.peers --only plain_loop iterable
     python -m benchmarks.peers --json > peers.json       all scripts, half an hour on two cores
@@ -14,7 +14,9 @@ environment with `pip install torch==2.13.0 accelerate lightning numpy` and eche
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -84,9 +86,24 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, ThreadPoolExecutor(AT_A_TIME) as pool:
         measure = partial(_measure_script, options.tools or TOOLS, folder=folder, num_ranks=options.ranks)
         orders, names = options.order or ORDERS, options.only or _names()
+        _refuse_missing(names)
         futures = [pool.submit(measure, name, order) for order in orders for name in names]
         results = [asdict(result) for future in futures for result in future.result()]
     return {"circumstances": _circumstances(options.ranks), "results": results}
+
+
+def _refuse_missing(names: Sequence[str]) -> None:
+    """Raise BenchmarkError if a package of a script is not installed: the scripts take half an hour."""
+    for name in names:
+        with open(os.path.join(SCRIPTS, f"{name}.py"), encoding="utf-8") as file:
+            nodes = list(ast.walk(ast.parse(file.read())))
+        imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+        wanted = {word.partition(".")[0] for word in imported}
+        wanted |= {"tensorboard"} if "torch.utils.tensorboard" in imported else set()
+        missing = sorted(word for word in wanted if importlib.util.find_spec(word) is None)
+        if missing:
+            raise BenchmarkError(f"{name}.py needs {missing[0]}: pip install {' '.join(missing)}")
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

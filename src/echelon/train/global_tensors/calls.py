@@ -15,7 +15,7 @@ from torch import nn
 from .. import batches, tracing
 from ..scaling_error import ScalingError
 from ..unshared_batch import Unshared
-from . import aliases, doubts, exchange, outputs, pieces, returned_numbers, script_hooks
+from . import aliases, doubts, exchange, outputs, parts, pieces, returned_numbers, script_hooks
 from .arguments import Entries
 from .model_calls import ModelCalls
 from .tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
@@ -133,9 +133,6 @@ class Calls(ModelCalls):
                     entries.refuse_guess(error)
                     raise
                 entries.leave()
-        result = outputs.leave(module, results, leads, is_trained_alone=self._run.parallelism.trains_alone)
-        if self._run.world.is_exact:
-            return result
 
         def compute(twin: nn.Module, first: int, count: int) -> Any:
             own = entries.some((own_args, own_kwargs), first, count)
@@ -143,9 +140,9 @@ class Calls(ModelCalls):
                 GlobalTensor.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        return returned_numbers.of_all(
-            result, results[0], returned_numbers.Call(module, rows[0], compute, self._run.say)
-        )
+        call = parts.Call(module, rows[0], compute, self._run.say)
+        result = outputs.leave(module, results, leads, call, is_trained_alone=self._run.parallelism.trains_alone)
+        return result if self._run.world.is_exact else returned_numbers.of_all(result, results[0], call)
 
     def _note_hooks(self, module: nn.Module) -> None:
         """Say, once, that a hook of the script sees a part of the batch."""

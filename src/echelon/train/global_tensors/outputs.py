@@ -6,14 +6,15 @@ shapes, as long as these shapes are of the same kind as in earlier calls.
 """
 
 import weakref
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch import nn
 
+from .. import messages
 from ..scaling_error import ScalingError
 from ..world import World
-from . import exchange, pieces
+from . import exchange, parts, pieces
 from .tensors import GlobalTensor, Partial, Sharded, map_tensors, tensors_of
 
 NUM_EXCHANGED = 3
@@ -31,6 +32,8 @@ class _Earlier:
         self.kinds: List[str] = []
         self.ragged: Set[int] = set()
         """Outputs whose number of rows depends on the samples."""
+        self.is_tried = False
+        """Whether two parts of a batch have shown which outputs these are."""
         self.is_open = True
         """Whether ranks exchange shapes in the next call too: the other shapes do not follow from this rank's own."""
 
@@ -50,10 +53,14 @@ def put_ragged(module: nn.Module, known: List[Any]) -> None:
         earlier.ragged.update(places)
 
 
-def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, is_trained_alone: bool = False) -> Any:
+def leave(
+    module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], call: Optional[parts.Call] = None, *,
+    is_trained_alone: bool = False,
+) -> Any:  # fmt: skip
     """Return a model's outputs for the rows of this rank, or of its virtual shards, as global tensors of all rows.
 
-    Ranks that train alone between meetings exchange nothing while they have equally many rows.
+    `call` can compute some rows again, where the shapes leave open what an output is. Ranks that train alone between
+    meetings exchange nothing while they have equally many rows.
     """
     tensors = [distinct(output) for output in outputs]
     world = leads[0][0].world
@@ -62,6 +69,7 @@ def leave(module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], *, 
         every = [[tuple(tensor.shape)] * world.size for tensor in tensors[0]]
     else:
         every = _shapes_of_all(module, earlier, tensors, leads)
+        _try_parts(earlier, tensors[-1], every, call)
     global_outputs = []
     for output, own, lead in zip(outputs, tensors, leads):  # noqa: B905
         global_tensor_of = {}
@@ -103,6 +111,37 @@ def _shapes_of_all(
         if _kind(shapes, leads[0]) != before:
             raise _refusal(module, "a tensor of shape %s, but the shapes before were of another kind" % (shapes[0],))
     return every
+
+
+def _try_parts(
+    earlier: _Earlier, tensors: List[torch.Tensor], every: List[_Shapes], call: Optional[parts.Call]
+) -> None:
+    """Find rows that a model selects, where all ranks have equally many by chance, by two parts of this rank's rows.
+
+    The numbers of rows of the two parts add up; a tensor that has no rows of samples has one shape for each part.
+    """
+    if earlier.is_tried or call is None:
+        return
+    same = [place for place, shapes in enumerate(every) if earlier.kinds[place] == SAME and shapes[0] and shapes[0][0]]
+    places = [place for place in same if place not in earlier.ragged]
+    if not places:
+        return
+    earlier.is_tried = True
+    both = parts.of_two(call)
+    selected = []
+    if both is not None:
+        first, rest = (distinct(part) for part in both)
+        numbers = [(_num_rows(tensors, place), _num_rows(first, place), _num_rows(rest, place)) for place in places]
+        selected = [
+            place
+            for place, (whole, one, other) in zip(places, numbers)  # noqa: B905
+            if one + other == whole
+        ]
+    earlier.ragged.update(place for found in messages.gather(selected) for place in found)
+
+
+def _num_rows(tensors: List[torch.Tensor], place: int) -> int:
+    return tensors[place].size(0) if place < len(tensors) and tensors[place].dim() else -1
 
 
 def _refuse_whole_batches(

@@ -5,10 +5,9 @@ the model computes two parts of this rank's samples, and the two numbers show th
 ranks agree on a kind that fits the numbers of all ranks.
 """
 
-import copy
 import math
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -16,22 +15,13 @@ from torch import nn
 
 from .. import messages
 from ..scaling_error import ScalingError
+from . import parts
+from .parts import Call
 from .tensors import GlobalTensor, Partial, Sharded, map_entries
 
 _TOLERANCE = 1e-4
 _SAME, _SUM, _MEAN = "same", "sum", "mean"
 _known: "weakref.WeakKeyDictionary[nn.Module, Dict[int, str]]" = weakref.WeakKeyDictionary()
-Compute = Callable[[nn.Module, int, int], Any]
-
-
-class Call(NamedTuple):
-    """A model that was called, and how a copy of it computes some of this rank's rows."""
-
-    module: nn.Module
-    lead: Sharded
-    compute: Compute
-    """A function that computes some rows; its arguments are the copy, the first row and the number of rows."""
-    say: Callable[[str], None]
 
 
 def of_all(result: Any, local: Any, call: Call) -> Any:
@@ -114,39 +104,22 @@ def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
 
 def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
     """Return the possible kinds of each number, by two parts of this rank's samples; all kinds for too few samples."""
-    num_rows = call.lead.local.size(call.lead.dim_of_rows)
-    num_first = max(1, num_rows // 3)
-    if num_rows < 2 or not call.lead.rows[call.lead.world.rank]:
+    if call.num_rows < 2:
         return {place: {_SAME, _SUM, _MEAN} for place in numbers}
-    parts = _computed(call, num_first, num_rows)
+    both = parts.of_two(call)
+    leaves = [_leaves(part) for part in both] if both is not None else []
     fitting: Dict[int, Set[str]] = {}
     for place, number in numbers.items():
         fitting[place] = set()
-        if parts is None or any(len(part) <= place for part in parts):
+        if not leaves or any(len(part) <= place for part in leaves):
             continue
-        first, rest = (float(part[place]) for part in parts)
-        mean = (first * num_first + rest * (num_rows - num_first)) / num_rows
+        first, rest = (float(part[place]) for part in leaves)
+        mean = (first * call.num_first + rest * (call.num_rows - call.num_first)) / call.num_rows
         candidates = {_SUM: first + rest, _MEAN: mean, _SAME: first if first == rest else math.nan}
         for kind, value in candidates.items():
             if math.isclose(value, number, rel_tol=_TOLERANCE, abs_tol=1e-12):
                 fitting[place].add(kind)
     return fitting
-
-
-def _computed(call: Call, num_first: int, num_rows: int) -> Optional[List[List[Any]]]:
-    """Return the numbers of two parts; None where the model cannot be copied, or fails on a part of the batch."""
-    try:
-        twin = copy.deepcopy(call.module)
-        for submodule in twin.modules():
-            for hooks in (submodule._forward_hooks, submodule._forward_pre_hooks):
-                hooks.clear()
-        with torch.no_grad():
-            return [
-                _leaves(call.compute(twin, 0, num_first)),
-                _leaves(call.compute(twin, num_first, num_rows - num_first)),
-            ]
-    except Exception:  # noqa: BLE001  (a copy of a script's model may raise anything: then the kinds stay unknown)
-        return None
 
 
 def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call) -> Dict[int, Tuple[Set[str], bool]]:
