@@ -10,6 +10,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # and what is imported is compiled once, also where the shell asks Python to write no bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
+SOAK = tests/faults/test_random_faults.py tests/faults/test_random_hangs.py tests/slurm/test_chain.py::test_limit_at_any_moment
 
 .PHONY: demo test soak check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
 
@@ -22,7 +23,7 @@ test: $(VENV)/.test check  ## install what the tests need, Slurm included, and r
 
 soak: $(VENV)/.test  ## the tests of faults and chains with many more moments, for hours
 	@tools/install-slurm
-	ECHELON_SOAK=1 $(BIN)/python -m pytest tests/faults tests/slurm -k "soak or any_moment"
+	ECHELON_SOAK=1 $(BIN)/python -m pytest $(SOAK)
 
 check: $(VENV)/.test  ## style, types and the rooms' borders
 	$(BIN)/ruff check .
