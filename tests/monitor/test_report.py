@@ -100,10 +100,27 @@ def test_report_of_a_generated_run(
     assert found.device_hours == pytest.approx(8 * total / 3600, rel=1e-3)
     assert found.billed == pytest.approx(40.0 * total / 3600, rel=1e-3)
     assert found.steps is not None
-    assert found.steps.number == 2 * number
+    assert (found.steps.number, found.steps.num_again) == (2 * number, number)
     assert found.steps.per_second == pytest.approx(1 / each, rel=1e-2)
     assert found.steps.median_seconds == pytest.approx(each, rel=0.07)
     assert [(one.cause, one.rank) for one in found.attempts] == [("killed by a signal", 1), ("", -1)]
+
+
+def test_steps_that_were_computed_again(tmp_path: Path) -> None:
+    """A run that was resumed after step 100 failed at 151, went on after 140, failed at 160, and went on after 160."""
+    run = Generated(tmp_path / "run")
+    for number, (after, many) in enumerate([(100, 51), (140, 20), (160, 30)]):
+        run.event("attempt", 1.0, number=number, ranks=1)
+        run.now += 50.0
+        run.event("exit", 0.0, rank=0, status=-9, **steps(run, many, 1.0, run.now - many + 1))
+        logs = run.folder / "logs" / f"attempt-{number}"
+        logs.mkdir(parents=True)
+        said = f"echelon: continues after step {after}, from a checkpoint\n"
+        (logs / "rank-0.log").write_text(f"step 3 continues after step 999, from me\n{said}step {after}\n")
+    run.event("end", 0.0, exit_code=137)
+    found = run.account().steps
+    assert found is not None
+    assert (found.number, found.num_again) == (101, 11)
 
 
 def test_steps_of_a_lost_node_come_from_the_samples(tmp_path: Path) -> None:

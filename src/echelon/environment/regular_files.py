@@ -15,17 +15,18 @@ Path = Union[str, "os.PathLike[str]"]
 
 def read(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """Return the bytes of a regular file; raise OSError, whose strerror says why it cannot be read."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return read_stream(file, most_bytes=most_bytes)
 
 
 def first_line(path: Path, *, most_bytes: int = 1 << 16) -> str:
     """Return the first line of a file, however long the file is; raise OSError like `read`."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return file.readline(most_bytes).decode("utf-8", "replace")
 
 
-def _opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> BinaryIO:
+    """Open a regular file; raise OSError, whose strerror says why it cannot be read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) and os.fspath(path).startswith(_OPEN_ALREADY):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from echelon.monitor import attempts as attempts_of
@@ -29,6 +30,8 @@ class Steps:
 
     number: int
     """Computed steps on the rank with most of them, in all attempts."""
+    num_again: int
+    """How many of these had been computed before a failure."""
     per_second: float
     median_seconds: float
     seconds_90: float
@@ -159,6 +162,7 @@ def _steps(attempts: list[Attempt]) -> Steps | None:
     slow = sum(seconds_of(bucket) * count for bucket, count in times.items() if seconds_of(bucket) > SLOW * median)
     return Steps(
         number=number,
+        num_again=sum(max(0, one.reached - other.continued_after) for one, other in pairwise(attempts)),
         per_second=max(0, number - len(attempts)) / passed if passed > 0 else 0.0,
         median_seconds=median,
         seconds_90=_quantile(times, 0.9),

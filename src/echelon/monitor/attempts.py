@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from echelon.environment import regular_files
 from echelon.monitor.recorded import Recorded
+
+CONTINUES = re.compile(rb"^echelon: continues after step (\d{1,18}), from ", re.MULTILINE)
+"""What rank 0 says when a training goes on (train.replay, train.checkpoints)."""
+HEAD_BYTES = 1 << 20
+"""The line comes before the output of the steps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +31,8 @@ class Attempt:
     ended: float | None = None
     num_steps: int = 0
     """Steps that were computed, on the rank with most of them."""
+    continued_after: int = 0
+    """The step of the checkpoint from which the attempt went on; 0: it began anew."""
     step_times: dict[int, int] = field(default_factory=dict)
     """How many steps of all ranks took the time of each bucket of `node.pulse`."""
     cause: str = ""
@@ -30,6 +40,11 @@ class Attempt:
     rank: int = -1
     """The rank that failed first; -1: none."""
     error: str = ""
+
+    @property
+    def reached(self) -> int:
+        """The last step, counted from the begin of the training."""
+        return self.continued_after + self.num_steps
 
     @property
     def work_began(self) -> float:
@@ -53,6 +68,7 @@ def read(recorded: Recorded) -> list[Attempt]:
             _note(attempts[-1], event)
     for attempt in attempts:
         _fill_from_samples(attempt, recorded)
+        attempt.continued_after = _continued_after(recorded.path, attempt.number)
     return attempts
 
 
@@ -80,6 +96,15 @@ def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
     attempt.last_step = max(attempt.last_step or last, last)
     for bucket, count in event["step_times"]:
         attempt.step_times[bucket] = attempt.step_times.get(bucket, 0) + count
+
+
+def _continued_after(path: str, number: int) -> int:
+    try:
+        with regular_files.opened(os.path.join(path, "logs", f"attempt-{number}", "rank-0.log")) as log:
+            found = CONTINUES.search(log.read(HEAD_BYTES))
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
 
 
 def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:

@@ -121,7 +121,10 @@ def _steps(account: Account) -> list[str]:
     if steps is None:
         return ["no optimizer of PyTorch made a step"] if account.attempts else []
     attempts = f" in {len(account.attempts)} attempts" if len(account.attempts) > 1 else ""
-    lines = [f"{steps.number}{attempts}" + (f" · {amount(steps.per_second)} a second" if steps.per_second else "")]
+    again = f", {steps.num_again} of them again" if steps.num_again else ""
+    lines = [
+        f"{steps.number}{attempts}{again}" + (f" · {amount(steps.per_second)} a second" if steps.per_second else "")
+    ]
     if steps.median_seconds:
         lines.append(
             f"half take at most {short(steps.median_seconds)}, 90 % {short(steps.seconds_90)}, "
