@@ -154,6 +154,18 @@ def test_chain_is_summed_up(tmp_path: Path) -> None:
     assert "used      1 min 40 s" in said
 
 
+def test_bill_is_a_part_of_what_was_booked(tmp_path: Path) -> None:
+    run = Generated(tmp_path / "run")
+    run.write("booking.json", {"billed": 24.0, "billed_unit": "GPU-hours", "minutes": 120, "partition": "small-g",
+                               "machine": "lumi"})  # fmt: skip
+    run.event("supervisor", pid=1, node="n")
+    run.event("agent", 0.0, node="n", devices=8)
+    run.event("end", 1800.0, exit_code=0)
+    said = report(tmp_path, "run").stdout
+    assert "used      30 min 00 s · 4 GPU hours · billed: 6 of at most 24 GPU-hours" in said
+    assert "small-g of lumi for 120 min" in said
+
+
 def test_running_and_empty_runs(tmp_path: Path) -> None:
     """A run that goes on ends now; one without a start has only that."""
     run = Generated(tmp_path / "run")

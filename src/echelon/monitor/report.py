@@ -24,7 +24,7 @@ def text(
     lines = [
         f"run {name} · {state}{when}",
         _line("asked", _asked(recorded, account)),
-        _line("used", _used(account)),
+        _line("used", _used(recorded, account)),
         *([_line("chain", _chain([*earlier, account], recorded.path))] if earlier else []),
     ]
     total = sum(phase.seconds for phase in account.phases)
@@ -98,12 +98,13 @@ def _asked(recorded: Recorded, account: Account) -> str:
     return " · ".join(words)
 
 
-def _used(account: Account) -> str:
+def _used(recorded: Recorded, account: Account) -> str:
     words = [duration(account.seconds)]
     if account.num_devices:
         words.append(f"{amount(account.device_hours)} GPU hours")
     if account.billed is not None:
-        words.append(cost(account.billed, account.billed_unit))
+        most = cost(recorded.booking["billed"], account.billed_unit)
+        words.append(f"billed: {amount(account.billed)} of at most {most}")
     return " · ".join(words)
 
 
