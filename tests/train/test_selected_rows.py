@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 x = torch.randn(96, 5)
 keep = torch.rand(96) < 0.6
-keep[:48] = PATTERN  # as many in each quarter of the first batches
+keep[:48] = PATTERN  # as many in each half of the first batches
 y = (x.sum(-1) > 0).long()
 
 
@@ -46,8 +46,8 @@ for _ in range(3):
 """
 MORE = "loss = loss + 0.1 * scores.sum() + mean.pow(2).sum() + 0.01 * weights.pow(2).sum()"
 PATTERNS = {
-    "the first of each quarter": "torch.tensor([True, True, True, False, False, False] * 8)",
-    "the last of each quarter": "torch.tensor([False, False, False, False, True, True] * 8)",
+    "all in the first part": "torch.tensor(([True] * 3 + [False] * 9) * 4)",
+    "all in the last part": "torch.tensor(([False] * 9 + [True] * 3) * 4)",
     "one of three": "torch.tensor([False, False, True] * 16)",
 }
 
@@ -58,7 +58,7 @@ def losses(text: str) -> "list[tuple[float, int]]":
 
 @pytest.mark.parametrize(
     ("pattern", "how"),
-    [*[(pattern, "-n 2") for pattern in PATTERNS], ("one of three", "-n 4"), ("one of three", "-n 2 --exact 4")],
+    [("all in the first part", "-n 2"), ("all in the last part", "-n 2"), ("one of three", "-n 2 --exact 4")],
 )
 def test_selected_rows_are_those_of_one_device(tmp_path: Path, pattern: str, how: str) -> None:
     """The mean over samples and the sum of the weights beside them stay what they are."""
@@ -70,4 +70,4 @@ def test_selected_rows_are_those_of_one_device(tmp_path: Path, pattern: str, how
     assert done.returncode == 0, done.stderr
     found, expected = losses(done.stdout), losses(alone.stdout)
     assert [rows for _, rows in found] == [rows for _, rows in expected]
-    assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+    assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in expected], rel=1e-5, abs=2e-6)
