@@ -89,7 +89,7 @@ def _by_script(results: Sequence[Result], tools: Sequence[str], order: str) -> l
         [f"{script}{' *' if script in chance else ''}", *(_cell(found[script, tool]) for tool in tools)]
         for script in sorted({one.script for one in results})
     ]
-    return ["", f"### {TITLES[order].replace('`', '')}", "", *_table(["script", *tools], rows)]
+    return ["", f"## {TITLES[order].replace('`', '')}", "", *_table(["script", *tools], rows)]
 
 
 def _cell(one: Result) -> str:
@@ -115,7 +115,7 @@ def _reasons(results: Sequence[Result]) -> list[str]:
         f"- {tool}, {outcome}: `{reason.replace('`', '')}`: {', '.join(sorted(names))}"
         for (tool, outcome, reason), names in sorted(scripts.items())
     ]
-    return ["### Why scripts were refused or crashed", "", *lines] if lines else []
+    return ["## Why scripts were refused or crashed", "", *lines] if lines else []
 
 
 def _drawn_in_steps() -> set[str]:
