@@ -1,5 +1,6 @@
 """`make gpu` on a machine without a GPU: it says what is missing, and its program and page are right."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import page, row, rows, rows_survive
+from benchmarks.gpu import page, peaks, row, rows, rows_survive
 from benchmarks.gpu.bench import Bench, Done
 from benchmarks.gpu.facts import Facts
 
@@ -97,6 +98,32 @@ def test_page_keeps_the_rows_that_did_not_run() -> None:
     assert "| shown | 30 losses | 2026-12-01, H100 |" in text
     assert "| shown | 40 losses | 2026-12-09, H100 |" in text
     assert "crashed" not in text
+    assert "| not run | no time |" in page.measured(HERE, {"one": second["one"]}, date="2026-12-09", is_cpu=False)
+
+
+def test_largest_batch_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is found to a sixteenth; a training that fails for another reason than a full device is named."""
+    monkeypatch.setattr(peaks, "_run", lambda words: "{}" if int(words.split()[2]) <= 100 else "")
+    assert peaks._largest("gpt") == {"training": "gpt", "limit_gib": 16, "fits": 100, "fails": 104}
+
+    def fail(words: str) -> str:
+        raise peaks._Failed("no module")
+
+    monkeypatch.setattr(peaks, "_run", fail)
+    assert peaks._largest("gpt") is None
+    assert peaks._peak("gpt --batch 8") is None
+    assert capsys.readouterr().err == "peaks: gpt: no module\npeaks: gpt --batch 8: no module\n"
+
+
+def test_measured_peaks_are_whole() -> None:
+    """Each training of the file has all phases of a step, and none takes less than its weights."""
+    head, *lines = map(json.loads, (ROOT / "benchmarks" / "gpu" / "peaks.jsonl").read_text().splitlines())
+    assert head == {"device": "NVIDIA H200", "torch": "2.11.0+cu130"}
+    trainings = [line["bytes"] for line in lines if "bytes" in line]
+    assert (len(trainings), len(lines)) == (40, 43)
+    for taken in trainings:
+        assert taken["parameters"] <= taken["model"] <= taken["zero_grad"] <= taken["reserved"]
+        assert max(taken[f"{phase} peak"] for phase in ("forward", "backward", "step")) <= taken["reserved"]
 
 
 def test_row_compares_losses() -> None:

@@ -35,7 +35,9 @@ device exchange data by gloo, because NCCL refuses two ranks on one device. Gloo
 to rank, so echelon copies such tensors to the CPU first.
 
 `benchmarks/gpu/peaks.jsonl` has the bytes that 40 trainings took on an H200 in each phase of a step, and the largest
-batches of three in 16 GiB, with torch 2.11. `PYTHONPATH=src:. python -m benchmarks.gpu.peaks --out FILE` measures them.
+batches of three in 16 GiB: five trainings ran at a time, on 2026-11-28. Three trainings of T5 failed, and two largest
+batches had no time left. `PYTHONPATH=src:. python -m benchmarks.gpu.peaks --out FILE` measures all of them. This
+command has not run on a GPU in its present form; its program `programs/peak.py` has.
 """
 
 
@@ -51,13 +53,16 @@ def measured(facts: Facts, seen: Mapping[str, Seen], *, date: str, is_cpu: bool,
     state = f"Last seen on {date} on {devices}: Python {facts.python}, torch {facts.torch} ({facts.build}{nccl})."
     if facts.missing:
         state += f" Not installed: {', '.join(facts.missing)}."
-    lines = {name: _line(name, each, f"{date}, {devices}") for name, each in seen.items() if each.how != UNRUN}
-    return _page(state, {**_lines(before), **lines})
+    lines = {name: _line(name, row, f"{date}, {devices}") for name, row in seen.items()}
+    without_time = {name: _line(name, row) for name, row in seen.items() if row.how == UNRUN}
+    return _page(state, {**lines, **without_time, **_lines_that_stay(before, seen)})
 
 
-def _lines(text: str) -> dict[str, str]:
-    """Return the rows of a page, by name."""
-    return {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
+def _lines_that_stay(text: str, seen: Mapping[str, Seen]) -> dict[str, str]:
+    """Return the rows of a page that have run before and did not run now, by name."""
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
+    ran = {name for name, row in seen.items() if row.how != UNRUN}
+    return {name: line for name, line in lines.items() if name not in ran and f"| {UNRUN} |" not in line}
 
 
 def _line(name: str, seen: Seen, where: str = "") -> str:

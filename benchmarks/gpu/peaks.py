@@ -1,12 +1,14 @@
 """Measure what trainings take of a GPU's memory: `PYTHONPATH=src:. python -m benchmarks.gpu.peaks --out FILE`.
 
-Each line of the file is one training of `programs/peak.py`: its options, and the bytes of each phase of its last step;
-or the largest batch that fits into so many GiB. A model whose package is not installed is named and left out.
+The first line of the file names the device and PyTorch. Each other line is one training of `programs/peak.py`: its
+options, and the bytes of each phase of its last step; or the largest batch that fits into so many GiB. A training that
+fails, as where its package is not installed, is named and left out; the exit code is then 1, and 2 without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -14,9 +16,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.gpu import facts
 from benchmarks.gpu.bench import this_python
 
 PROGRAM = Path(__file__).parent / "programs" / "peak.py"
+NO_DEVICE = 2
 AT_A_TIME = 5
 SECONDS = 120
 LIMIT_GIB = 16
@@ -49,16 +53,22 @@ LARGEST = ("gpt", "resnet50", "vit --precision amp", "gpt2 --precision amp", "ll
 
 
 def main(arguments: list[str]) -> int:
-    """Write what each training takes; return 1 if one failed."""
+    """Write what each training takes; return 0, 1 if one failed, 2 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.peaks", description=__doc__)
     parser.add_argument("--out", required=True)
     out = Path(parser.parse_args(arguments).out)
-    lines, num_failed = [], 0
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for task in (*pool.map(_peak, _trainings()), *pool.map(_largest, LARGEST)):
-            lines += [task] if isinstance(task, dict) else []
-            num_failed += not isinstance(task, dict)
-            out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    here = facts.ask(this_python())
+    if here.why_not():
+        print(f"peaks: error: {here.why_not()}", file=sys.stderr)
+        return NO_DEVICE
+    num_failed = 0
+    with out.open("w", encoding="utf-8") as file, ThreadPoolExecutor(AT_A_TIME) as pool:
+        file.write(json.dumps({"device": here.devices[0], "torch": here.torch}) + "\n")
+        for measured in itertools.chain(pool.map(_peak, _trainings()), pool.map(_largest, LARGEST)):
+            num_failed += measured is None
+            if measured is not None:
+                file.write(json.dumps(measured) + "\n")
+                file.flush()
     return int(num_failed > 0)
 
 
@@ -69,36 +79,49 @@ def _trainings() -> Iterator[str]:
     yield from MORE.split("\n")[1:-1]
 
 
-def _run(words: str) -> subprocess.CompletedProcess[str]:
+class _Failed(Exception):
+    """A training ended with another error than a full device."""
+
+
+def _run(words: str) -> str:
+    """Return what a training prints, or "" if its device was full."""
     command = [this_python(), str(PROGRAM), *words.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise _Failed(f"it still ran after {SECONDS} s") from None
+    if done.returncode and "OutOfMemory" not in done.stderr:
+        raise _Failed((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
+    return "" if done.returncode else done.stdout
 
 
 def _peak(words: str) -> dict[str, object] | None:
-    done = _run(words)
-    if done.returncode:
-        print(f"peaks: {words}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+    try:
+        answer = _run(words)
+    except _Failed as error:
+        print(f"peaks: {words}: {error}", file=sys.stderr)
         return None
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    measured: dict[str, object] | None = json.loads(answer) if answer else None
+    return measured
 
 
-def _largest(words: str) -> dict[str, object]:
+def _largest(words: str) -> dict[str, object] | None:
     """Find the largest batch that fits, to a sixteenth of it."""
+
+    def has_room(batch: int) -> bool:
+        return bool(_run(f"{words} --batch {batch} --limit {LIMIT_GIB}"))
+
     fits, fails = 0, 1
-    while _has_room(words, fails):
-        fits, fails = fails, fails * 2
-    while fails - fits > max(1, fits // 16):
-        middle = (fits + fails) // 2
-        fits, fails = (middle, fails) if _has_room(words, middle) else (fits, middle)
+    try:
+        while has_room(fails):
+            fits, fails = fails, fails * 2
+        while fails - fits > max(1, fits // 16):
+            middle = (fits + fails) // 2
+            fits, fails = (middle, fails) if has_room(middle) else (fits, middle)
+    except _Failed as error:
+        print(f"peaks: {words}: {error}", file=sys.stderr)
+        return None
     return {"training": words, "limit_gib": LIMIT_GIB, "fits": fits, "fails": fails}
-
-
-def _has_room(words: str, batch: int) -> bool:
-    done = _run(f"{words} --batch {batch} --limit {LIMIT_GIB}")
-    if done.returncode and "OutOfMemory" not in done.stderr:
-        raise RuntimeError(f"{words}: {done.stderr[-500:]}")
-    return done.returncode == 0
 
 
 if __name__ == "__main__":

@@ -100,3 +100,16 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def step_time(seconds: float) -> str:
+    """Write a time that may be short: 35 µs, 2.4 ms, 351 ms, 3.20 s, 2 h 05 min.
+
+    >>> step_time(0.0024), step_time(3.2)
+    ('2.4 ms', '3.20 s')
+    """
+    if seconds >= 60:
+        return duration(seconds)
+    if seconds >= 1 or not seconds:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

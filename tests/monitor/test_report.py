@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runs import ECHELON
 
-from echelon.monitor import account, advice, attempts, recorded
+from echelon.errors import UsageError
+from echelon.monitor import account, advice, attempts, phases, recorded
 from echelon.node.pulse import bucket, seconds_of
 
 BEGAN = 1_800_000_000.0
@@ -42,8 +43,14 @@ class Generated:
         self.events.append({"time": self.now, "event": kind, **fields})
         (self.folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in self.events))
 
-    def account(self, now: float = 0.0) -> account.Account:
-        return account.account(recorded.read(str(self.folder)), now)
+    def account(self, now: "float | None" = None) -> account.Account:
+        return account.of_run(recorded.read(str(self.folder)), now)
+
+    def samples(self, *lines: "tuple[float, int, Any]") -> None:
+        """Write samples, each a time after the begin, an attempt and steps; the last line is cut off."""
+        rows = [{"time": BEGAN + after, "attempt": number, "steps": made} for after, number, made in lines]
+        text = "".join(json.dumps(row) + "\n" for row in [{"format": 1}, *rows])
+        (self.folder / "samples.jsonl").write_text(text + '{"time": 1800000045.0, "att')
 
 
 def steps(run: Generated, number: int, each: float, first: float) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def test_report_of_a_generated_run(
     run = Generated(tmp_path_factory.mktemp("run") / "run")
     run.write("booking.json", {"billed": 40.0, "billed_unit": "GPU-hours", "minutes": 60})
     run.event("supervisor", pid=1, node="n")
-    run.event("agent", 0.0, node="n", devices=8)
+    run.event("agent", 0.0, agent_index=0, node="n", devices=8)
     run.event("attempt", waiting, number=0, ranks=2)
     run.event("imported", importing, node="n", seconds=importing)
     for rank in range(2):
@@ -86,16 +93,15 @@ def test_report_of_a_generated_run(
 
     found = run.account()
     total = waiting + importing + preparing + dying + again + ending + 2 * (number - 1) * each
-    seconds = {phase.name: phase.seconds for phase in found.phases}
     expected = {
-        account.IMPORT: importing,
-        account.START: waiting,
-        account.BEFORE: preparing,
-        account.STEPS: 2 * (number - 1) * each,
-        account.RESTARTS: dying + again,
-        account.END: ending,
+        phases.IMPORT: importing,
+        phases.START: waiting,
+        phases.BEFORE: preparing,
+        phases.STEPS: 2 * (number - 1) * each,
+        phases.RESTARTS: dying + again,
+        phases.END: ending,
     }
-    assert seconds == pytest.approx(expected, abs=1e-3, rel=1e-3)
+    assert seconds(found) == pytest.approx(expected, abs=1e-3, rel=1e-3)
     assert found.seconds == pytest.approx(total, rel=1e-3)
     assert found.device_hours == pytest.approx(8 * total / 3600, rel=1e-3)
     assert found.billed == pytest.approx(40.0 * total / 3600, rel=1e-3)
@@ -130,12 +136,73 @@ def test_steps_of_a_lost_node_come_from_the_samples(tmp_path: Path) -> None:
     run.event("started", 1.0, rank=0)
     run.event("agent lost", 50.0, node="n", why="no answer")
     run.event("restart", 0.0, cause="lost agent", rank=-1, error="")
-    lines = [{"format": 1}, {"time": BEGAN + 10, "attempt": 0, "steps": [30, 31]}]
-    lines += [{"time": BEGAN + 40, "attempt": 0, "steps": 120}]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (run.folder / "samples.jsonl").write_text(text + '{"time": 1800000045.0, "att')
+    run.samples((10, 0, [30, 31]), (40, 0, 121))
     [attempt] = attempts.read(recorded.read(str(run.folder)))
-    assert (attempt.num_steps, attempt.first_step, attempt.last_step) == (120, BEGAN + 10, BEGAN + 40)
+    assert (attempt.num_steps, attempt.first_step, attempt.last_step) == (121, BEGAN + 10, BEGAN + 40)
+    steps_of_run = run.account().steps
+    assert steps_of_run is not None
+    assert steps_of_run.per_second == pytest.approx(90 / 30)
+
+
+def seconds(found: account.Account) -> "dict[str, float]":
+    return {phase.name: phase.seconds for phase in found.phases}
+
+
+def test_killed_run_ends_with_its_last_record(tmp_path: Path) -> None:
+    """A run whose supervisor and keeper were killed has no end; the time since then is not its own."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor", pid=1, node="n")
+    run.event("agent", 0.0, agent_index=0, node="n", devices=4)
+    run.event("attempt", 1.0, number=0, ranks=4)
+    run.event("started", 1.0, rank=0)
+    run.samples((10, 0, 80), (100, 0, 800))
+    found = run.account()
+    assert (found.seconds, found.device_hours) == (100.0, 4 * 100 / 3600)
+    assert seconds(found) == {phases.START: 2.0, phases.BEFORE: 8.0, phases.STEPS: 90.0}
+    assert seconds(run.account(now=BEGAN + 120))[phases.STEPS] == 110.0  # as long as it goes on
+
+
+def test_agents_that_start_again_have_the_same_devices(tmp_path: Path) -> None:
+    """A lost agent, and all agents of a second supervisor, connect once more."""
+    run = Generated(tmp_path / "run")
+    for index in (0, 1, 1, 0):
+        run.event("agent", 900.0, agent_index=index, node=f"n{index}", devices=8)
+    run.event("end", 900.0, exit_code=0)
+    assert (run.account().num_devices, run.account().device_hours) == (16, 16.0)
+
+
+def test_attempts_that_fail_before_their_first_step_are_restarts(tmp_path: Path) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("supervisor", pid=1, node="n")
+    for number in range(2):
+        run.event("attempt", 1.0, number=number, ranks=1)
+        run.event("started", 1.0, rank=0)
+        if number == 0:
+            run.event("exit", 7.0, rank=0, status=1)
+            run.event("restart", 0.0, cause="error in the script", rank=0, error="")
+    run.now += 5.0 + 9.0
+    run.event("exit", 0.0, rank=0, status=0, **steps(run, 10, 1.0, run.now - 9.0))
+    run.event("end", 3.0, exit_code=0)
+    found = run.account()
+    expected = {phases.START: 2.0, phases.RESTARTS: 9.0, phases.BEFORE: 5.0, phases.STEPS: 9.0, phases.END: 3.0}
+    assert seconds(found) == expected
+    assert sum(expected.values()) == found.seconds
+
+
+def test_job_that_hands_over_has_not_failed(tmp_path: Path) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("attempt", 0.0, number=0, ranks=1)
+    run.event("end", 9.0, exit_code=0, cause="told to save and end, echelon in charge", rank=-1)
+    assert run.account().attempts[0].cause == ""
+
+
+@pytest.mark.parametrize("kind", ["attempt", "exit", "agent"])
+def test_foreign_event_is_one_error(tmp_path: Path, kind: str) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("attempt", number=0, ranks=1)
+    run.event(kind, steps="many", devices="some", ranks="all")
+    with pytest.raises(UsageError, match="that echelon did not write"):
+        run.account()
 
 
 def test_chain_is_summed_up(tmp_path: Path) -> None:
@@ -146,7 +213,7 @@ def test_chain_is_summed_up(tmp_path: Path) -> None:
         job = Generated(tmp_path / folder)
         job.event("supervisor", pid=1, node="n")
         job.event("end", seconds, exit_code=0)
-    assert [Path(path).name for path in recorded.earlier(str(tmp_path / "run"))] == ["2", "10"]
+    assert [Path(path).name for path in recorded.earlier_jobs(str(tmp_path / "run"))] == ["2", "10"]
     events = [{"time": BEGAN, "event": "supervisor"}, {"time": BEGAN + 100, "event": "end", "exit_code": 0}]
     (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     said = report(tmp_path, "run").stdout
@@ -159,7 +226,7 @@ def test_bill_is_a_part_of_what_was_booked(tmp_path: Path) -> None:
     run.write("booking.json", {"billed": 24.0, "billed_unit": "GPU-hours", "minutes": 120, "partition": "small-g",
                                "machine": "lumi"})  # fmt: skip
     run.event("supervisor", pid=1, node="n")
-    run.event("agent", 0.0, node="n", devices=8)
+    run.event("agent", 0.0, agent_index=0, node="n", devices=8)
     run.event("end", 1800.0, exit_code=0)
     said = report(tmp_path, "run").stdout
     assert "used      30 min 00 s · 4 GPU hours · billed: 6 of at most 24 GPU-hours" in said
@@ -171,11 +238,11 @@ def test_running_and_empty_runs(tmp_path: Path) -> None:
     run = Generated(tmp_path / "run")
     run.event("supervisor", pid=1, node="n")
     found = run.account(now=BEGAN + 30)
-    assert found.phases == (account.Phase(name=account.START, seconds=30.0),)
+    assert found.phases == (phases.Phase(name=phases.START, seconds=30.0),)
     run.event("attempt", 5.0, number=0, ranks=1)
     run.event("started", 5.0, rank=0)
     found = run.account(now=BEGAN + 30)
-    assert {phase.name: phase.seconds for phase in found.phases}[account.SCRIPT] == 20.0
+    assert {phase.name: phase.seconds for phase in found.phases}[phases.SCRIPT] == 20.0
     assert found.steps is None
     assert sum(phase.seconds for phase in found.phases) == found.seconds == 30.0
 
@@ -195,7 +262,7 @@ def test_advice_has_evidence(tmp_path: Path) -> None:
     idle = {"device": 0, "looks": 20, "mean": 0.0, "most": 0}
     run.write("report.json", {"format": 1, "load": {"n": [idle, {**idle, "device": 1, "mean": 96.0, "most": 100}]}})
     found = recorded.read(str(run.folder))
-    said = advice.advise(found, account.account(found, 0.0))
+    said = advice.advise(found, account.of_run(found))
     assert [sentence.partition(":")[0] for sentence in said] == [
         "1 of 2 devices were idle all the time (device 0 on n)",
         "failures took 1 min 41 s, 33% of the time, and the steps that were computed again",
@@ -204,7 +271,7 @@ def test_advice_has_evidence(tmp_path: Path) -> None:
     run.events = [run.events[0], *run.events[5:]]
     run.event("end", 0.0, exit_code=0)
     found = recorded.read(str(run.folder))
-    assert advice.advise(found, account.account(found, 0.0)) == []
+    assert advice.advise(found, account.of_run(found)) == []
 
 
 def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":

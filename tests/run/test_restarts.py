@@ -143,4 +143,3 @@ def test_signal_while_waiting(shell: Shell) -> None:
     done = shell.run("--max-restarts", "9", "--timeout", "10", "train.py")
     assert done.exit_code == 124
     assert "; starting all ranks again in 1 s\n" in done.said
-    assert "; starting all ranks again in 8 s\n" in done.said  # too long for the limit

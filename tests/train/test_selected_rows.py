@@ -49,6 +49,7 @@ PATTERNS = {
     "all in the first part": "torch.tensor(([True] * 3 + [False] * 9) * 4)",
     "all in the last part": "torch.tensor(([False] * 9 + [True] * 3) * 4)",
     "one of three": "torch.tensor([False, False, True] * 16)",
+    "all, then one of three": "torch.tensor([True] * 24 + [False, False, True] * 8)",
 }
 
 
@@ -58,7 +59,12 @@ def losses(text: str) -> "list[tuple[float, int]]":
 
 @pytest.mark.parametrize(
     ("pattern", "how"),
-    [("all in the first part", "-n 2"), ("all in the last part", "-n 2"), ("one of three", "-n 2 --exact 4")],
+    [
+        ("all in the first part", "-n 2"),
+        ("all in the last part", "-n 2"),
+        ("all, then one of three", "-n 2"),
+        ("one of three", "-n 2 --exact 4"),
+    ],
 )
 def test_selected_rows_are_those_of_one_device(tmp_path: Path, pattern: str, how: str) -> None:
     """The mean over samples and the sum of the weights beside them stay what they are."""

@@ -14,6 +14,7 @@ from echelon.cli.options import Option, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.scale_options import MODEL_PARALLEL
+from echelon.units import step_time
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
 _LARGER_BATCH = ("per_device_batch", "scale_lr")
@@ -142,13 +143,7 @@ def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
     doubt = ""
     if single > MOST_GAIN * num_ranks * several:
         doubt = f", which {num_ranks} ranks cannot explain: other work may have disturbed the run on 1"
-    print(f"  a step takes {_duration(single)} on 1 rank and {_duration(several)} on {num_ranks}: {ratio}{doubt}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+    print(f"  a step takes {step_time(single)} on 1 rank and {step_time(several)} on {num_ranks}: {ratio}{doubt}")
 
 
 def _number(value: float | None) -> str:

@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
         print_help(HELP.text())
         return 0
     from echelon.launch import runs
+    from echelon.launch.runs import RUNNING
     from echelon.monitor import account, advice, recorded, report
 
     if len(scanned.rest) > MOST_RUNS:
@@ -41,19 +42,23 @@ def main(arguments: list[str]) -> int:
     paths = [runs.find(name) for name in scanned.rest] or runs.all_runs()[-1:]
     if not paths:
         raise UsageError("echelon-runs/ of this folder has no runs", hint="echelon report DIRECTORY-OF-A-RUN")
-    found = [recorded.read(path) for path in paths]
-    accounts = [account.account(each, time.time()) for each in found]
+    states = [runs.read(path).state for path in paths]
+    records = [recorded.read(path) for path in paths]
+    accounts = [
+        account.of_run(record, time.time() if state == RUNNING else None)
+        for record, state in zip(records, states, strict=True)
+    ]
     names = [runs.short_name(path) for path in paths]
     if "json" in scanned.values:
         fields = [
-            {"name": name, "path": each.path, **asdict(one), "advice": advice.advise(each, one)}
-            for name, each, one in zip(names, found, accounts, strict=True)
+            {"name": name, "path": record.path, "state": state, **asdict(run), "advice": advice.advise(record, run)}
+            for name, record, state, run in zip(names, records, states, accounts, strict=True)
         ]
         print(json.dumps({"format": 1, "runs": fields}, indent=1))
     elif len(paths) == MOST_RUNS:
         print_table(report.comparison((names[0], names[1]), (accounts[0], accounts[1])))
     else:
-        earlier = [account.account(each, time.time()) for each in map(recorded.read, recorded.earlier(paths[0]))]
-        state, advised = runs.read(paths[0]).state, advice.advise(found[0], accounts[0])
-        print_table(report.text(names[0], state, found[0], accounts[0], advised, earlier))
+        earlier = [account.of_run(recorded.read(path)) for path in recorded.earlier_jobs(paths[0])]
+        advised = advice.advise(records[0], accounts[0])
+        print_table(report.text(names[0], states[0], records[0], accounts[0], advised, earlier))
     return 0

@@ -24,6 +24,7 @@ OURS = frozenset(
      "slurm.out", "chain.json", "chain.jsonl", "lease.json", "jobs", "sources.json", "samples.jsonl"}
 )  # fmt: skip
 """Files that echelon writes into a run directory; all others are the user's."""
+RUNNING = "running"
 SILENT_SECONDS = 3600.0  # a run on another machine, whose lock is invisible here, writes events more often
 
 
@@ -49,7 +50,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        return self.state not in ("running", "not started", "unknown")
+        return self.state not in (RUNNING, "not started", "unknown")
 
 
 def short_name(path: str) -> str:
@@ -132,7 +133,7 @@ def _state(path: str, report: dict[str, Any]) -> str:
     if not os.path.exists(events):
         return "not started"
     if run_lock.is_held(path):
-        return "running"
+        return RUNNING
     if report.get("cause") == HANDED_OVER:
         return HANDED_OVER
     if report:

@@ -57,7 +57,8 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
             _say_how(plan, console)
         supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
-        supervisor.hear_else, supervisor.samples.load = lookouts.hear, lookouts.load
+        supervisor.hear_else = lookouts.hear
+        supervisor.samples.load = lookouts.load
         agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()
         exit_code = 1

@@ -76,8 +76,8 @@ class Supervisor:
         self.imported: set[int] = set()
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
         self.requests = StopRequests(self.crew, self.relay, console.say, stop=self._stop, end_idle=self._end_idle)
-        closed = partial(self._receive_signal, signal.SIGPIPE)
-        self.screen = Screen(console, on_broken_pipe=closed, on_failure=self._fail)
+        end_unread = partial(self._receive_signal, signal.SIGPIPE)
+        self.screen = Screen(console, on_broken_pipe=end_unread, on_failure=self._fail)
         self.timeout = kept.began + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.symptom_deadline = self.answer_deadline = NEVER
         console.gives_up = lambda: self.signals.is_waiting() or time.monotonic() >= self._next_deadline()

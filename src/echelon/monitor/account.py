@@ -7,21 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from echelon.errors import UsageError
 from echelon.monitor import attempts as attempts_of
+from echelon.monitor import phases
 from echelon.monitor.attempts import Attempt
+from echelon.monitor.phases import Phase
 from echelon.monitor.recorded import Recorded
 from echelon.node.pulse import seconds_of
 
 SLOW = 3.0
 """A step is slow if it takes so many times the median."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """A part of the run's time."""
-
-    name: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,30 +66,35 @@ class Account:
     devices: tuple[Device, ...]
     attempts: tuple[Attempt, ...]
 
-    def share(self, *names: str) -> float:
-        """Return the part of the run's time in some phases."""
-        total = sum(phase.seconds for phase in self.phases)
-        return sum(phase.seconds for phase in self.phases if phase.name in names) / total if total else 0.0
+    def seconds_of(self, name: str) -> float:
+        """Return the seconds of a phase; 0 if the run has none of this name."""
+        return sum(phase.seconds for phase in self.phases if phase.name == name)
+
+    def share(self, name: str) -> float:
+        """Return the part of the run's time in a phase."""
+        return self.seconds_of(name) / self.seconds if self.seconds else 0.0
 
 
-IMPORT, START, BEFORE, STEPS, SCRIPT, RESTARTS, END = (
-    "import",
-    "start",
-    "before the first step",
-    "steps",
-    "script",
-    "restarts",
-    "end",
-)
+def of_run(recorded: Recorded, now: float | None = None) -> Account:
+    """Account for a run; `now` is the present time for a run that goes on, and None for one that is over.
+
+    Raises UsageError for events that no version of echelon writes.
+    """
+    try:
+        return _of_run(recorded, now)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{recorded.path} has an event or a sample that echelon did not write: {type(error).__name__} {error}",
+            hint="echelon runs",
+        ) from None
 
 
-def account(recorded: Recorded, now: float) -> Account:
-    """Account for a run; `now` is the end of a run that still goes on."""
-    began = float(recorded.events[0]["time"]) if recorded.events else now
-    is_over = bool(recorded.report) or any(event["event"] == "end" for event in recorded.events)
-    ended = max((float(event["time"]) for event in recorded.events), default=began) if is_over else now
+def _of_run(recorded: Recorded, now: float | None) -> Account:
+    moments = [float(line["time"]) for line in (*recorded.events, *recorded.samples)]
+    began = moments[0] if recorded.events else now or 0.0
+    ended = now if now is not None else max(moments, default=began)
     attempts = attempts_of.read(recorded)
-    num_devices = sum(int(event.get("devices", 0)) for event in recorded.events if event["event"] == "agent")
+    num_devices = _num_devices(recorded)
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
     return Account(
@@ -105,11 +105,17 @@ def account(recorded: Recorded, now: float) -> Account:
         device_hours=num_devices * seconds / 3600,
         billed=billed,
         billed_unit=unit,
-        phases=_phases(recorded, attempts, began, ended),
+        phases=phases.of_run(recorded, attempts, began, ended),
         steps=_steps(attempts),
         devices=_devices(recorded),
         attempts=tuple(attempts),
     )
+
+
+def _num_devices(recorded: Recorded) -> int:
+    """Return the devices of all nodes; an agent that is started again offers the same ones."""
+    joined = [event for event in recorded.events if event["event"] == "agent"]
+    return sum({event["agent_index"]: int(event.get("devices") or 0) for event in joined}.values())
 
 
 def _billed(booking: dict[str, Any], seconds: float) -> tuple[float | None, str]:
@@ -120,40 +126,13 @@ def _billed(booking: dict[str, Any], seconds: float) -> tuple[float | None, str]
     return billed * seconds / (60 * minutes), str(booking.get("billed_unit", ""))
 
 
-def _phases(recorded: Recorded, attempts: list[Attempt], began: float, ended: float) -> tuple[Phase, ...]:
-    """Divide the time from the begin to the end; each moment belongs to one phase."""
-    if not attempts:
-        return (Phase(name=START, seconds=ended - began),)
-    first, last = attempts[0], attempts[-1]
-    ready = min(first.ready or ended, ended)
-    imports = [event for event in recorded.events if event["event"] == "imported" and float(event["time"]) <= ready]
-    importing = min(max((float(event.get("seconds") or 0) for event in imports), default=0.0), ready - began)
-    has_steps = any(attempt.num_steps for attempt in attempts)
-    seconds = {IMPORT: importing, START: ready - began - importing}
-    if has_steps:
-        seconds[BEFORE] = max(0.0, (first.first_step or ready) - ready)
-    work = 0.0
-    for index, attempt in enumerate(attempts):
-        following = attempts[index + 1].work_began if index + 1 < len(attempts) else ended
-        stopped = attempt.work_ended if attempt.work_ended is not None else following
-        stopped = min(max(stopped, attempt.work_began), following)
-        work += stopped - attempt.work_began
-        name = RESTARTS if attempt is not last else END
-        seconds[name] = seconds.get(name, 0.0) + following - stopped
-    seconds[STEPS if has_steps else SCRIPT] = work
-    order = (IMPORT, START, BEFORE, STEPS, SCRIPT, RESTARTS, END)
-    return tuple(Phase(name=name, seconds=max(0.0, seconds[name])) for name in order if name in seconds)
-
-
 def _steps(attempts: list[Attempt]) -> Steps | None:
     number = sum(attempt.num_steps for attempt in attempts)
     if not number:
         return None
-    passed = sum(
-        attempt.last_step - attempt.first_step
-        for attempt in attempts
-        if attempt.last_step is not None and attempt.first_step is not None
-    )
+    timed = [attempt for attempt in attempts if attempt.first_step is not None and attempt.last_step is not None]
+    passed = sum((attempt.last_step or 0.0) - (attempt.first_step or 0.0) for attempt in timed)
+    between = sum(attempt.num_steps - attempt.num_at_first for attempt in timed)
     times: Counter[int] = Counter()
     for attempt in attempts:
         times.update(attempt.step_times)
@@ -162,8 +141,8 @@ def _steps(attempts: list[Attempt]) -> Steps | None:
     slow = sum(seconds_of(bucket) * count for bucket, count in times.items() if seconds_of(bucket) > SLOW * median)
     return Steps(
         number=number,
-        num_again=sum(max(0, one.reached - other.continued_after) for one, other in pairwise(attempts)),
-        per_second=max(0, number - len(attempts)) / passed if passed > 0 else 0.0,
+        num_again=sum(max(0, before.reached - after.continued_after) for before, after in pairwise(attempts)),
+        per_second=between / passed if passed > 0 else 0.0,
         median_seconds=median,
         seconds_90=_quantile(times, 0.9),
         seconds_99=_quantile(times, 0.99),

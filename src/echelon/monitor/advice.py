@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from echelon.checkpoint_order import VARIABLE
-from echelon.monitor.account import BEFORE, RESTARTS, Account
+from echelon.monitor.account import Account
+from echelon.monitor.phases import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
 from echelon.units import duration
 
@@ -46,14 +47,16 @@ def _busy(_: Recorded, account: Account) -> str:
 
 
 def _restarts(_: Recorded, account: Account) -> str:
-    lost = sum(phase.seconds for phase in account.phases if phase.name == RESTARTS)
-    share = account.share(RESTARTS)
-    if share < LARGE_SHARE or lost < LEAST_SECONDS:
+    if not _is_long(account, RESTARTS):
         return ""
     return (
-        f"failures took {duration(lost)}, {share:.0%} of the time, and the steps that were computed again: "
-        "save more often (--checkpoint-every), and keep a node in reserve (--spares 1)"
+        f"failures took {duration(account.seconds_of(RESTARTS))}, {account.share(RESTARTS):.0%} of the time, and the "
+        "steps that were computed again: save more often (--checkpoint-every), and keep a node in reserve (--spares 1)"
     )
+
+
+def _is_long(account: Account, phase: str) -> bool:
+    return account.share(phase) >= LARGE_SHARE and account.seconds_of(phase) >= LEAST_SECONDS
 
 
 def _slow_steps(_: Recorded, account: Account) -> str:
@@ -67,12 +70,11 @@ def _slow_steps(_: Recorded, account: Account) -> str:
 
 
 def _before(_: Recorded, account: Account) -> str:
-    seconds = sum(phase.seconds for phase in account.phases if phase.name == BEFORE)
-    if account.share(BEFORE) < LARGE_SHARE or seconds < LEAST_SECONDS:
+    if not _is_long(account, BEFORE):
         return ""
     return (
-        f"the script took {duration(seconds)} from its start to the first step: prepare the data once, in a job "
-        "before, and keep caches of compilers between jobs (TORCHINDUCTOR_CACHE_DIR)"
+        f"the script took {duration(account.seconds_of(BEFORE))} from its start to the first step: prepare the data "
+        "once, in a job before, and keep caches of compilers between jobs (TORCHINDUCTOR_CACHE_DIR)"
     )
 
 

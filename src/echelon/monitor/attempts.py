@@ -27,6 +27,8 @@ class Attempt:
     """When the last rank was started."""
     first_step: float | None = None
     """When the first step of an optimizer ended."""
+    num_at_first: int = 1
+    """The number of steps at that moment; more than one if it is that of a sample."""
     last_step: float | None = None
     ended: float | None = None
     num_steps: int = 0
@@ -45,15 +47,6 @@ class Attempt:
     def reached(self) -> int:
         """The last step, counted from the begin of the training."""
         return self.continued_after + self.num_steps
-
-    @property
-    def work_began(self) -> float:
-        """The first step; without one, the start of the ranks."""
-        return next(moment for moment in (self.first_step, self.ready, self.began) if moment is not None)
-
-    @property
-    def work_ended(self) -> float | None:
-        return self.last_step if self.last_step is not None else self.ended
 
 
 def read(recorded: Recorded) -> list[Attempt]:
@@ -83,6 +76,8 @@ def _note(attempt: Attempt, event: dict[str, Any]) -> None:
         attempt.ended = max(attempt.ended or moment, moment)
     elif kind in ("restart", "end"):
         attempt.ended = attempt.ended or moment
+        if event.get("exit_code") == 0:
+            return  # the training ended, or its chain goes on with the next job
         attempt.cause, attempt.error = str(event.get("cause", "")), str(event.get("error") or event.get("detail") or "")
         attempt.rank = int(event.get("rank", -1))
 
@@ -101,10 +96,10 @@ def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
 def _continued_after(path: str, number: int) -> int:
     try:
         with regular_files.opened(os.path.join(path, "logs", f"attempt-{number}", "rank-0.log")) as log:
-            found = CONTINUES.search(log.read(HEAD_BYTES))
+            line = CONTINUES.search(log.read(HEAD_BYTES))
     except OSError:
         return 0
-    return int(found[1]) if found else 0
+    return int(line[1]) if line else 0
 
 
 def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
@@ -113,8 +108,10 @@ def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
         if sample.get("attempt") != attempt.number or "steps" not in sample:
             continue
         steps = sample["steps"] if isinstance(sample["steps"], list) else [sample["steps"]]
-        most = max((int(each) for each in steps), default=0)
-        if most > attempt.num_steps or (most and attempt.last_step is None):
-            attempt.num_steps = most
-            attempt.last_step = max(attempt.last_step or 0.0, float(sample["time"]))
-            attempt.first_step = attempt.first_step or float(sample["time"])
+        most = max(map(int, steps), default=0)
+        if most <= attempt.num_steps:
+            continue
+        if attempt.first_step is None:
+            attempt.first_step, attempt.num_at_first = float(sample["time"]), most
+        attempt.num_steps = most
+        attempt.last_step = max(attempt.last_step or 0.0, float(sample["time"]))

@@ -53,7 +53,7 @@ def read(path: str) -> Recorded:
     )
 
 
-def earlier(path: str) -> list[str]:
+def earlier_jobs(path: str) -> list[str]:
     """Return the folders of the jobs of a chain before the present one, in their order."""
     folder = os.path.join(path, "jobs")
     try:
@@ -73,15 +73,15 @@ def _object(path: str, name: str) -> Fields:
 
 def _lines(path: str, name: str) -> list[Fields]:
     """Return the objects of a file of lines; a broken line, such as the last one of a killed run, is left out."""
-    found = []
+    objects = []
     for line in _text(path, name).splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            objects.append(value)
+    return objects
 
 
 def _text(path: str, name: str) -> str:

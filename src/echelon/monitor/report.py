@@ -9,7 +9,7 @@ from typing import Any
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import Attempt
 from echelon.monitor.recorded import Recorded
-from echelon.units import amount, cost, duration
+from echelon.units import amount, cost, duration, step_time
 
 WIDTH = 10
 """The columns of the first word of a line."""
@@ -30,7 +30,7 @@ def text(
     total = sum(phase.seconds for phase in account.phases)
     for index, phase in enumerate(phase for phase in account.phases if phase.seconds):
         share = phase.seconds / total if total else 0.0
-        lines.append(_line("time" if not index else "", f"{phase.name:<23}{short(phase.seconds):>14}{share:>7.1%}"))
+        lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
     lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
@@ -63,23 +63,10 @@ def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Cal
         pairs += [
             ("steps", one.steps.number, other.steps.number, str),
             ("steps a second", one.steps.per_second, other.steps.per_second, amount),
-            ("a step, median", one.steps.median_seconds, other.steps.median_seconds, short),
-            ("a step, 99 %", one.steps.seconds_99, other.steps.seconds_99, short),
+            ("a step, median", one.steps.median_seconds, other.steps.median_seconds, step_time),
+            ("a step, 99 %", one.steps.seconds_99, other.steps.seconds_99, step_time),
         ]
     return pairs
-
-
-def short(seconds: float) -> str:
-    """Write a time with the unit that fits: 35 µs, 2.4 ms, 3.2 s, 2 h 05 min.
-
-    >>> short(0.0024), short(3.2)
-    ('2.4 ms', '3.2 s')
-    """
-    if seconds >= 1 or not seconds:
-        return duration(seconds)
-    if seconds >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} µs"
 
 
 def _line(word: str, rest: str) -> str:
@@ -109,7 +96,7 @@ def _used(recorded: Recorded, account: Account) -> str:
 
 
 def _chain(jobs: Sequence[Account], path: str) -> str:
-    """Sum up a chain of jobs, of which the last is reported."""
+    """Sum up the jobs of a chain; the rest of the report is of the last job."""
     words = [f"{len(jobs)} jobs", duration(sum(job.seconds for job in jobs))]
     hours = sum(job.device_hours for job in jobs)
     words += [f"{amount(hours)} GPU hours"] if hours else []
@@ -128,8 +115,8 @@ def _steps(account: Account) -> list[str]:
     ]
     if steps.median_seconds:
         lines.append(
-            f"half take at most {short(steps.median_seconds)}, 90 % {short(steps.seconds_90)}, "
-            f"99 % {short(steps.seconds_99)}"
+            f"half take at most {step_time(steps.median_seconds)}, 90 % {step_time(steps.seconds_90)}, "
+            f"99 % {step_time(steps.seconds_99)}"
         )
     return lines
 

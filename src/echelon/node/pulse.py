@@ -11,6 +11,7 @@ import itertools
 import mmap
 import os
 import signal
+import struct
 import sys
 import time
 from _thread import get_ident
@@ -82,9 +83,9 @@ def _moved(descriptor: int) -> int:
     return moved
 
 
-def _write(descriptor: int, word: int, *values: int) -> None:
-    """Write words of the page from a place on; a page that is mapped here would have a second descriptor."""
-    os.pwrite(descriptor, b"".join(value.to_bytes(8, sys.byteorder) for value in values), word * 8)
+def _write(descriptor: int, word: int, value: int) -> None:
+    """Write a word of the page; a page that is mapped here would have a second descriptor."""
+    os.pwrite(descriptor, value.to_bytes(8, sys.byteorder), word * 8)
 
 
 def bucket(nanoseconds: int) -> int:
@@ -93,23 +94,24 @@ def bucket(nanoseconds: int) -> int:
     >>> bucket(1_000_000), bucket(1_100_000), bucket(2_000_000)
     (159, 160, 167)
     """
-    power = max(nanoseconds, 1 << BUCKET_BITS).bit_length() - 1
-    return (power << BUCKET_BITS) + (max(nanoseconds, 1 << BUCKET_BITS) >> (power - BUCKET_BITS)) - (1 << BUCKET_BITS)
+    shift = max(nanoseconds.bit_length() - 1 - BUCKET_BITS, 0)
+    return ((shift + BUCKET_BITS - 1) << BUCKET_BITS) + max(nanoseconds >> shift, 1 << BUCKET_BITS)
 
 
-def seconds_of(bucket: int) -> float:
+def seconds_of(number: int) -> float:
     """Return the middle of a bucket.
 
     >>> round(seconds_of(159), 4)
     0.001
     """
-    power, eighth = bucket >> BUCKET_BITS, bucket & ((1 << BUCKET_BITS) - 1)
+    power, eighth = number >> BUCKET_BITS, number & ((1 << BUCKET_BITS) - 1)
     return float((1 << power) * (1 + (eighth + 0.5) / (1 << BUCKET_BITS)) / 1e9)
 
 
 def _counter(descriptor: int) -> Callable[..., None]:
     numbers = itertools.count(1)
     counts = [0] * NUM_BUCKETS
+    both, at = struct.Struct("=QQ").pack, LAST_AT * 8  # STEPS is the word behind LAST_AT
     last = 0
 
     def count(*_: Any) -> None:
@@ -122,7 +124,7 @@ def _counter(descriptor: int) -> Callable[..., None]:
         else:
             _write(descriptor, FIRST_AT, now)
         last = now
-        _write(descriptor, LAST_AT, now, next(numbers))  # and STEPS, the word behind
+        os.pwrite(descriptor, both(now, next(numbers)), at)
 
     return count
 

@@ -32,8 +32,8 @@ class _Earlier:
         self.kinds: List[str] = []
         self.ragged: Set[int] = set()
         """Outputs whose number of rows depends on the samples."""
-        self.is_tried = False
-        """Whether two parts of a batch have shown which outputs these are."""
+        self.tried: Set[int] = set()
+        """Outputs of which two parts of a batch have shown whether they are such rows."""
         self.is_open = True
         """Whether ranks exchange shapes in the next call too: the other shapes do not follow from this rank's own."""
 
@@ -120,24 +120,21 @@ def _try_parts(
 
     The numbers of rows of the two parts add up; a tensor that has no rows of samples has one shape for each part.
     """
-    if earlier.is_tried or call is None:
+    if call is None:
         return
     same = [place for place, shapes in enumerate(every) if earlier.kinds[place] == SAME and shapes[0] and shapes[0][0]]
-    places = [place for place in same if place not in earlier.ragged]
+    places = [place for place in same if place not in earlier.ragged | earlier.tried]
     if not places:
         return
-    earlier.is_tried = True
+    earlier.tried.update(places)
     both = parts.of_two(call)
     selected = []
     if both is not None:
         first, rest = (distinct(part) for part in both)
-        numbers = [(_num_rows(tensors, place), _num_rows(first, place), _num_rows(rest, place)) for place in places]
         selected = [
-            place
-            for place, (whole, one, other) in zip(places, numbers)  # noqa: B905
-            if one + other == whole
+            place for place in places if _num_rows(first, place) + _num_rows(rest, place) == _num_rows(tensors, place)
         ]
-    earlier.ragged.update(place for found in messages.gather(selected) for place in found)
+    earlier.ragged.update(place for of_rank in messages.gather(selected) for place in of_rank)
 
 
 def _num_rows(tensors: List[torch.Tensor], place: int) -> int:
