@@ -330,8 +330,18 @@ def test_report_of_real_runs(tmp_path: Path, launch: str) -> None:
     assert report(tmp_path, "one").stdout.startswith("run one · ended well · ")
 
 
+def test_rank_that_ends_before_its_agent_tells_of_its_start(tmp_path: Path) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=1)
+    run.event("started", 0.5, rank=0)
+    run.event("exit", -0.25, rank=0, status=0)
+    run.event("end", 1.0, exit_code=0)
+    assert {phase.name: phase.seconds for phase in run.account().phases} == {"start": 1.25, "end": 1.0}
+
+
 def test_program_without_steps(tmp_path: Path) -> None:
-    subprocess.run([*ECHELON, "run", "--run-dir", "one", "--", "true"], cwd=tmp_path, check=True)
+    subprocess.run([*ECHELON, "run", "--run-dir", "one", "--", "sleep", "0.2"], cwd=tmp_path, check=True)
     done = report(tmp_path, "one")
     assert "script" in done.stdout
     assert "steps     no optimizer of PyTorch made a step" in done.stdout

@@ -71,6 +71,8 @@ def _note(attempt: Attempt, event: dict[str, Any]) -> None:
         attempt.ready = max(attempt.ready or moment, moment)
     elif kind == "exit":
         attempt.ended = max(attempt.ended or moment, moment)
+        if attempt.ready is not None and attempt.num_ranks == 1:
+            attempt.ready = min(attempt.ready, moment)  # a short script is over before its agent says that it started
         _note_steps(attempt, event)
     elif kind == "agent lost":
         attempt.ended = max(attempt.ended or moment, moment)
