@@ -25,9 +25,10 @@ class Course:
         self._events = (folder / "events.jsonl").open("wb")
         self.samples = Samples(RunDirectory(str(folder), self._events), lambda: self.now)
 
-    def hear(self, after: float, agent: Any, *steps: int, attempt: int = 0) -> None:
+    def hear(self, after: float, agent: Any, *steps: int, attempt: int = 0, **measures: "list[float | None]") -> None:
         self.now += after
-        self.samples.hear(agent, {"kind": "pulse", "attempt": attempt, "steps": list(steps)})
+        message = {"kind": "pulse", "attempt": attempt, "steps": list(steps), "measures": measures}
+        self.samples.hear(agent, message)
 
     def lines(self) -> "list[dict[str, Any]]":
         return [json.loads(line) for line in self._file.read_text().splitlines()]
@@ -48,6 +49,28 @@ def test_lines(tmp_path: Path) -> None:
     assert [line["steps"] for line in found] == [7, [7, 7, 8, 7], [7, 7, 9, 9], 9, 1]
     assert [line["attempt"] for line in found] == [0, 0, 0, 0, 1]
     assert [line.get("load") for line in found] == [None, None, {"n": load}, None, None]
+
+
+def test_measures(tmp_path: Path) -> None:
+    """Equal values stand once, and a missing one is no zero; the loss is the mean, and samples are the sum."""
+    course = Course(tmp_path)
+    course.hear(0.5, member(0, 1), 5, 5, loss=[1.0, 2.0], samples=[8, 8])
+    course.hear(1.0, member(2), 5, loss=[6.0], samples=[8], data_seconds=[0.25])
+    course.hear(2.0, member(2), 1, attempt=1)
+    _, first, again = course.lines()
+    assert (first["loss"], first["samples"]) == (3.0, 24)
+    assert first["measures"] == {"loss": [1.0, 2.0, 6.0], "samples": 8, "data_seconds": [None, None, 0.25]}
+    assert not {"loss", "samples", "measures"} & set(again)
+
+
+def test_large_run_has_measures_in_few_lines(tmp_path: Path) -> None:
+    course = Course(tmp_path)
+    for turn in range(64):
+        course.hear(1.0, member(*range(1024)), *[turn] * 1024, loss=[1 / (1 + rank) for rank in range(1024)])
+    _, *lines = course.lines()
+    assert len(lines) == 64
+    assert all("loss" in line for line in lines)
+    assert [place for place, line in enumerate(lines) if "measures" in line] == [0, 16, 32, 48]
 
 
 def test_long_run_has_few_lines(tmp_path: Path) -> None:

@@ -330,6 +330,58 @@ def test_report_of_real_runs(tmp_path: Path, launch: str) -> None:
     assert report(tmp_path, "one").stdout.startswith("run one · ended well · ")
 
 
+MEASURES = [
+    {"step_seconds": 9.0, "data_seconds": 2.0, "backward_seconds": 3.0, "communication_seconds": 1.0, "samples": 90.0,
+     "loss": 0.25, "loader_workers": 0, "peak_resident_bytes": 5 << 30},
+    {"step_seconds": 9.0, "data_seconds": 3.0, "backward_seconds": 3.0, "communication_seconds": 0.5, "samples": 90.0,
+     "loss": 0.75, "loader_workers": 0, "peak_resident_bytes": 6 << 30, "peak_allocated_bytes": 1 << 30},
+]  # fmt: skip
+
+
+def test_what_steps_were_made_of(tmp_path: Path) -> None:
+    """Parts are means over the ranks and add up to the steps' time; samples and tokens are those of all ranks."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.now += 10.0
+    for rank, measures in enumerate(MEASURES):
+        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
+    run.event("end", 1.0, exit_code=0)
+    run.samples((2.0, 0, 1))
+    training = run.account().training
+    assert training is not None
+    assert training.parts == {"data": 2.5, "backward": 3.0, "communication": 0.75, "forward, all else": 2.75}
+    assert training.samples_per_second == pytest.approx(180 / 9)
+    assert (training.tokens_per_second, training.last_loss, training.compile_seconds) == (None, 0.5, None)
+    assert (training.peak_allocated_bytes, training.peak_resident_bytes) == (1 << 30, 6 << 30)
+    text = report(tmp_path, "run").stdout
+    assert "a step    data                           2.50 s  27.8%" in text
+    assert "speed     20 samples a second" in text
+    assert "num_workers=1 of the DataLoader" in text
+
+
+def test_measures_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    """The newest sample counts for ranks that have told no end; the first loss is that of the first sample."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    names = sorted(MEASURES[0])
+    rows = [
+        {"time": BEGAN + 3 + turn, "attempt": 0, "ranks": 2, "steps": 5 + turn, "loss": 4.0 - turn,
+         "measures": {name: [MEASURES[0][name] * turn / 3, MEASURES[1][name] * turn / 3] for name in names}}
+        for turn in (1, 2, 3)
+    ]  # fmt: skip
+    head = json.dumps({"format": 1})
+    (run.folder / "samples.jsonl").write_text("\n".join([head, *map(json.dumps, rows), '{"time": 9, "meas']))
+    training = run.account().training
+    assert training is not None
+    assert training.parts["data"] == pytest.approx(2.5)
+    assert training.seconds == pytest.approx(9.0)
+    assert training.first_loss == 3.0
+
+
 def test_rank_that_ends_before_its_agent_tells_of_its_start(tmp_path: Path) -> None:
     run = Generated(tmp_path / "run")
     run.event("supervisor")

@@ -13,6 +13,7 @@ from echelon.cli.help import Help
 from echelon.cli.launcher import say_launcher, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
+from echelon.cli.observer import observer
 from echelon.cli.options import (
     BINDS,
     LAUNCHES,
@@ -112,7 +113,8 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
             sources.note_edits(job, folder(plan.environ), os.getcwd(), say)
 
     def begin() -> int:
-        return start(checked(scanned.values, job, plan, host), host, look(scanned.values, plan, host), say_mistakes)
+        looks = look(scanned.values, plan, host)
+        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer())
 
     if chain is None:
         return begin()

@@ -1,19 +1,22 @@
-"""Append samples of a run to one file of its directory: the steps of all ranks so far, and the load of the devices.
+"""Append samples of a run to one file of its directory: what all ranks have done so far, and the load of the devices.
 
-Each line is a JSON object. The first says the format. A line of steps has one number where all ranks have made equally
-many, or else one for each rank. The supervisor is the only writer; the lines become rarer as the run lasts.
+Each line is a JSON object. The first says the format. A number that is the same for all ranks stands once, others as a
+list with one for each rank. The supervisor is the only writer; the lines become rarer as the run lasts, and those with
+the measures of each rank become rarer in a large run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from echelon.launch.crew import Member
-from echelon.launch.lookouts import Load
+from echelon.launch.lookouts import Load, Seen
+from echelon.launch.observer import NOBODY
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
 
@@ -24,6 +27,12 @@ SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
 
 
+MOST_DETAILED = 64
+"""Ranks whose measures stand in each line; with more of them, in one of so many lines that the file grows no faster."""
+Measures = dict[str, list["float | None"]]
+"""Name → a value for each rank, None where it is unknown."""
+
+
 class Samples:
     """What the agents' pulses say, in one file."""
 
@@ -32,26 +41,40 @@ class Samples:
         self._clock = clock
         self._began = self._written = clock()
         self._attempt = -1
+        self._num_lines = 0
         self._steps: dict[int, int] = {}
+        self._measures: dict[int, dict[str, float | None]] = {}
         self._load_written: Load = {}
         self.load: Load = {}
         """The load of the devices of each node so far, which another part of the supervisor keeps up to date."""
+        self.judge: Callable[[dict[str, Any]], Seen | None] = NOBODY.judge
+        """Called with each line; what it returns is said."""
+        self.say: Callable[[str], None] = lambda _: None
 
     def hear(self, member: Member, message: Message) -> None:
-        """Take the steps of an agent's pulse, and write a line if it is time."""
+        """Take the steps and measures of an agent's pulse, and write a line if it is time."""
         if message["attempt"] != self._attempt:
-            self._attempt, self._steps = message["attempt"], {}
+            self._attempt, self._steps, self._measures = message["attempt"], {}, {}
         if member.share is not None:
             self._steps.update(zip(member.share.ranks, message["steps"], strict=False))
+            for place, rank in enumerate(member.share.ranks):
+                self._measures[rank] = {
+                    name: values[place] if place < len(values) else None for name, values in message["measures"].items()
+                }
         now = self._clock()
         if now - self._written >= min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE)):
             self._write(now)
 
     def _write(self, now: float) -> None:
         self._written = now
-        steps = [self._steps[rank] for rank in sorted(self._steps)]
-        sample: dict[str, Any] = {"time": round(now, 1), "attempt": self._attempt}
-        sample["steps"] = steps[0] if len(set(steps)) == 1 else steps
+        ranks = sorted(self._steps)
+        sample: dict[str, Any] = {"time": round(now, 1), "attempt": self._attempt, "ranks": len(ranks)}
+        sample["steps"] = _once([self._steps[rank] for rank in ranks])
+        measures = self._of_ranks(ranks)
+        sample.update(_of_all(measures))
+        if measures and self._num_lines % math.ceil(len(ranks) / MOST_DETAILED) == 0:
+            sample["measures"] = {name: _once(values) for name, values in measures.items()}
+        self._num_lines += 1
         fresh = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
         if fresh:
             sample["load"] = fresh
@@ -59,3 +82,24 @@ class Samples:
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"
         self._directory.append(NAME, head + json.dumps(sample) + "\n")
+        seen = self.judge(sample)
+        if seen is not None:
+            self._directory.event("fact", **seen.fields)
+            self.say(f"note: {seen.line}")
+
+    def _of_ranks(self, ranks: list[int]) -> Measures:
+        names = sorted({name for values in self._measures.values() for name in values})
+        return {name: [self._measures.get(rank, {}).get(name) for rank in ranks] for name in names}
+
+
+def _once(values: list[Any]) -> Any:
+    """Return one value in place of equal ones."""
+    return values[0] if len(set(values)) == 1 else values
+
+
+def _of_all(measures: Measures) -> dict[str, float]:
+    """Return what a curve is drawn of: the mean loss, and the samples of all ranks so far."""
+    losses = [loss for loss in measures.get("loss", ()) if loss is not None]
+    samples = [number for number in measures.get("samples", ()) if number is not None]
+    told = {"loss": float(f"{sum(losses) / len(losses):.6g}")} if losses else {}
+    return {**told, **({"samples": sum(samples)} if samples else {})}

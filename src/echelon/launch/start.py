@@ -23,6 +23,7 @@ from echelon.launch.failure import Failure
 from echelon.launch.keeper import keep
 from echelon.launch.kept import Kept
 from echelon.launch.lookouts import Load, Look, Lookouts
+from echelon.launch.observer import NOBODY, Observer
 from echelon.launch.revival import MOST_LOSSES
 from echelon.launch.run_directory import RunDirectory, unwritable
 from echelon.launch.runs import short_name
@@ -36,10 +37,17 @@ LOCAL_END_SECONDS = 3.0
 STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 
-def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[[], None] = lambda: None) -> int:
+def start(
+    plan: Plan,
+    host: Host,
+    look: Look | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+    observer: Observer = NOBODY,
+) -> int:
     """Carry out a plan, and return the exit code that a shell user expects.
 
-    `look` is the survey to take beside the ranks; `meanwhile` is called while the agents start.
+    `look` is the survey to take beside the ranks; `meanwhile` is called while the agents start; the observer sees the
+    samples of the run, and its end.
     """
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
@@ -58,7 +66,8 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
         supervisor.hear_else = lookouts.hear
-        supervisor.samples.load = lookouts.load
+        supervisor.samples.load, supervisor.samples.say = lookouts.load, console.say
+        supervisor.samples.judge = observer.judge
         agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()
         exit_code = 1
@@ -77,6 +86,7 @@ def start(plan: Plan, host: Host, look: Look | None = None, meanwhile: Callable[
         lookouts.close()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
+        _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)
         return exit_code
     finally:
         directory.remove(private.SECRET)
@@ -272,11 +282,19 @@ def _report(
             console.say(f"note: {node} started a new process for each rank, without a fork: {why}")
     if directory.problem:
         console.say(f"warning: the run directory is incomplete: {directory.problem}")
-    ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
+
+
+def _say_end(
+    plan: Plan, directory: RunDirectory, supervisor: Supervisor, exit_code: int, seconds: float, observer: Observer
+) -> None:
+    """Write the last line of the run."""
+    ranks = f"{supervisor.num_ranks} rank{'s' if supervisor.num_ranks != 1 else ''}"
     # mpirun places its ranks as it likes, and not always on all nodes
     num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
     nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
-    console.say(f"{ranks}{nodes} · {duration(seconds)} · exit {exit_code} · run {short_name(directory.path)}")
+    numbers = observer.sum_up(directory.path)
+    words = [f"{ranks}{nodes}", duration(seconds), *([numbers] if numbers else []), f"exit {exit_code}"]
+    supervisor.console.say(" · ".join([*words, f"run {short_name(directory.path)}"]))
 
 
 def _explain(plan: Plan, outcome: Failure) -> list[str]:

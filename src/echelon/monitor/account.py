@@ -9,10 +9,12 @@ from typing import Any
 
 from echelon.errors import UsageError
 from echelon.monitor import attempts as attempts_of
-from echelon.monitor import phases
+from echelon.monitor import phases, stragglers, training
 from echelon.monitor.attempts import Attempt
 from echelon.monitor.phases import Phase
 from echelon.monitor.recorded import Recorded
+from echelon.monitor.stragglers import Straggler
+from echelon.monitor.training import Training
 from echelon.node.pulse import seconds_of
 
 SLOW = 3.0
@@ -63,6 +65,10 @@ class Account:
     phases: tuple[Phase, ...]
     steps: Steps | None
     """None: no PyTorch optimizer made a step, or the run is older than its samples."""
+    training: Training | None
+    """None: no rank has measured its steps."""
+    stragglers: tuple[Straggler, ...]
+    """The ranks of the last attempt that made the others wait, over all its steps."""
     devices: tuple[Device, ...]
     attempts: tuple[Attempt, ...]
 
@@ -107,6 +113,8 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         billed_unit=unit,
         phases=phases.of_run(recorded, attempts, began, ended),
         steps=_steps(attempts),
+        training=training.of_run(recorded, attempts),
+        stragglers=tuple(_stragglers(attempts)),
         devices=_devices(recorded),
         attempts=tuple(attempts),
     )
@@ -158,6 +166,14 @@ def _quantile(times: Counter[int], share: float) -> float:
         if left <= 0:
             return seconds_of(bucket)
     return 0.0
+
+
+def _stragglers(attempts: list[Attempt]) -> list[Straggler]:
+    measured = [attempt for attempt in attempts if attempt.measures]
+    if not measured or set(measured[-1].measures) != set(range(measured[-1].num_ranks)):
+        return []  # ranks of a node that was lost have told nothing
+    ranks = [measured[-1].measures[rank] for rank in range(measured[-1].num_ranks)]
+    return stragglers.find([{} for _ in ranks], ranks, measured[-1].num_steps)
 
 
 def _devices(recorded: Recorded) -> tuple[Device, ...]:

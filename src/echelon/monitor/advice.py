@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from echelon.checkpoint_order import VARIABLE
 from echelon.monitor.account import Account
 from echelon.monitor.phases import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
+from echelon.monitor.training import COMMUNICATION, DATA, Training
 from echelon.units import duration
 
 MOST = 5
@@ -13,6 +16,7 @@ LEAST_LOOKS = 6
 """Looks at a device before it counts as idle: imports may take a minute."""
 LOW_PERCENT = 50.0
 LARGE_SHARE = 0.1
+COMMUNICATING = 0.3
 LEAST_SECONDS = 60.0
 """A phase that is shorter needs no advice."""
 UNSAVED_SECONDS = 1800.0
@@ -20,7 +24,7 @@ UNSAVED_SECONDS = 1800.0
 
 def advise(recorded: Recorded, account: Account) -> list[str]:
     """Return at most five sentences, the most important first."""
-    rules = (_idle, _busy, _restarts, _slow_steps, _before, _unsaved)
+    rules = (_idle, _input, _communication, _busy, _restarts, _slow_steps, _before, _unsaved)
     return [sentence for rule in rules if (sentence := rule(recorded, account))][:MOST]
 
 
@@ -35,7 +39,41 @@ def _idle(_: Recorded, account: Account) -> str:
     )
 
 
+def _input(_: Recorded, account: Account) -> str:
+    training = account.training
+    if training is None or training.share(DATA) < LARGE_SHARE:
+        return ""
+    share = training.share(DATA)
+    return (
+        f"{share:.0%} of the steps' time was waiting for data: num_workers={_workers(training)} of the DataLoader "
+        "loads as fast as the ranks compute, where the node has the cores; expect up to "
+        f"{1 / (1 - share):.2f} times as many steps a second"
+    )
+
+
+def _workers(training: Training) -> int:
+    """Return the workers that load a batch in the time in which a rank computes one.
+
+    Without workers the wait is the whole time of a load. With workers each of them loads all the time.
+    """
+    waits, computes = training.parts[DATA], max(training.seconds - training.parts[DATA], 1e-9)
+    now = training.loader_workers or 0
+    return math.ceil(now * (waits + computes) / computes if now else waits / computes)
+
+
+def _communication(_: Recorded, account: Account) -> str:
+    training = account.training
+    if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
+        return ""
+    return (
+        f"{training.share(COMMUNICATION):.0%} of the steps' time was waiting for other ranks: use fewer ranks, a "
+        "larger batch, or gradients in fewer bits (--compress bf16)"
+    )
+
+
 def _busy(_: Recorded, account: Account) -> str:
+    if account.training is not None and account.training.share(DATA) >= LARGE_SHARE:
+        return ""  # the reason is known
     used = [each.mean for each in account.devices if each.most > 0 and each.looks >= LEAST_LOOKS]
     mean = sum(used) / len(used) if used else 100.0
     if mean >= LOW_PERCENT:

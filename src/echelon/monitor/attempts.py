@@ -37,6 +37,8 @@ class Attempt:
     """The step of the checkpoint from which the attempt went on; 0: it began anew."""
     step_times: dict[int, int] = field(default_factory=dict)
     """How many steps of all ranks took the time of each bucket of `node.pulse`."""
+    measures: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Rank → what it has measured from its first step to its last one, by the names of `node.pulse.MEASURES`."""
     cause: str = ""
     """Why the attempt failed; empty if it did not."""
     rank: int = -1
@@ -91,6 +93,7 @@ def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
     first, last = float(event["first_step"]), float(event["last_step"])
     attempt.first_step = min(attempt.first_step or first, first)
     attempt.last_step = max(attempt.last_step or last, last)
+    attempt.measures[int(event.get("rank", -1))] = dict(event.get("measures", {}))
     for bucket, count in event["step_times"]:
         attempt.step_times[bucket] = attempt.step_times.get(bucket, 0) + count
 
@@ -117,3 +120,24 @@ def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
             attempt.first_step, attempt.num_at_first = float(sample["time"]), most
         attempt.num_steps = most
         attempt.last_step = max(attempt.last_step or 0.0, float(sample["time"]))
+    _fill_measures(attempt, recorded)
+
+
+def _fill_measures(attempt: Attempt, recorded: Recorded) -> None:
+    """Take the newest measures of ranks that have not told theirs at their end."""
+    told = set(attempt.measures)
+    for sample in recorded.samples:
+        if sample.get("attempt") == attempt.number and "measures" in sample:
+            for rank, measures in enumerate(of_ranks(sample)):
+                if rank not in told:
+                    attempt.measures[rank] = measures
+
+
+def of_ranks(sample: dict[str, Any]) -> list[dict[str, float]]:
+    """Return the measures of each rank in a line of samples.jsonl, where equal values stand once."""
+    ranks: list[dict[str, float]] = [{} for _ in range(int(sample["ranks"]))]
+    for name, values in sample.get("measures", {}).items():
+        for rank, value in enumerate(values if isinstance(values, list) else [values] * len(ranks)):
+            if value is not None:
+                ranks[rank][name] = float(value)
+    return ranks

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from echelon.monitor import stragglers
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import Attempt
 from echelon.monitor.recorded import Recorded
-from echelon.units import amount, cost, duration, step_time
+from echelon.monitor.training import Training
+from echelon.units import amount, cost, duration, size, step_time
 
+MOST_STRAGGLERS = 3
 WIDTH = 10
 """The columns of the first word of a line."""
 
@@ -32,6 +35,9 @@ def text(
         share = phase.seconds / total if total else 0.0
         lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
     lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
+    lines += _training(account)
+    slow = account.stragglers[:MOST_STRAGGLERS]
+    lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
     lines += [
@@ -66,7 +72,19 @@ def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Cal
             ("a step, median", one.steps.median_seconds, other.steps.median_seconds, step_time),
             ("a step, 99 %", one.steps.seconds_99, other.steps.seconds_99, step_time),
         ]
+    if one.training is not None and other.training is not None:
+        pairs += _compared_trainings(one.training, other.training)
     return pairs
+
+
+def _compared_trainings(one: Training, other: Training) -> list[tuple[str, float, float, Callable[[Any], str]]]:
+    pairs: list[tuple[str, float, float, Callable[[Any], str]]] = []
+    if one.samples_per_second is not None and other.samples_per_second is not None:
+        pairs.append(("samples a second", one.samples_per_second, other.samples_per_second, amount))
+    parts = [*one.parts, *(part for part in other.parts if part not in one.parts)]
+    return pairs + [
+        (f"steps: {part}", one.parts.get(part, 0.0), other.parts.get(part, 0.0), step_time) for part in parts
+    ]
 
 
 def _line(word: str, rest: str) -> str:
@@ -119,6 +137,34 @@ def _steps(account: Account) -> list[str]:
             f"99 % {step_time(steps.seconds_99)}"
         )
     return lines
+
+
+def _training(account: Account) -> list[str]:
+    """Say what the steps were made of, how fast they were, the loss, and the memory."""
+    training = account.training
+    if training is None:
+        return []
+    lines: list[str] = []
+    for part, seconds in training.parts.items():
+        word = "" if lines else "a step"
+        lines.append(_line(word, f"{part:<23}{step_time(seconds):>14}{training.share(part):>7.1%}"))
+    rates = [(training.samples_per_second, "samples"), (training.tokens_per_second, "tokens")]
+    told = [f"{amount(rate)} {what} a second" for rate, what in rates if rate is not None]
+    lines += [_line("speed", " · ".join(told))] if told else []
+    if training.last_loss is not None:
+        first = f"{training.first_loss:.4g} → " if training.first_loss is not None else ""
+        lines.append(_line("loss", f"{first}{training.last_loss:.4g}"))
+    lines += [_line("memory", _memory(training))] if training.peak_resident_bytes else []
+    return lines
+
+
+def _memory(training: Training) -> str:
+    words = []
+    if training.peak_allocated_bytes is not None and training.peak_reserved_bytes is not None:
+        words.append(f"of a device at most {size(training.peak_allocated_bytes)}")
+        words.append(f"PyTorch reserved {size(training.peak_reserved_bytes)}")
+    words.append(f"of the node at most {size(training.peak_resident_bytes or 0)} for one rank")
+    return " · ".join(words)
 
 
 def _devices(account: Account) -> str:

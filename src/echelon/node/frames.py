@@ -8,6 +8,8 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])? \(mo
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')  # '  File "/home/me/train.py", line 41 in step'
 _LIBRARY = re.compile(r"[/.]pyz/|/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/torch/|^<string>")
 _OURS = re.compile(r"node\.pyz/|/_?echelon/(?:train|node)/")
+_MEASURING = re.compile(r"echelon/train/measuring/")
+"""Functions around those of PyTorch that only take the time: nothing waits in them."""
 
 
 class Frame(NamedTuple):
@@ -32,7 +34,7 @@ def parse(text: str) -> List[Thread]:
         begin, frame = _THREAD.match(line), _FRAME.match(line)
         if begin:
             threads.append(Thread(int(begin.group(1), 16), []))
-        elif frame and threads:
+        elif frame and threads and not _MEASURING.search(frame.group(1)):
             threads[-1].frames.append(Frame(frame.group(1), int(frame.group(2)), frame.group(3)))
     return threads
 

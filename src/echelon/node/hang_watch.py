@@ -3,12 +3,12 @@
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from . import rank_stands
+from . import rank_stands, report
 from .rank_work import Work
 from .ranks import Attempt
 
 OFF, AUTO = "off", "auto"
-LONGEST_BEAT_SECONDS = 5.0
+LONGEST_BEAT_SECONDS = 1.0
 CALM_SECONDS = 30.0  # after so long without a step and a word, the ranks' use of cores and files is measured
 PAUSE_SECONDS = 3.0  # a turn of the agent's loop that is so late was a pause of the agent
 
@@ -90,7 +90,15 @@ class HangWatch:
             longest_seconds=self._longest_seconds,
             has_stepped=self._has_stepped,
             steps=[steps for _, (steps, _) in sorted(self._counts.items())],
+            measures=self._measures(),
         )
+
+    def _measures(self) -> Dict[str, List[Optional[float]]]:
+        """Return what the ranks of this node know of their training: by name, a value for each rank, None: unknown."""
+        ranks = self._attempt.ranks if self._attempt is not None else []
+        of_ranks = [report.measures(rank) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+        names = sorted({name for values in of_ranks for name in values})
+        return {name: [values.get(name) for values in of_ranks] for name in names}
 
     def collect(self, attempt: Optional[Attempt], number: int) -> None:
         """Send where each rank of this node is."""

@@ -52,6 +52,15 @@ def _below(root: int, children: Dict[int, List[Process]]) -> List[Process]:
     return found
 
 
+def peak_resident(pid: int) -> int:
+    """Return the most bytes of memory that a process has used so far; 0 if it is gone."""
+    for line in _text(pid, "status").splitlines():  # VmHWM:   320204 kB
+        if line.startswith("VmHWM:"):
+            number = line.split()[1]
+            return int(number) * 1024 if digits.is_number(number) else 0
+    return 0
+
+
 def io_bytes(pid: int) -> int:
     """Return how much a process has read and written so far."""
     total = 0

@@ -1,13 +1,14 @@
 """The pulse of a rank: a page of memory that it shares with its agent, and the stacks that it writes on a signal.
 
-The file of a pulse begins with the page: the steps so far, their first and last moment, and how many of them took how
-long. The stacks of all threads follow the page. `faulthandler` writes them from C, also while the rank waits in C, or
-while another thread holds Python's lock.
+The file of a pulse begins with the page: the steps so far, their first and last moment, how many of them took how
+long, and what `train.measuring` knows of them. The stacks of all threads follow the page. `faulthandler` writes them
+from C, also while the rank waits in C, or while another thread holds Python's lock.
 """
 
 import faulthandler
 import fcntl
 import itertools
+import math
 import mmap
 import os
 import signal
@@ -32,8 +33,18 @@ TIMES = 64
 """The first of the words that count steps by their time, see `bucket`."""
 BUCKET_BITS = 3
 NUM_BUCKETS = 64 << BUCKET_BITS
+MEASURES = (
+    "data_seconds", "backward_seconds", "communication_seconds", "optimizer_seconds", "save_seconds",
+    "compile_seconds", "samples", "tokens", "loader_workers", "loss", "losses_not_finite", "peak_allocated_bytes",
+    "peak_reserved_bytes",
+)  # fmt: skip
+"""What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
+MEASURED = TIMES + NUM_BUCKETS
+"""The word that is 1 once the words behind it hold the measures."""
 DESCRIPTOR_OF_RANK = 200
-_OPTIMIZERS = "torch.optim.optimizer"
+_TORCH = "torch"
+Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None]], None]
+"""A function that measures this process, and gives the values of the names to another function after each step."""
 
 
 def words(descriptor: int) -> "memoryview":
@@ -46,7 +57,7 @@ def variable(descriptor: int) -> Dict[str, str]:
     return {VARIABLE: "%d:%d" % (descriptor, os.fstat(descriptor).st_ino)}
 
 
-def take(environ: MutableMapping[str, str]) -> None:
+def take(environ: MutableMapping[str, str], measuring: "Callable[[], Measuring]") -> None:
     """Arm this rank with the inherited descriptor of the environment, if it is still that file."""
     number, _, file = environ.pop(VARIABLE, "").partition(":")
     if not (digits.is_number(number) and digits.is_number(file)):
@@ -57,20 +68,29 @@ def take(environ: MutableMapping[str, str]) -> None:
         os.set_inheritable(int(number), False)
     except OSError:
         return  # a child of the rank has the variable, but not the descriptor
-    arm(int(number))
+    arm(int(number), measuring)
 
 
-def arm(descriptor: int) -> None:
-    """Count the optimizer steps of this process in the page, and write all stacks on the signal."""
+def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
+    """Count and measure the optimizer steps of this process in the page, and write all stacks on the signal.
+
+    `measuring` imports what measures, once PyTorch is imported.
+    """
     descriptor = _moved(descriptor)
     _write(descriptor, MAIN_THREAD, get_ident())
     if SIGNAL:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
         _write(descriptor, DESCRIPTOR, descriptor + 1)
-    counter = _counter(descriptor)
-    if not _hook(counter):
-        sys.meta_path.insert(0, _UntilTorch(counter))
+
+    def begin() -> None:
+        _hook(_counter(descriptor))
+        measuring()(MEASURES, _measured(descriptor))
+
+    if _TORCH in sys.modules:
+        begin()
+    else:
+        sys.meta_path.insert(0, _UntilTorch(begin))
 
 
 def _moved(descriptor: int) -> int:
@@ -129,23 +149,48 @@ def _counter(descriptor: int) -> Callable[..., None]:
     return count
 
 
-def _hook(counter: Callable[..., None]) -> bool:
-    """Let PyTorch call the counter after each step of each optimizer; return whether PyTorch is imported."""
-    optimizers: Any = sys.modules.get(_OPTIMIZERS)
+def _measured(descriptor: int) -> "Callable[[Sequence[float | None]], None]":
+    pack, at, missing = struct.Struct("=Q%dd" % len(MEASURES)).pack, MEASURED * 8, math.nan
+
+    def write(values: "Sequence[float | None]") -> None:
+        os.pwrite(descriptor, pack(1, *[missing if value is None else value for value in values]), at)
+
+    return write
+
+
+def _hook(counter: Callable[..., None]) -> None:
+    """Let PyTorch call the counter after each step of each optimizer."""
+    optimizers: Any = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-    if register is None:
-        return False
-    register(counter)
-    return True
+    if register is not None:
+        register(counter)
 
 
 class _UntilTorch:
-    """Install the counter once PyTorch's optimizers are imported: Python asks this object for each new module."""
+    """Call a function once PyTorch is imported: Python asks this object for each new module."""
 
-    def __init__(self, counter: Callable[..., None]) -> None:
-        self._counter = counter
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
 
-    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: Any = None) -> None:  # noqa: ARG002
-        """Find no module; leave Python's list of finders once the counter is installed."""
-        if _OPTIMIZERS in sys.modules and _hook(self._counter):
-            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: Any = None) -> Any:
+        """Return PyTorch's spec as other finders know it, with a loader that then calls the function; find no other."""
+        if name != _TORCH:
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+            if spec is not None:
+                self._extend(spec.loader)
+                return spec
+        return None
+
+    def _extend(self, loader: Any) -> None:
+        original = getattr(loader, "exec_module", None)
+        if original is None:
+            return
+
+        def exec_module(module: Any) -> None:
+            original(module)
+            self._act()
+
+        loader.exec_module = exec_module

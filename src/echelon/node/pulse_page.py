@@ -1,5 +1,6 @@
 """The agent's side of a rank's pulse: count its steps, and ask it for its stacks."""
 
+import math
 import os
 import time
 from typing import Dict, List, Tuple
@@ -43,6 +44,14 @@ class PulsePage:
         """Return how many steps took the time of each bucket."""
         counts = self._words[pulse.TIMES : pulse.TIMES + pulse.NUM_BUCKETS].tolist()
         return {number: count for number, count in enumerate(counts) if count}
+
+    def measures(self) -> Dict[str, float]:
+        """Return what the rank has measured since its first step; without what it does not know."""
+        if not self._words[pulse.MEASURED]:
+            return {}
+        behind = pulse.MEASURED + 1
+        values = self._words[behind : behind + len(pulse.MEASURES)].cast("B").cast("d").tolist()
+        return {name: value for name, value in zip(pulse.MEASURES, values) if not math.isnan(value)}  # noqa: B905
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""

@@ -3,7 +3,7 @@
 import time
 from typing import Any, Dict
 
-from . import memory
+from . import memory, process_state
 from .ranks import Attempt, Rank
 
 ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback is unrelated to the exit
@@ -33,7 +33,25 @@ def _of_steps(rank: Rank) -> Dict[str, Any]:
         return {}
     page = rank.pulse
     times = sorted(page.times().items())
-    return {"steps": page.steps, "first_step": page.first_at, "last_step": page.last_at, "step_times": times}
+    moments = {"first_step": page.first_at, "last_step": page.last_at}
+    return {"steps": page.steps, **moments, "step_times": times, "measures": measures(rank)}
+
+
+def measures(rank: Rank) -> Dict[str, float]:
+    """Return what a rank has measured of its training, the time of its steps, and the most memory of the node."""
+    if rank.pulse is None or not rank.pulse.steps:
+        return {}
+    page = rank.pulse
+    known = {**page.measures(), "step_seconds": page.last_at - page.first_at}
+    rank.peak_resident = max(rank.peak_resident, process_state.peak_resident(rank.pid))
+    if rank.peak_resident:
+        known["peak_resident_bytes"] = float(rank.peak_resident)
+    return {name: _short(value) for name, value in known.items()}
+
+
+def _short(value: float) -> float:
+    """Return a number with at most seven digits, as an integer if it is one: the samples of all ranks are one file."""
+    return int(value) if value == int(value) else float("%.7g" % value)
 
 
 def of_no_start(attempt: Attempt, rank: int, why: str) -> Dict[str, Any]:

@@ -9,6 +9,9 @@ import os
 import sys
 
 _at_start = frozenset(sys.modules)
+TYPE_CHECKING = False  # typing itself is a module that a script may have a namesake of
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _leave_the_path() -> None:
@@ -32,7 +35,7 @@ def _forget(name: str) -> None:
 
 
 def _leave_the_modules() -> None:
-    for name in ("_echelon.node", "_echelon.environment", "_echelon.topology") if _scale else ("_echelon",):
+    for name in ("_echelon.node", "_echelon.environment", "_echelon.topology"):
         _forget(name)
     archive = os.path.dirname(__file__)
     for entry in [entry for entry in sys.path_importer_cache if entry.startswith(archive)]:
@@ -49,17 +52,26 @@ def _leave_own_names() -> None:
             del sys.modules[name]
 
 
-def _prepare_scaling() -> None:
-    from _echelon.train import automatic  # type: ignore[import-not-found]
+def _measuring() -> "Any":
+    """Return the function that measures a rank; its module imports PyTorch."""
+    from _echelon.train.measuring import install  # type: ignore[import-not-found]
 
-    automatic.prepare(_scale)
+    return install.install
+
+
+def _prepare_ranks() -> None:
+    if "torch" in sys.modules:
+        _measuring()
+    if _scale:
+        from _echelon.train import automatic  # type: ignore[import-not-found]
+
+        automatic.prepare(_scale)
 
 
 _link = os.environ.pop("ECHELON_WARM_FD", "")
 _is_live = os.environ.pop("ECHELON_LIVE", "")
 _scale = os.environ.get("ECHELON_SCALE", "")
-if _scale:
-    __import__("_echelon.train")  # later imports find it by its package, also without the path
+__import__("_echelon.train")  # later imports find it by its package, also without the path
 if _link:
     from _echelon.node import warm  # type: ignore[import-not-found]
 elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py); the script's own children must not inherit it
@@ -70,7 +82,7 @@ elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py); the scri
 if not _link:
     from _echelon.node import pulse, warning_signals
 
-    pulse.take(os.environ)
+    pulse.take(os.environ, _measuring)
     warning_signals.ignore()
 _leave_the_path()
 if not _link:
@@ -84,7 +96,7 @@ finally:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
     if _link:
         try:
-            warm.serve(int(_link), _at_start, _prepare_scaling if _scale else None)  # returns only in the ranks
+            warm.serve(int(_link), _at_start, _prepare_ranks, _measuring)  # returns only in the ranks
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # after any failure, the script must not run outside of its rank

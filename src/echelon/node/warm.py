@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import sys
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Tuple
 
 from . import affinity, children, credentials, leave, link, preload, pulse, sweep, warning_signals
 
@@ -17,11 +17,16 @@ from . import affinity, children, credentials, leave, link, preload, pulse, swee
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
-def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Callable[[], None]] = None) -> None:
+def serve(
+    descriptor: int,
+    at_start: FrozenSet[str],
+    prepare_ranks: Callable[[], None],
+    measuring: "Callable[[], pulse.Measuring]",
+) -> None:
     """Import, then fork ranks whenever the agent asks; return in the ranks, never in the warm process.
 
     `at_start` names the modules that every Python has before it starts a script; `prepare_ranks` does work once that
-    several ranks would otherwise repeat.
+    several ranks would otherwise repeat; `measuring` returns what measures a rank.
     """
     agent = socket.socket(fileno=descriptor)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
@@ -49,7 +54,7 @@ def serve(descriptor: int, at_start: FrozenSet[str], prepare_ranks: Optional[Cal
                 os._exit(0)
             message, descriptors = request
             if _fork(agent, message, descriptors):
-                _become_rank(agent, wakeup, mask, message, descriptors)
+                _become_rank(agent, wakeup, mask, message, descriptors, measuring)
                 signal.signal(signal.SIGCHLD, on_child)
                 return
 
@@ -96,6 +101,7 @@ def _become_rank(
     mask: Any,
     message: Dict[str, Any],
     descriptors: List[int],
+    measuring: "Callable[[], pulse.Measuring]",
 ) -> None:
     os.setsid()
     if message["cpus"]:
@@ -120,7 +126,7 @@ def _become_rank(
     _reseed()
     _renew_thread_id()
     if page >= 0:
-        pulse.arm(page)
+        pulse.arm(page, measuring)
     warning_signals.ignore()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

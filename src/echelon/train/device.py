@@ -159,6 +159,25 @@ def synchronize_used() -> None:
         _module().synchronize()
 
 
+def event() -> Any:
+    """Return an event in the current device's queue of work, which keeps the time; None if no device is in use."""
+    if not _is_begun():
+        return None
+    module = _module()
+    if getattr(module, "is_current_stream_capturing", lambda: False)():
+        return None  # a graph that is captured would repeat it
+    made = module.Event(enable_timing=True)
+    made.record()
+    return made
+
+
+def peak_memory() -> Optional[Tuple[int, int]]:
+    """Return the most bytes that tensors have used and that PyTorch has reserved; None if no device is in use."""
+    if not _is_begun() or not hasattr(_module(), "max_memory_allocated"):
+        return None
+    return int(_module().max_memory_allocated()), int(_module().max_memory_reserved())
+
+
 def _is_begun() -> bool:
     """Say whether PyTorch uses a device in this process."""
     return _built() != CPU and bool(getattr(_module(), "is_initialized", lambda: False)())

@@ -31,11 +31,15 @@ class Dataset:
         return getattr(self._inner, name)
 
 
+class Batches(List[Any]):
+    """The batches of several virtual shards, not the parts of one batch."""
+
+
 class Collate:
     """Make a batch of each virtual shard."""
 
     def __init__(self, inner: Callable[[List[Any]], Any]) -> None:
         self._inner = inner
 
-    def __call__(self, shards: List[List[Any]]) -> List[Any]:
-        return [self._inner(samples) for samples in shards]
+    def __call__(self, shards: List[List[Any]]) -> "Batches":
+        return Batches(self._inner(samples) for samples in shards)

@@ -9,6 +9,7 @@ from ..exact.weights import Weights, clip_by_whole_norm
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor
+from ..measuring.loss import divided
 from ..scaling_error import ScalingError
 from .fully_sharded import FullySharded
 from .replicated import Replicated
@@ -36,7 +37,8 @@ class Exact(SharedBatches):
             self._backward_of_shards(loss, run_backward)
         elif isinstance(loss, Pieces) and loss.is_total:
             parts: List[Any] = [part.local for part in loss.parts]
-            loss.keep_value(self._backward_of_shards(parts, run_backward))
+            with divided(self.world.processes.size):
+                loss.keep_value(self._backward_of_shards(parts, run_backward))
         else:
             raise ScalingError(
                 "with --exact the script calls backward() on a tensor with an entry for each sample",

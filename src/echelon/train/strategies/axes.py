@@ -9,6 +9,7 @@ from .. import device as devices
 from .. import groups
 from ..batches import rows_of
 from ..cpu import all_gather, gloo
+from ..measuring import batch_size
 from ..world import World
 from .strategy import Strategy, StrategyError
 
@@ -26,6 +27,7 @@ class Axes:
         """The number of virtual shards of a batch in an exact run; 0 in other runs."""
         self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
         self._places = self._find_places()
+        batch_size.share(world.size // strategy.num_data)
         self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
         self._mesh: Any = self._make_mesh() if world.size > 1 or strategy.is_fully_sharded else None
 

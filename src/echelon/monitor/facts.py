@@ -1,0 +1,155 @@
+"""What a person should hear while a run goes on: each fact once, with its evidence, and at most one line a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from echelon.monitor import stragglers
+from echelon.monitor.attempts import of_ranks
+from echelon.monitor.stragglers import Measures
+from echelon.monitor.training import COMMUNICATION, DATA, PARTS
+from echelon.units import step_time
+
+PAUSE_SECONDS = 60.0
+WINDOW_SECONDS = 10.0
+"""The least time between the two samples that are compared."""
+LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}
+"""The share of the steps' time from which a wait is a fact."""
+GREW = 10.0
+"""A loss explodes if it is so many times the least one."""
+SLOWER = 1.5
+"""Steps became slower if they take so many times the time of the fastest window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A line for a person, and its evidence for programs."""
+
+    kind: str
+    line: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    time: float
+    attempt: int
+    num_steps: int
+    ranks: list[Measures]
+
+
+class Facts:
+    """Looks at the samples of a run, in their order, and says what is new."""
+
+    def __init__(self) -> None:
+        self._base: _Sample | None = None
+        self._said: set[tuple[str, int]] = set()
+        self._waiting: list[Fact] = []
+        self._said_at = 0.0
+        self._least_loss: float | None = None
+        self._fastest: float | None = None
+        self._slow_windows = 0
+
+    def look(self, line: dict[str, Any]) -> Fact | None:
+        """Take a line of samples.jsonl; return a fact that is to be said now."""
+        self._note(list(self._of_losses(line)))
+        if "measures" in line:
+            self._compare(line)
+        if not self._waiting or line["time"] - self._said_at < PAUSE_SECONDS:
+            return None
+        self._said_at = line["time"]
+        return self._waiting.pop(0)
+
+    def _note(self, facts: list[Fact]) -> None:
+        for fact in facts:
+            key = (fact.kind, int(fact.evidence.get("rank", -1)))
+            if key not in self._said:
+                self._said.add(key)
+                self._waiting.append(fact)
+
+    def _of_losses(self, line: dict[str, Any]) -> Iterator[Fact]:
+        loss = line.get("loss")
+        if loss is None:
+            return
+        if self._least_loss is not None and loss > GREW * abs(self._least_loss) and loss > 1:
+            yield Fact(
+                kind="loss explodes",
+                line=f"the loss rose from {self._least_loss:.4g} to {loss:.4g}: a smaller learning rate, or clipped "
+                "gradients, would show whether the training diverges",
+                evidence={"least": self._least_loss, "loss": loss},
+            )
+        self._least_loss = loss if self._least_loss is None else min(loss, self._least_loss)
+
+    def _compare(self, line: dict[str, Any]) -> None:
+        """Compare the ranks with a sample of this attempt that is old enough, the base of a window."""
+        steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]]
+        now = _Sample(float(line["time"]), int(line["attempt"]), min(steps), of_ranks(line))
+        self._note(list(_not_finite(now)))
+        base = self._base
+        if base is None or base.attempt != now.attempt or len(base.ranks) != len(now.ranks):
+            self._base, self._fastest = now, None
+        elif now.time - base.time >= WINDOW_SECONDS and now.num_steps - base.num_steps >= stragglers.LEAST_STEPS:
+            self._base = now
+            self._note(list(self._of_window(base, now)))
+
+    def _of_window(self, before: _Sample, now: _Sample) -> Iterator[Fact]:
+        num_steps = now.num_steps - before.num_steps
+        slow = stragglers.find(before.ranks, now.ranks, num_steps)
+        for straggler in slow[:1]:
+            yield Fact(
+                kind="straggler",
+                line=stragglers.sentence(straggler),
+                evidence={"rank": straggler.rank, "excess": round(straggler.excess, 3), "cause": straggler.cause},
+            )
+        seconds = _mean_passed(before, now, "step_seconds")
+        if seconds <= 0:
+            return
+        for part, limit in LARGE_SHARE.items():
+            share = _mean_passed(before, now, PARTS[part]) / seconds
+            if share >= limit and not (slow and part == COMMUNICATION):
+                yield _of_wait(part, share)
+        yield from self._of_pace(seconds / num_steps)
+
+    def _of_pace(self, seconds: float) -> Iterator[Fact]:
+        """Say that steps became slower, in two windows one after the other: one may hold a save or an evaluation."""
+        if self._fastest is None or seconds < self._fastest:
+            self._fastest = seconds
+        self._slow_windows = self._slow_windows + 1 if seconds > SLOWER * self._fastest else 0
+        if self._slow_windows >= 2:
+            yield Fact(
+                kind="slower",
+                line=f"steps take {step_time(seconds)}, and took {step_time(self._fastest)} before; echelon watch "
+                "shows which rank and which part of a step",
+                evidence={"seconds": seconds, "before": self._fastest},
+            )
+
+
+def _of_wait(part: str, share: float) -> Fact:
+    lines = {
+        DATA: f"{share:.0%} of the time is waiting for data: give the DataLoader more workers (num_workers)",
+        COMMUNICATION: f"{share:.0%} of the time is waiting for other ranks, and all are equally fast: use fewer "
+        "ranks, a larger batch, or gradients in fewer bits (--compress bf16)",
+    }
+    return Fact(kind=f"bound by {part}", line=lines[part], evidence={"share": round(share, 3)})
+
+
+def _not_finite(now: _Sample) -> Iterator[Fact]:
+    ranks = [rank for rank, measures in enumerate(now.ranks) if measures.get("losses_not_finite")]
+    if ranks:
+        more = f" and of {len(ranks) - 1} more" if len(ranks) > 1 else ""
+        yield Fact(
+            kind="loss not finite",
+            line=f"the loss of rank {ranks[0]}{more} is infinite or not a number, at about step {now.num_steps}: the "
+            "weights may be lost; go on from a checkpoint before it",
+            evidence={"ranks": ranks, "step": now.num_steps},
+        )
+
+
+def _mean_passed(before: _Sample, now: _Sample, name: str) -> float:
+    """Return the mean over the ranks of what was added to a measure."""
+    passed = [
+        later.get(name, 0.0) - earlier.get(name, 0.0) for earlier, later in zip(before.ranks, now.ranks, strict=True)
+    ]
+    return sum(passed) / len(passed) if passed else 0.0

@@ -1,0 +1,162 @@
+"""Hook what a rank measures, below all other hooks of echelon: what these add to a training is measured too."""
+
+import os
+import sys
+import time
+from functools import wraps
+from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from .. import patches
+from ..scaling_error import leave_out_own_frames
+from .measures import Measures, Write
+from .spans import Spans
+
+_WHY = "The report of a run says where the time of its steps went."
+_COMPILES = "torch._dynamo.callback"
+Func = TypeVar("Func", bound=Callable[..., Any])
+COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_object", "gather",
+    "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "scatter", "barrier", "send", "recv",
+)  # fmt: skip
+
+
+def install(names: Sequence[str], write: Write) -> None:
+    """Measure this process's training from now on; `write` gets the values of the names after each step."""
+    measures = Measures(names, write)
+    _hook_loaders(measures)
+    _hook_backward(measures)
+    _hook_steps(measures)
+    patches.replace(torch, "save", _timed(measures.spans, torch.save, "save_seconds"), why=_WHY)
+    for owner, name in _communicating():
+        timed = _timed(measures.spans, getattr(owner, name), "communication_seconds")
+        patches.replace(owner, name, timed, why=_WHY)
+    _hook_compilers(measures)
+    _hook_tracebacks()
+
+
+def _communicating() -> Iterator[Tuple[Any, str]]:
+    """Yield the functions in which Python waits for other ranks."""
+    if dist.is_available():
+        yield from ((dist, name) for name in COLLECTIVES if hasattr(dist, name))
+        yield dist.Work, "wait"
+
+
+def _hook_loaders(measures: Measures) -> None:
+    original = _BaseDataLoaderIter.__next__
+    load = _timed(measures.spans, original, "data_seconds")
+
+    @wraps(original)
+    def following(self: Any) -> Any:
+        batch = load(self)
+        if measures.spans.are_of_this_thread():
+            measures.loaded(self, batch)
+        return batch
+
+    patches.replace(_BaseDataLoaderIter, "__next__", following, why=_WHY)
+
+
+def _hook_backward(measures: Measures) -> None:
+    original = torch.autograd.backward
+    spans = measures.spans
+
+    @wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if not spans.are_of_this_thread():
+            original(tensors, *args, **kwargs)
+            return
+        measures.trained()
+        measures.loss.went_backward(tensors)
+        depth = spans.depth
+        handle = _after_gradients(tensors, lambda: spans.become("communication_seconds"))
+        spans.begin("backward_seconds")
+        try:
+            original(tensors, *args, **kwargs)
+        finally:
+            spans.end(depth)
+            if handle is not None:
+                handle.remove()  # the script may go backward once more
+
+    patches.replace(torch.autograd, "backward", backward, why=_WHY)
+
+
+def _after_gradients(tensors: Any, act: Callable[[], None]) -> Any:
+    """Call a function when a pass has computed all gradients, and now waits for other ranks; return the hook, or None.
+
+    PyTorch calls functions at the end of a pass in the order in which they were asked for. That of
+    DistributedDataParallel waits for its collectives. Ours is asked for at the begin of the pass, so it comes first.
+    """
+    node = tensors.grad_fn if type(tensors) is torch.Tensor else None
+    if node is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    return node.register_prehook(lambda _: Variable._execution_engine.queue_callback(act))
+
+
+def _hook_steps(measures: Measures) -> None:
+    spans = measures.spans
+
+    def before(*_: Any) -> None:
+        if spans.are_of_this_thread():
+            spans.end(0)  # a step that failed has left its span
+            spans.begin("optimizer_seconds")
+
+    def after(*_: Any) -> None:
+        if spans.are_of_this_thread():
+            spans.end(0)
+            measures.step()
+
+    patches.hook(register_optimizer_step_pre_hook, before, why=_WHY)
+    patches.hook(register_optimizer_step_post_hook, after, why=_WHY)
+
+
+def _timed(spans: Spans, original: Func, name: str) -> Func:
+    """Return a function that adds the time of its calls to a sum."""
+
+    @wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not spans.are_of_this_thread():
+            return original(*args, **kwargs)
+        depth = spans.depth
+        spans.begin(name)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            spans.end(depth)
+
+    return cast("Func", timed)
+
+
+def _hook_compilers(measures: Measures) -> None:
+    """Add the time of torch.compile's work, which happens in a model's first calls."""
+    began: List[float] = []
+
+    def begin(*_: Any) -> None:
+        began[:] = [time.perf_counter()]
+
+    def end(*_: Any) -> None:
+        if began:
+            measures.compiled(time.perf_counter() - began.pop())
+
+    def act(module: Any) -> None:
+        handler = getattr(module, "callback_handler", None)
+        if handler is not None:
+            handler.register_start_callback(begin)
+            handler.register_end_callback(end)
+
+    patches.Hooks().when_imported(_COMPILES, act, why=_WHY)
+
+
+def _hook_tracebacks() -> None:
+    original = sys.excepthook
+
+    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+        if not os.environ.get("ECHELON_TRACEBACK"):
+            leave_out_own_frames(error)
+        original(kind, error, error.__traceback__ or trace)
+
+    patches.replace(sys, "excepthook", excepthook, why="The traceback of an error is that of plain Python.")

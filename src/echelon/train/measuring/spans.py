@@ -1,0 +1,78 @@
+"""The time of parts of a step: on the clock of a rank's device if it uses one, else on that of the processor.
+
+A device computes later than Python asks it to. So a moment is an event in the device's queue of work: a wait for data
+that the device spends with computing takes no time, and a collective takes the time that computing waits for it.
+"""
+
+import time
+from _thread import get_ident
+from collections import deque
+from typing import Any, Callable, Deque, List, Tuple
+
+from .. import device as devices
+
+MOST_PENDING = 256
+"""Spans whose end the device has not reached; of more, the oldest are given up."""
+
+
+Moment = Tuple[float, Any]
+"""The seconds of the processor's clock, and an event in the device's queue, None without a device."""
+
+
+def now() -> Moment:
+    """Return this moment."""
+    return time.perf_counter(), devices.event()
+
+
+class Spans:
+    """Spans of the main thread, each added to the sum of its name; the time of an inner one is not the outer one's."""
+
+    def __init__(self, add: Callable[[str, float], None]) -> None:
+        self._add = add
+        self._thread = get_ident()
+        self._open: List[Tuple[str, Moment]] = []
+        self._pending: Deque[Tuple[str, str, Any, Any]] = deque(maxlen=MOST_PENDING)
+
+    @property
+    def depth(self) -> int:
+        """The number of open spans."""
+        return len(self._open)
+
+    def are_of_this_thread(self) -> bool:
+        """Say whether this is the thread that trains: a thread beside it lets nobody wait."""
+        return get_ident() == self._thread
+
+    def begin(self, name: str) -> None:
+        """Begin a span inside of those that are open."""
+        self._open.append((name, now()))
+
+    def become(self, name: str) -> None:
+        """End the innermost span, and begin another one at the same moment."""
+        moment = now()
+        self._close(moment)
+        self._open.append((name, moment))
+
+    def end(self, depth: int) -> None:
+        """End the spans inside of the outermost `depth` ones."""
+        moment = now()
+        while len(self._open) > depth:
+            self._close(moment)
+
+    def _close(self, ended: Moment) -> None:
+        name, began = self._open.pop()
+        outer = self._open[-1][0] if self._open else ""
+        if began[1] is None or ended[1] is None:
+            self._count(name, outer, ended[0] - began[0])
+        else:
+            self._pending.append((name, outer, began[1], ended[1]))
+
+    def _count(self, name: str, outer: str, seconds: float) -> None:
+        self._add(name, seconds)
+        if outer:
+            self._add(outer, -seconds)
+
+    def settle(self) -> None:
+        """Add the spans whose end the device has reached; never wait for it."""
+        while self._pending and self._pending[0][3].query():
+            name, outer, began, ended = self._pending.popleft()
+            self._count(name, outer, began.elapsed_time(ended) / 1e3)

@@ -1,0 +1,189 @@
+"""What ranks measure of an unchanged script: known times, samples and losses; what is unknown is missing."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runs import ECHELON
+
+from echelon.train.measuring import spans
+from echelon.train.measuring.batch_size import size_of
+
+SCRIPT = """
+import os, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+SLOW = 0.02
+torch.manual_seed(0)
+x, y = torch.randn(48, 6), torch.randint(0, 3, (48,))
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        time.sleep(SLOW / 12)
+        return x[index], y[index]
+
+
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for rows, classes in DataLoader(Slow(), batch_size=12):
+        loss = torch.nn.functional.cross_entropy(model(rows), classes)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"loss {loss.item():.6f}")
+        END
+    torch.save(model.state_dict(), "model.pt")
+"""
+OF_ITSELF = """
+import os, time, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    text = torch.randn(4, 6)
+    loss = model(text).pow(2).mean()
+    if dist.get_rank() == 1:
+        time.sleep(0.05)
+    loss.backward()  # rank 0 waits for rank 1 at its end
+    if dist.get_rank() == 0:
+        time.sleep(0.05)
+    dist.barrier()  # rank 1 waits for rank 0
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def measured(folder: Path, script: str, *options: str) -> "tuple[list[dict[str, Any]], str]":
+    """Return the measures of each rank at its end, and what the run printed."""
+    (folder / "train.py").write_text(script)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [*ECHELON, "run", "--run-dir", "run", *options, "train.py"]
+    done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    ends = sorted((event["rank"], event["measures"]) for event in events if event["event"] == "exit")
+    return [measures for _, measures in ends], done.stdout
+
+
+WAYS = {
+    "one rank": ["-n", "1"],
+    "scaled": ["-n", "2", "--scale", "data"],
+    "exact": ["-n", "2", "--scale", "data", "--exact", "4"],
+    "sharded": ["-n", "2", "--scale", "fsdp"],
+    "tensor": ["-n", "2", "--scale", "tensor"],
+    "exec": ["-n", "2", "--scale", "data", "--launch", "exec"],
+    "saved": ["-n", "2", "--scale", "data", "--checkpoint-every", "3steps"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_script_for_one_device(tmp_path: Path, way: str) -> None:
+    """From the end of the first step on: seven batches of twelve samples, each with the wait that its dataset makes."""
+    ranks, text = measured(tmp_path, SCRIPT.replace("END", "time.sleep(0.2)"), *WAYS[way])
+    assert sum(measures["samples"] for measures in ranks) == 7 * 12
+    for measures in ranks:
+        assert measures["data_seconds"] > 7 * 0.02 / len(ranks)
+        assert measures["backward_seconds"] > 0
+        assert measures["optimizer_seconds"] > 0
+        assert "tokens" not in measures
+        assert "peak_allocated_bytes" not in measures  # no device
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+    mean = sum(measures["loss"] for measures in ranks) / len(ranks)
+    assert min(abs(mean - loss) for loss in losses) < 1e-5
+    assert ranks[0]["save_seconds"] > 0
+    assert ("communication_seconds" in ranks[0]) == (len(ranks) > 1)
+
+
+@pytest.mark.parametrize("launch", ["warm", "exec"])
+def test_script_that_distributes_itself(tmp_path: Path, launch: str) -> None:
+    """Each rank waits for the other: one in the collectives of its model, the other in a barrier."""
+    first, second = measured(tmp_path, OF_ITSELF, "-n", "2", "--launch", launch)[0]
+    for measures in (first, second):
+        assert measures["communication_seconds"] > 4 * 0.04
+        assert not {"samples", "data_seconds", "save_seconds"} & set(measures)
+
+
+def test_loss_that_is_no_number(tmp_path: Path) -> None:
+    script = SCRIPT.replace("END", "time.sleep(1.1)").replace("loss.backward()", "loss = loss * 1e60; loss.backward()")
+    (measures,) = measured(tmp_path, script.replace("range(2)", "range(1)"))[0]
+    assert measures["losses_not_finite"] >= 2
+    assert "loss" not in measures
+
+
+def test_traceback_is_that_of_python(tmp_path: Path) -> None:
+    """Neither a scaled script nor one that distributes itself shows the frames that measure."""
+    (tmp_path / "train.py").write_text(OF_ITSELF.replace("model(text)", "model(text).detach()"))
+    line = [*ECHELON, "run", "-n", "2", "train.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "does not require grad" in done.stderr
+    assert "measuring" not in done.stderr
+
+
+def test_time_of_inner_spans_is_not_that_of_outer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 3.0, 7.0, 8.0])
+    monkeypatch.setattr(spans, "now", lambda: (next(clock), None))
+    sums: dict[str, float] = {}
+
+    def add(name: str, value: float) -> None:
+        sums[name] = sums.get(name, 0.0) + value
+
+    of_rank = spans.Spans(add)
+    of_rank.begin("optimizer_seconds")
+    of_rank.begin("communication_seconds")
+    of_rank.end(1)
+    of_rank.become("save_seconds")
+    of_rank.end(0)
+    assert sums == {"communication_seconds": 2.0, "optimizer_seconds": 7.0 - 2.0, "save_seconds": 1.0}
+
+
+def test_time_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event has its time once the device has reached it; nobody waits for that."""
+
+    class Event:
+        reached = 0
+
+        def __init__(self, milliseconds: float) -> None:
+            self.milliseconds = milliseconds
+
+        def query(self) -> bool:
+            return Event.reached >= self.milliseconds
+
+        def elapsed_time(self, other: "Event") -> float:
+            return other.milliseconds - self.milliseconds
+
+    moments = iter([(0.0, 0), (0.1, 500), (0.2, 500), (0.3, 900)])
+    monkeypatch.setattr(spans, "now", lambda: ((one := next(moments))[0], Event(one[1])))
+    told: list[tuple[str, float]] = []
+    of_rank = spans.Spans(lambda name, seconds: told.append((name, seconds)))
+    for name in ("backward_seconds", "data_seconds"):
+        of_rank.begin(name)
+        of_rank.end(0)
+    of_rank.settle()
+    assert told == []
+    Event.reached = 600
+    of_rank.settle()
+    assert told == [("backward_seconds", 0.5)]
+    Event.reached = 900
+    of_rank.settle()
+    assert told[1:] == [("data_seconds", 0.4)]
+
+
+def test_size_of_batches() -> None:
+    import torch
+
+    text = torch.zeros(4, 16, dtype=torch.int64)
+    assert size_of({"input_ids": text, "labels": text}) == {"samples": 4, "tokens": 64}
+    assert size_of([(torch.zeros(8, 3, 2, 2), torch.zeros(8))]) == {"samples": 8}
+    assert size_of("no tensor") == size_of(torch.tensor(1.0)) == {}
