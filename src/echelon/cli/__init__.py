@@ -20,6 +20,7 @@ COMMANDS = {
     "machines": "show the facts of known machines; learn a new machine from its Slurm",
     "topology": "show the cores, NUMA domains, devices and NICs of this node",
     "runs": "list the runs of this folder: name, state, start, duration, size",
+    "watch": "show what every rank and device of a run does, while it goes on",
     "report": "say what a run used, where its time went, and what would help; compare two runs",
     "checkpoint": "list and verify the checkpoints of a run; export a model",
     "clean": "remove run directories that nobody needs any more",

@@ -83,12 +83,15 @@ def is_run(path: str) -> bool:
 
 
 def find(name: str) -> str:
-    """Return the run directory for a path, a name, or a part of a name that matches only one run."""
+    """Return the run directory for a path, a name, a part of a name that only one run has, or the number of a job."""
     for path in (name, os.path.join(RUNS, name)):
         if name and is_run(path):
             return path.rstrip("/")
     word = name.removeprefix(f"{RUNS}/").rstrip("/")
     paths = all_runs()
+    of_job = [path for path in paths if word and _json(path, "plan.json").get("job_id") == word]
+    if of_job:
+        return of_job[-1]
     matching = [path for path in paths if word and word in os.path.basename(path)]
     exact = [path for path in matching if short_name(path) == word] or matching
     if len(exact) == 1:

@@ -22,7 +22,7 @@ from echelon.node.channel import Message
 
 NAME = "samples.jsonl"
 FORMAT = 1
-LEAST_SECONDS, MOST_SECONDS = 1.0, 30.0
+LEAST_SECONDS, MOST_SECONDS = 0.9, 30.0  # agents tell each second, and not to the millisecond
 SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
 

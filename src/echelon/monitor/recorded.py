@@ -35,14 +35,7 @@ def read(path: str) -> Recorded:
     """Read the files of a run directory; raise UsageError if one has a newer format, or belongs to another user."""
     events, samples = _lines(path, "events.jsonl"), _lines(path, "samples.jsonl")
     plan, report = _object(path, "plan.json"), _object(path, "report.json")
-    heads = {"plan.json": plan, "report.json": report, "samples.jsonl": samples[0] if samples else {}}
-    for name, fields in heads.items():
-        if isinstance(fields.get("format"), int) and fields["format"] > FORMATS[name]:
-            raise UsageError(
-                f"{os.path.join(path, name)} has format {fields['format']}, and this echelon reads formats up to "
-                f"{FORMATS[name]}",
-                hint="use the echelon that made the run, or a newer one",
-            )
+    _refuse_newer(path, {"plan.json": plan, "report.json": report, "samples.jsonl": samples[0] if samples else {}})
     return Recorded(
         path=path,
         plan=plan,
@@ -51,6 +44,23 @@ def read(path: str) -> Recorded:
         events=tuple(each for each in events if isinstance(each.get("time"), (int, float)) and "event" in each),
         samples=tuple(each for each in samples if isinstance(each.get("time"), (int, float))),
     )
+
+
+def read_heads(path: str) -> None:
+    """Raise UsageError if a file of a run has a newer format, or belongs to another user."""
+    first = _lines(path, "samples.jsonl", most_lines=1)
+    heads = {name: _object(path, name) for name in ("plan.json", "report.json")}
+    _refuse_newer(path, {**heads, "samples.jsonl": first[0] if first else {}})
+
+
+def _refuse_newer(path: str, heads: dict[str, Fields]) -> None:
+    for name, fields in heads.items():
+        if isinstance(fields.get("format"), int) and fields["format"] > FORMATS[name]:
+            raise UsageError(
+                f"{os.path.join(path, name)} has format {fields['format']}, and this echelon reads formats up to "
+                f"{FORMATS[name]}",
+                hint="use the echelon that made the run, or a newer one",
+            )
 
 
 def earlier_jobs(path: str) -> list[str]:
@@ -71,10 +81,10 @@ def _object(path: str, name: str) -> Fields:
     return value if isinstance(value, dict) else {}
 
 
-def _lines(path: str, name: str) -> list[Fields]:
+def _lines(path: str, name: str, most_lines: int | None = None) -> list[Fields]:
     """Return the objects of a file of lines; a broken line, such as the last one of a killed run, is left out."""
     objects = []
-    for line in _text(path, name).splitlines():
+    for line in _text(path, name).splitlines()[:most_lines]:
         try:
             value = json.loads(line)
         except ValueError:

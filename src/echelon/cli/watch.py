@@ -1,0 +1,177 @@
+"""`echelon watch`: show what every rank and device of a run does, in the terminal, once, or as data."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from echelon.cli.help import Help
+from echelon.cli.options import Option, Scanned, scan_all
+from echelon.cli.talk import print_help
+from echelon.errors import UsageError
+from echelon.host import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from echelon.monitor.watch.live import Live
+    from echelon.monitor.watch.screen import View
+    from echelon.monitor.watch.state import RunState
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--once",), help="print one picture and end; the default where the output is no terminal"),
+    Option(names=("--json",), help="print the present state as JSON, and end"),
+    Option(names=("--replay",), help="play a run again from its begin"),
+    Option(names=("--speed",), value="N", help="with --replay: so many seconds of the run in one (60)"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+HELP = Help(
+    command="watch",
+    usage=("[options] [RUN|JOBID]",),
+    about="Show what every rank and device of a run does: all nodes, a node, or a rank; the worst first.\n"
+    "Without RUN it is the newest run of this folder. Keys: arrows, enter, esc, / to find, ? for help, q to quit.",
+    operands=(Option(names=("RUN",), takes="run"),),
+    groups=(("options", OPTIONS),),
+    example="echelon watch train-8f65",
+)
+REFRESH_SECONDS = 1.0
+DEFAULT_SPEED = 60.0
+LOG_LINES, LOG_BYTES = 12, 1 << 14
+
+
+def main(arguments: list[str]) -> int:
+    """Watch one run."""
+    scanned = scan_all(arguments, OPTIONS, command="watch")
+    if "help" in scanned.values:
+        print_help(HELP.text())
+        return 0
+    from echelon.launch import runs
+    from echelon.monitor import recorded
+    from echelon.monitor.watch.live import Live
+
+    if len(scanned.rest) > 1:
+        raise UsageError(f"watch shows one run, not {len(scanned.rest)}", hint=f"echelon watch {scanned.rest[0]}")
+    speed = _speed(scanned)
+    paths = [runs.find(name) for name in scanned.rest] or runs.all_runs()[-1:]
+    if not paths:
+        raise UsageError("echelon-runs/ of this folder has no runs", hint="echelon watch DIRECTORY-OF-A-RUN")
+    recorded.read_heads(paths[0])
+    live = Live(runs.short_name(paths[0]), paths[0])
+    if "json" in scanned.values:
+        print(json.dumps(as_json(_present(live, paths[0])), indent=1))
+    elif "replay" in scanned.values:
+        _show(paths[0], _played(live, speed), keeps_last="once" not in scanned.values)
+    elif "once" in scanned.values or not terminal.moves_cursor(sys.stdout, os.environ) or not sys.stdin.isatty():
+        print("\n".join(_once(_present(live, paths[0]))))
+    else:
+        _show(paths[0], _followed(live, paths[0]), keeps_last=True)
+    return 0
+
+
+def _speed(scanned: Scanned) -> float:
+    text = scanned.values.get("speed", [str(DEFAULT_SPEED)])[-1]
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < 1e9:
+        raise UsageError(f"--speed {text} is not a number above 0", hint="echelon watch --replay --speed 60 RUN")
+    return speed
+
+
+def as_json(state: RunState) -> dict[str, Any]:
+    """Return a state as data: the fields of its classes, and how busy each rank is."""
+    fields = asdict(state)
+    for node, fields_of_node in zip(state.nodes, fields["nodes"], strict=True):
+        for rank, fields_of_rank in zip(node.ranks, fields_of_node["ranks"], strict=True):
+            fields_of_rank["busy"] = rank.busy
+    return {"format": 1, **fields}
+
+
+def _present(live: Live, path: str) -> RunState:
+    from echelon.launch import runs
+
+    state = live.look()
+    state.status = runs.read(path).state
+    if state.status == runs.RUNNING:
+        state.now = max(state.now, time.time())
+    return state
+
+
+def _followed(live: Live, path: str) -> Iterator[RunState]:
+    while True:
+        yield _present(live, path)
+
+
+def _played(live: Live, speed: float) -> Iterator[RunState]:
+    """Yield the states of a run as time passes, so many times as fast."""
+    lines = deque(live.all_lines())
+    live.state.status = "played again"
+    if not lines:
+        return
+    began, moment = time.monotonic(), float(lines[0]["time"])
+    while lines:
+        passed = (time.monotonic() - began) * speed
+        due = []
+        while lines and float(lines[0]["time"]) - moment <= passed:
+            due.append(lines.popleft())
+        yield live.take(due)
+
+
+def _once(state: RunState) -> list[str]:
+    from echelon.monitor.watch.screen import View, draw
+
+    width, height = terminal.columns(), 24
+    lines = draw(state, View(), width, height, with_colour=terminal.has_colour(sys.stdout, os.environ))[:-1]
+    return [line for place, line in enumerate(lines) if line or (lines[place - 1] if place else "")]
+
+
+def _show(path: str, states: Iterator[RunState], *, keeps_last: bool) -> None:
+    """Show states until a person quits, or until there are no more and the last one need not stay."""
+    if not sys.stdin.isatty() or not terminal.moves_cursor(sys.stdout, os.environ):
+        raise UsageError("--replay needs a terminal", hint="echelon watch --once RUN")
+    from echelon.host.keyboard import Screen
+    from echelon.monitor.watch import keys
+    from echelon.monitor.watch.screen import View, draw
+
+    view, state = View(), None
+    with_colour = terminal.has_colour(sys.stdout, os.environ)
+    with Screen() as screen:
+        while True:
+            following = next(states, None)
+            if following is None and not keeps_last:
+                return
+            state = following or state
+            if state is None:
+                return
+            _read_log(path, state, view)
+            width, height = os.get_terminal_size(sys.stdout.fileno())
+            screen.show(draw(state, view, width, height, with_colour=with_colour))
+            key = screen.key(REFRESH_SECONDS)
+            if key and not keys.press(key, view, state):
+                return
+
+
+def _read_log(path: str, state: RunState, view: View) -> None:
+    """Give the view the last lines of the log of the rank that it shows."""
+    from echelon.environment import regular_files
+    from echelon.monitor.watch.screen import chosen_rank
+
+    rank = chosen_rank(state, view) if view.level == "rank" else None
+    view.log = ()
+    if rank is None:
+        return
+    try:
+        log = os.path.join(path, "logs", f"attempt-{state.attempt}", f"rank-{rank.rank}.log")
+        with regular_files.opened(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+            text = file.read(LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return
+    lines = text.splitlines()[-LOG_LINES:]
+    view.log = ["".join(each if each.isprintable() else " " for each in line) for line in lines]
