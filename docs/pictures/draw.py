@@ -85,6 +85,16 @@ class Scene:
     columns: int = 80
 
 
+def fleet() -> dict[str, str]:
+    """Return the files of a generated run of 24 nodes, of which one is lost, and one rank slow."""
+    sys.path.insert(0, str(ROOT))
+    from tests.monitor.watch.fleet import write
+
+    with tempfile.TemporaryDirectory() as name:
+        run = write(Path(name) / "run", num_nodes=24, ranks_per_node=8, samples=40, slow=77, lost=20)
+        return {f"echelon-runs/20261128-081218-train-8f65/{file.name}": file.read_text() for file in run.iterdir()}
+
+
 SCENES = {
     "run": Scene(command="echelon run -n 2 train.py", files={"train.py": TRAIN}),
     "failure": Scene(
@@ -92,6 +102,7 @@ SCENES = {
         files={"train.py": SHARDS, **{f"data/shard-{rank}.bin": "" for rank in (0, 1, 3)}},
     ),
     "plan": Scene(command="echelon plan --machine lumi --gpus 16 --time 12h --parameters 7B --dtype bf16", columns=100),
+    "watch": Scene(command="echelon watch --once train-8f65", files=fleet()),
     "lint": Scene(command="echelon lint --machine lumi job.sh", files={"job.sh": JOB}, columns=100),
 }
 
@@ -147,7 +158,20 @@ class Screen:
 
 
 LETTER, LINE, EDGE, TOP = 8.4, 19, 18, 44
+HEAT = {"196": "#ff0000", "202": "#ff5f00", "208": "#ff8700", "214": "#ffaf00", "220": "#ffd700",
+        "190": "#d7ff00", "154": "#afff00", "118": "#87ff00", "82": "#5fff00", "46": "#00ff00"}  # fmt: skip
+GROUNDS = {"7": "#d8dee4", "1;37;41": "#da3633", "30;43": "#e3b341"}
+DARK = ("7", "30;43")
 COLOURS = {"31;1": "#ff7b72", "33;1": "#e3b341", "36": "#79c0ff", "1": "#ffffff", "prompt": "#7ee787", "": "#d8dee4"}
+
+
+def colours(style: str) -> tuple[str, str]:
+    """Return the colours of letters and of what is behind them; no colour behind: empty."""
+    if style.startswith("30;48;5;"):
+        return "#161b22", HEAT[style.removeprefix("30;48;5;")]
+    if style in GROUNDS:
+        return ("#161b22" if style in DARK else "#ffffff"), GROUNDS[style]
+    return ("#8b949e" if style == "2" else COLOURS[style]), ""
 
 
 def svg(lines: Sequence[Sequence[Cell]], columns: int) -> str:
@@ -163,12 +187,18 @@ def svg(lines: Sequence[Sequence[Cell]], columns: int) -> str:
         column = 0
         for style, cells in groupby(line, key=lambda cell: cell[1]):
             text = "".join(letter for letter, _ in cells)
+            fill, behind = colours(style)
+            if behind:
+                parts.append(
+                    f'<rect x="{EDGE + column * LETTER:.1f}" y="{TOP + row * LINE}" width="{len(text) * LETTER:.1f}"'
+                    f' height="{LINE}" fill="{behind}"/>'
+                )
             for found in re.finditer(r"\S+(?: \S+)*", text):
                 weight = ' font-weight="bold"' if "1" in style.split(";") else ""
                 parts.append(
                     f'<text x="{EDGE + (column + found.start()) * LETTER:.1f}" y="{TOP + 14 + row * LINE}"'
                     f' textLength="{len(found[0]) * LETTER:.1f}" lengthAdjust="spacingAndGlyphs"'
-                    f' fill="{COLOURS[style]}"{weight} xml:space="preserve">{escape(found[0])}</text>'
+                    f' fill="{fill}"{weight} xml:space="preserve">{escape(found[0])}</text>'
                 )
             column += len(text)
     return "\n".join([*parts, "</svg>", ""])

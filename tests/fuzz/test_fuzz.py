@@ -44,6 +44,7 @@ QUIET = {
     "lint": [],
     "machines": [],
     "runs": [],
+    "watch": [],
     "report": [],
     "topology": [],
     "completion": [],

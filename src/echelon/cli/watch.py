@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, scan_all
@@ -27,6 +27,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--once",), help="print one picture and end; the default where the output is no terminal"),
     Option(names=("--json",), help="print the present state as JSON, and end"),
     Option(names=("--replay",), help="play a run again from its begin"),
+    Option(names=("--in-job",), help="look from a node of the job, where this node sees the files late"),
     Option(names=("--speed",), value="N", help="with --replay: so many seconds of the run in one (60)"),
     Option(names=("-h", "--help"), help="show this"),
 )
@@ -61,6 +62,8 @@ def main(arguments: list[str]) -> int:
     if not paths:
         raise UsageError("echelon-runs/ of this folder has no runs", hint="echelon watch DIRECTORY-OF-A-RUN")
     recorded.read_heads(paths[0])
+    if "in_job" in scanned.values:
+        _look_in_job(paths[0], [word for word in arguments if word not in ("--in-job", *scanned.rest)])
     live = Live(runs.short_name(paths[0]), paths[0])
     if "json" in scanned.values:
         print(json.dumps(as_json(_present(live, paths[0])), indent=1))
@@ -71,6 +74,24 @@ def main(arguments: list[str]) -> int:
     else:
         _show(paths[0], _followed(live, paths[0]), keeps_last=True)
     return 0
+
+
+def _look_in_job(path: str, options: list[str]) -> NoReturn:
+    """Become the same command in a step of the run's job."""
+    from echelon.host import own_command
+    from echelon.launch import runs
+    from echelon.monitor import recorded
+    from echelon.slurm import step
+
+    job_id = str(recorded.read(path).plan.get("job_id") or "")
+    if not job_id:
+        raise UsageError(f"{path} is no run of a Slurm job", hint=f"echelon watch {runs.short_name(path)}")
+    here = [*own_command.command(), "watch", *options, os.path.abspath(path)]
+    command = [*step.beside(job_id, has_terminal=sys.stdout.isatty() and sys.stdin.isatty()), *here]
+    try:
+        os.execvpe(command[0], command, step.step_environment(os.environ))
+    except OSError as error:
+        raise UsageError(f"srun cannot be started: {error.strerror}", hint=f"echelon watch {path}") from None
 
 
 def _speed(scanned: Scanned) -> float:
@@ -128,7 +149,9 @@ def _once(state: RunState) -> list[str]:
 
     width, height = terminal.columns(), 24
     lines = draw(state, View(), width, height, with_colour=terminal.has_colour(sys.stdout, os.environ))[:-1]
-    return [line for place, line in enumerate(lines) if line or (lines[place - 1] if place else "")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return [line for place, line in enumerate(lines) if line or lines[place - 1]]
 
 
 def _show(path: str, states: Iterator[RunState], *, keeps_last: bool) -> None:

@@ -125,12 +125,13 @@ def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
 
 def _fill_measures(attempt: Attempt, recorded: Recorded) -> None:
     """Take the newest measures of ranks that have not told theirs at their end."""
-    told = set(attempt.measures)
-    for sample in recorded.samples:
+    if attempt.num_ranks and len(attempt.measures) >= attempt.num_ranks:
+        return
+    for sample in reversed(recorded.samples):
         if sample.get("attempt") == attempt.number and "measures" in sample:
             for rank, measures in enumerate(of_ranks(sample)):
-                if rank not in told:
-                    attempt.measures[rank] = measures
+                attempt.measures.setdefault(rank, measures)
+            return
 
 
 def of_ranks(sample: dict[str, Any]) -> list[dict[str, float]]:

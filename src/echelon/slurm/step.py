@@ -55,6 +55,16 @@ def on_one_node(step: Sequence[str], node: str) -> tuple[str, ...]:
     return (*(one.get(word.partition("=")[0], word) for word in step), f"--nodelist={node}")
 
 
+def beside(job_id: str, *, has_terminal: bool) -> tuple[str, ...]:
+    """Return the command of a step with one task in a job, beside its other steps; the program follows.
+
+    >>> beside("4711", has_terminal=False)
+    ('srun', '--jobid=4711', '--overlap', '--nodes=1', '--ntasks=1', '--mpi=none', '--quiet')
+    """
+    words = ("srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--quiet")
+    return (*words, "--pty") if has_terminal else words
+
+
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for srun: the user's, without variables that would change the step."""
     return {name: value for name, value in environ.items() if name not in _SHAPES_OF_THE_JOB}

@@ -17,6 +17,8 @@ from echelon.monitor.watch.tail import Tail
 MOST_POINTS = 240
 """The points that curves keep."""
 MOST_FACTS = 50
+MOST_MEASURED = 8
+"""Samples with the measures of all ranks that one look takes."""
 WINDOW_SECONDS = 5.0
 """The least time over which shares and rates are taken."""
 
@@ -44,9 +46,12 @@ class Live:
 
     def take(self, lines: Iterable[dict[str, Any]]) -> RunState:
         """Take some events and samples, and return the state after them."""
-        for line in lines:
+        lines = list(lines)
+        measured = [place for place, line in enumerate(lines) if "measures" in line]
+        old = set(measured[:-MOST_MEASURED])  # a look at a run of a day takes only the newest ones
+        for place, line in enumerate(lines):
             try:
-                self._take(line)
+                self._take({**line, "measures": None} if place in old else line)
             except (KeyError, TypeError, ValueError, IndexError):
                 continue  # a line that echelon did not write, or one of a later version
         self.state.losses, self.state.rates = list(self._losses), list(self._rates)
@@ -132,7 +137,7 @@ class Live:
             self.state.loss = float(line["loss"])
             self._losses.append(self.state.loss)
         self._take_pace(moment, line.get("samples"))
-        if "measures" in line:
+        if line.get("measures"):
             self._take_measures(moment, [int(made) for made in steps], of_ranks(line))
 
     def _take_pace(self, moment: float, samples: float | None) -> None:

@@ -23,6 +23,7 @@ HELP = (
     *LEGEND.split(" · "),
 )
 MOST_FACTS = 3
+_KEPT = "\u00a0"  # a space at which no line is cut
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,7 +87,8 @@ def _head(state: RunState, width: int, blocks: str) -> list[Line]:
     if state.samples_per_second is not None:
         words.append(f"{amount(round(state.samples_per_second, 1))} samples/s")
     words += [f"{part} {share:.0%}" for part, share in state.shares.items()]
-    lines += [plain(text) for text in _wrapped(" · ".join(words), width)] if words else []
+    whole = " · ".join(word.replace(" ", _KEPT) for word in words)
+    lines += [plain(text.replace(_KEPT, " ")) for text in _wrapped(whole, width)] if words else []
     points = max(4, min(60, width // 2 - 16))
     curves = []
     if state.losses:

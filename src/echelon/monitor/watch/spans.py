@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 Line = list[tuple[str, str]]
 """Parts of a line, each with a style; "" is plain."""
@@ -27,10 +28,10 @@ def heat(share: float) -> str:
 def encode(line: Line, width: int, *, with_colour: bool) -> str:
     """Return a line of at most `width` columns."""
     text, left = "", width
-    for part, style in line:
-        part = part[:left]
-        left -= len(part)
-        text += _styled(part, style) if with_colour and style and part else part
+    for style, parts in groupby(line, key=lambda part: part[1]):
+        whole = "".join(part for part, _ in parts)[:left]
+        left -= len(whole)
+        text += _styled(whole, style) if with_colour and style and whole else whole
     return text.rstrip() if not with_colour else text
 
 
