@@ -86,6 +86,15 @@ def amount(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def rate(value: float) -> str:
+    """Write how many a second: 0.42, 18.3, 1,343.
+
+    >>> rate(0.4216), rate(18.26), rate(1342.77)
+    ('0.42', '18.3', '1,343')
+    """
+    return f"{value:,.0f}" if value >= 100 else amount(round(value, 1 if value >= 10 else 2))
+
+
 def cost(value: float, unit: str) -> str:
     """Write a bill: 1 GPU-hour, 4.5 GPU-hours."""
     text = amount(value)

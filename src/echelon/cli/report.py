@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, print_table
 from echelon.errors import UsageError
 
+if TYPE_CHECKING:
+    from echelon.monitor.page.page import Told
+
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
+    Option(names=("--html",), value="FILE", help="write a page with plots, in one file that needs nothing else"),
+    Option(names=("--paragraph",), help="print the paragraph for an application for more hours"),
     Option(names=("-h", "--help"), help="show this"),
 )
 HELP = Help(
@@ -36,6 +42,8 @@ def main(arguments: list[str]) -> int:
     from echelon.launch import runs
     from echelon.launch.runs import RUNNING
     from echelon.monitor import account, advice, recorded, report
+    from echelon.monitor.page import page
+    from echelon.monitor.page.page import Told
 
     if len(scanned.rest) > MOST_RUNS:
         raise UsageError(f"a report is of one run or of two, not of {len(scanned.rest)}", hint="echelon report RUN RUN")
@@ -49,16 +57,44 @@ def main(arguments: list[str]) -> int:
         for record, state in zip(records, states, strict=True)
     ]
     names = [runs.short_name(path) for path in paths]
-    if "json" in scanned.values:
-        fields = [
-            {"name": name, "path": record.path, "state": state, **asdict(run), "advice": advice.advise(record, run)}
-            for name, record, state, run in zip(names, records, states, accounts, strict=True)
-        ]
-        print(json.dumps({"format": 1, "runs": fields}, indent=1))
+    told = [
+        Told(name=name, state=state, recorded=record, account=run, advice=advice.advise(record, run))
+        for name, state, record, run in zip(names, states, records, accounts, strict=True)
+    ]
+    if "html" in scanned.values:
+        _write(scanned.values["html"][-1], page.page(told))
+    elif "paragraph" in scanned.values:
+        print("\n\n".join(map(_paragraph, told)))
+    elif "json" in scanned.values:
+        print(json.dumps({"format": 1, "runs": [_as_json(run) for run in told]}, indent=1))
     elif len(paths) == MOST_RUNS:
         print_table(report.comparison((names[0], names[1]), (accounts[0], accounts[1])))
     else:
         earlier = [account.of_run(recorded.read(path)) for path in recorded.earlier_jobs(paths[0])]
-        advised = advice.advise(records[0], accounts[0])
-        print_table(report.text(names[0], states[0], records[0], accounts[0], advised, earlier))
+        run = told[0]
+        print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier))
     return 0
+
+
+def _as_json(run: Told) -> dict[str, Any]:
+    """Return a run as data."""
+    about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
+    return {**about, "advice": run.advice, "paragraph": _paragraph(run)}
+
+
+def _paragraph(run: Told) -> str:
+    """Return the paragraph of a run."""
+    from echelon.monitor import paragraph
+
+    return paragraph.of_run(run.recorded, run.account)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="echelon report --html report.html"
+        ) from None
+    print(path)

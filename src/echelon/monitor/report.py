@@ -11,7 +11,7 @@ from echelon.monitor.account import Account
 from echelon.monitor.attempts import Attempt
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import Training
-from echelon.units import amount, cost, duration, size, step_time
+from echelon.units import amount, cost, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
 WIDTH = 10
@@ -68,7 +68,7 @@ def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Cal
     if one.steps is not None and other.steps is not None:
         pairs += [
             ("steps", one.steps.number, other.steps.number, str),
-            ("steps a second", one.steps.per_second, other.steps.per_second, amount),
+            ("steps a second", one.steps.per_second, other.steps.per_second, rate),
             ("a step, median", one.steps.median_seconds, other.steps.median_seconds, step_time),
             ("a step, 99 %", one.steps.seconds_99, other.steps.seconds_99, step_time),
         ]
@@ -80,7 +80,7 @@ def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Cal
 def _compared_trainings(one: Training, other: Training) -> list[tuple[str, float, float, Callable[[Any], str]]]:
     pairs: list[tuple[str, float, float, Callable[[Any], str]]] = []
     if one.samples_per_second is not None and other.samples_per_second is not None:
-        pairs.append(("samples a second", one.samples_per_second, other.samples_per_second, amount))
+        pairs.append(("samples a second", one.samples_per_second, other.samples_per_second, rate))
     parts = [*one.parts, *(part for part in other.parts if part not in one.parts)]
     return pairs + [
         (f"steps: {part}", one.parts.get(part, 0.0), other.parts.get(part, 0.0), step_time) for part in parts
@@ -128,9 +128,7 @@ def _steps(account: Account) -> list[str]:
         return ["no optimizer of PyTorch made a step"] if account.attempts else []
     attempts = f" in {len(account.attempts)} attempts" if len(account.attempts) > 1 else ""
     again = f", {steps.num_again} of them again" if steps.num_again else ""
-    lines = [
-        f"{steps.number}{attempts}{again}" + (f" · {amount(steps.per_second)} a second" if steps.per_second else "")
-    ]
+    lines = [f"{steps.number}{attempts}{again}" + (f" · {rate(steps.per_second)} a second" if steps.per_second else "")]
     if steps.median_seconds:
         lines.append(
             f"half take at most {step_time(steps.median_seconds)}, 90 % {step_time(steps.seconds_90)}, "
@@ -149,7 +147,7 @@ def _training(account: Account) -> list[str]:
         word = "" if lines else "a step"
         lines.append(_line(word, f"{part:<23}{step_time(seconds):>14}{training.share(part):>7.1%}"))
     rates = [(training.samples_per_second, "samples"), (training.tokens_per_second, "tokens")]
-    told = [f"{amount(rate)} {what} a second" for rate, what in rates if rate is not None]
+    told = [f"{rate(number)} {what} a second" for number, what in rates if number is not None]
     lines += [_line("speed", " · ".join(told))] if told else []
     if training.last_loss is not None:
         first = f"{training.first_loss:.4g} → " if training.first_loss is not None else ""

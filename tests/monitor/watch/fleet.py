@@ -42,6 +42,7 @@ def _sample(turn: int, number: int, slow: int) -> dict[str, Any]:
         "step_seconds": seconds,
         "data_seconds": 0.3 * seconds,
         "communication_seconds": waits,
+        "samples": 480 * turn,
         "loss": 1 / turn,
     }
     line = {"time": BEGAN + 2 + seconds, "attempt": 0, "ranks": number, "steps": 60 * turn, "loss": 1 / turn}

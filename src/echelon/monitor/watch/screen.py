@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from echelon.monitor.watch.spans import BLOCKS, Line, encode, heat, plain, sparkline
 from echelon.monitor.watch.state import ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
-from echelon.units import amount, size
+from echelon.units import rate, size
 
 KEYS = "arrows: move · enter: open · esc: back · /: find · ?: help · q: quit"
 LEGEND = "a digit: tenths of a rank's time computing · ! others wait for it · x failed or lost · . to start · = ended"
@@ -83,9 +83,9 @@ def _head(state: RunState, width: int, blocks: str) -> list[Line]:
     lines = [[(state.name, "bold"), (f" · {state.status} · {clock} · {ranks}{attempt} · step {state.steps}", "")]]
     words = []
     if state.steps_per_second is not None:
-        words.append(f"{amount(round(state.steps_per_second, 2))} steps/s")
+        words.append(f"{rate(state.steps_per_second)} steps/s")
     if state.samples_per_second is not None:
-        words.append(f"{amount(round(state.samples_per_second, 1))} samples/s")
+        words.append(f"{rate(state.samples_per_second)} samples/s")
     words += [f"{part} {share:.0%}" for part, share in state.shares.items()]
     whole = " · ".join(word.replace(" ", _KEPT) for word in words)
     lines += [plain(text.replace(_KEPT, " ")) for text in _wrapped(whole, width)] if words else []

@@ -1,0 +1,1 @@
+"""`echelon report --html`: one page with plots, in one file that needs nothing else."""

@@ -1,0 +1,120 @@
+"""`echelon report --html`: a page that needs nothing else, says what the files say, and runs no text as code."""
+
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.monitor.watch import fleet
+from tests.runs import ECHELON
+
+from echelon.monitor.page import plots
+
+
+class Page(HTMLParser):
+    """The tags, the addresses and the text of a page; each tag must be closed in its order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: "list[tuple[str, str | None]]") -> None:
+        self.tags.append(tag)
+        self.addresses += [str(value) for name, value in attributes if name in ("src", "href", "xlink:href", "action")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, _: "list[tuple[str, str | None]]") -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*ECHELON, "report", *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def page(folder: Path, *runs: str) -> Page:
+    done = report(folder, "--html", "page.html", *runs)
+    assert (done.returncode, done.stdout) == (0, "page.html\n"), done.stderr
+    text = (folder / "page.html").read_text()
+    told = Page(text)
+    assert told.open == []
+    assert told.addresses == []
+    assert "script" not in told.tags
+    assert "url(" not in text
+    assert "@import" not in text
+    return told
+
+
+def test_page_of_a_run(tmp_path: Path) -> None:
+    fleet.write(tmp_path / "run", num_nodes=2, ranks_per_node=2, samples=20)
+    told = page(tmp_path, "run")
+    assert told.tags.count("polyline") == 2  # loss and speed; the samples have no times of steps
+    assert "data 30.0%" in told.text
+    assert "communication 20.0%" in told.text
+    assert "A training with 4 processes" in told.text
+
+
+def test_page_of_two_runs(tmp_path: Path) -> None:
+    """The run with more ranks is compared with the other, however they are named."""
+    fleet.write(tmp_path / "many", num_nodes=2, ranks_per_node=2)
+    fleet.write(tmp_path / "few", num_nodes=1, ranks_per_node=2)
+    told = page(tmp_path, "many", "few")
+    assert "many with 4 ranks was 2 times as fast as few with 2 ranks: a parallel efficiency of 100%." in told.text
+    assert told.tags.count("polyline") == 4
+
+
+def test_text_of_a_run_is_no_code(tmp_path: Path) -> None:
+    path = fleet.write(tmp_path / "<img src=x>", num_nodes=1, ranks_per_node=1)
+    events = path / "events.jsonl"
+    restart = '{"time": 1800000070, "event": "restart", "cause": "<script>alert(1)</script>", "error": "</pre><b>"}\n'
+    events.write_text(events.read_text() + restart)
+    told = page(tmp_path, "<img src=x>")
+    assert "<script>alert(1)</script>" in told.text
+    assert not {"img", "b", "script"} & set(told.tags)
+
+
+def test_run_of_nothing_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.jsonl").write_text('{"time": 1800000000, "event": "supervisor"}\n')
+    assert "svg" not in page(tmp_path, "run").tags
+
+
+def test_page_that_cannot_be_written(tmp_path: Path) -> None:
+    fleet.write(tmp_path / "run", num_nodes=1, ranks_per_node=1)
+    done = report(tmp_path, "--html", "nowhere/page.html", "run")
+    assert done.returncode == 2
+    assert "nowhere/page.html cannot be written: No such file or directory" in done.stderr
+
+
+def test_paragraph(tmp_path: Path) -> None:
+    fleet.write(tmp_path / "run", num_nodes=2, ranks_per_node=2, samples=20)
+    text = report(tmp_path, "--paragraph", "run").stdout
+    assert (
+        "50% of the training steps' time was computing, 20% waiting for other processes, 30% waiting for data." in text
+    )
+    assert "320 samples a second" in text
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3, 189), (-2.5e-9, 4e-9), (1e6, 1e6 + 1), (-5, -4.999)])
+def test_ticks_are_round_and_within(low: float, high: float) -> None:
+    found = plots.ticks(low, high)
+    assert 2 <= len(found) <= 6
+    assert all(low - 1e-6 * abs(low) <= tick <= high + 1e-6 * abs(high) for tick in found)
+
+
+def test_long_run_is_a_small_page() -> None:
+    points = [(float(place), float(place % 7)) for place in range(100_000)]
+    text = plots.curves([("run", points)], x="step", y="loss")
+    (found,) = re.findall(r'points="([^"]*)"', text)
+    assert len(found.split()) <= plots.MOST_POINTS
