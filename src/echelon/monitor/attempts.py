@@ -87,13 +87,13 @@ def _note(attempt: Attempt, event: dict[str, Any]) -> None:
 
 
 def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
+    attempt.measures[int(event.get("rank", -1))] = dict(event.get("measures") or {})
     if not event.get("steps"):
         return
     attempt.num_steps = max(attempt.num_steps, int(event["steps"]))
     first, last = float(event["first_step"]), float(event["last_step"])
     attempt.first_step = min(attempt.first_step or first, first)
     attempt.last_step = max(attempt.last_step or last, last)
-    attempt.measures[int(event.get("rank", -1))] = dict(event.get("measures", {}))
     for bucket, count in event["step_times"]:
         attempt.step_times[bucket] = attempt.step_times.get(bucket, 0) + count
 

@@ -52,13 +52,15 @@ def _below(root: int, children: Dict[int, List[Process]]) -> List[Process]:
     return found
 
 
-def peak_resident(pid: int) -> int:
-    """Return the most bytes of memory that a process has used so far; 0 if it is gone."""
+def usage(pid: int) -> Dict[str, float]:
+    """Return the most bytes of memory and the processor time that a process has used; empty if it is gone."""
+    used: Dict[str, float] = {}
     for line in _text(pid, "status").splitlines():  # VmHWM:   320204 kB
-        if line.startswith("VmHWM:"):
-            number = line.split()[1]
-            return int(number) * 1024 if digits.is_number(number) else 0
-    return 0
+        words = line.split()
+        if words[:1] == ["VmHWM:"] and len(words) > 1 and digits.is_number(words[1]):
+            used["peak_resident_bytes"] = int(words[1]) * 1024.0
+    process = read(pid) if used else None
+    return {**used, "cpu_seconds": process.ticks / CLOCK_TICKS} if process is not None else used
 
 
 def io_bytes(pid: int) -> int:

@@ -18,7 +18,7 @@ class Rank:
         self.local_rank = local_rank
         self.output = output
         self.pulse: Optional[PulsePage] = None  # None: a program that is no Python
-        self.peak_resident = 0  # the most bytes of memory, when the agent looked last: it is gone with the process
+        self.usage: Dict[str, float] = {}  # what it has used of the node, when the agent looked last
         self.pid = 0
         self.was_forked = False
         self.owed: List[int] = []  # signals that came after the fork was ordered and before it was reported

@@ -28,25 +28,27 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
 
 
 def _of_steps(rank: Rank) -> Dict[str, Any]:
-    """Report the steps of a rank that PyTorch's optimizers made; nothing for other programs."""
+    """Report the steps of a rank that PyTorch's optimizers made, and what the rank used."""
+    known = {"measures": measures(rank)}
     if rank.pulse is None or not rank.pulse.steps:
-        return {}
+        return known
     page = rank.pulse
     times = sorted(page.times().items())
     moments = {"first_step": page.first_at, "last_step": page.last_at}
-    return {"steps": page.steps, **moments, "step_times": times, "measures": measures(rank)}
+    return {"steps": page.steps, **moments, "step_times": times, **known}
 
 
 def measures(rank: Rank) -> Dict[str, float]:
-    """Return what a rank has measured of its training, the time of its steps, and the most memory of the node."""
-    if rank.pulse is None or not rank.pulse.steps:
-        return {}
-    page = rank.pulse
-    known = {**page.measures(), "step_seconds": page.last_at - page.first_at}
-    rank.peak_resident = max(rank.peak_resident, process_state.peak_resident(rank.pid))
-    if rank.peak_resident:
-        known["peak_resident_bytes"] = float(rank.peak_resident)
-    return {name: _short(value) for name, value in known.items()}
+    """Return what a rank has measured of its training, and what its process has used of the node.
+
+    An ended process has left /proc: what it had used at the last look counts.
+    """
+    known: Dict[str, float] = {}
+    if rank.pulse is not None and rank.pulse.steps:
+        known = {**rank.pulse.measures(), "step_seconds": rank.pulse.last_at - rank.pulse.first_at}
+    for name, value in process_state.usage(rank.pid).items():
+        rank.usage[name] = max(value, rank.usage.get(name, 0.0))
+    return {name: _short(value) for name, value in {**known, **rank.usage}.items()}
 
 
 def _short(value: float) -> float:
