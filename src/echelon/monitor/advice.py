@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from echelon.checkpoint_order import VARIABLE
 from echelon.monitor.account import Account
 from echelon.monitor.phases import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.training import COMMUNICATION, DATA, Training
+from echelon.monitor.training import COMMUNICATION, DATA, workers_for
 from echelon.units import duration
 
 MOST = 5
@@ -44,21 +42,12 @@ def _input(_: Recorded, account: Account) -> str:
     if training is None or training.share(DATA) < LARGE_SHARE:
         return ""
     share = training.share(DATA)
+    workers = workers_for(training.parts[DATA], training.seconds, training.loader_workers or 0)
     return (
-        f"{share:.0%} of the steps' time was waiting for data: num_workers={_workers(training)} of the DataLoader "
+        f"{share:.0%} of the steps' time was waiting for data: num_workers={workers} of the DataLoader "
         "loads as fast as the ranks compute, where the node has the cores; expect up to "
         f"{1 / (1 - share):.2f} times as many steps a second"
     )
-
-
-def _workers(training: Training) -> int:
-    """Return the workers that load a batch in the time in which a rank computes one.
-
-    Without workers the wait is the whole time of a load. With workers each of them loads all the time.
-    """
-    waits, computes = training.parts[DATA], max(training.seconds - training.parts[DATA], 1e-9)
-    now = training.loader_workers or 0
-    return math.ceil(now * (waits + computes) / computes if now else waits / computes)
 
 
 def _communication(_: Recorded, account: Account) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from echelon.monitor import stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.stragglers import Measures
-from echelon.monitor.training import COMMUNICATION, DATA, PARTS
+from echelon.monitor.training import COMMUNICATION, DATA, PARTS, workers_for
 from echelon.units import step_time
 
 PAUSE_SECONDS = 60.0
@@ -109,7 +109,7 @@ class Facts:
         for part, limit in LARGE_SHARE.items():
             share = _mean_passed(before, now, PARTS[part]) / seconds
             if share >= limit and not (slow and part == COMMUNICATION):
-                yield _of_wait(part, share)
+                yield _of_wait(part, share, workers_for(share, 1.0, _workers(now)))
         yield from self._of_pace(seconds / num_steps)
 
     def _of_pace(self, seconds: float) -> Iterator[Fact]:
@@ -126,13 +126,22 @@ class Facts:
             )
 
 
-def _of_wait(part: str, share: float) -> Fact:
-    lines = {
-        DATA: f"{share:.0%} of the time is waiting for data: give the DataLoader more workers (num_workers)",
-        COMMUNICATION: f"{share:.0%} of the time is waiting for other ranks, and all are equally fast: use fewer "
-        "ranks, a larger batch, or gradients in fewer bits (--compress bf16)",
-    }
-    return Fact(kind=f"bound by {part}", line=lines[part], evidence={"share": round(share, 3)})
+def _workers(now: _Sample) -> int:
+    return int(max((measures.get("loader_workers", 0.0) for measures in now.ranks), default=0.0))
+
+
+def _of_wait(part: str, share: float, workers: int) -> Fact:
+    if part == DATA:
+        line = (
+            f"{share:.0%} of the time is waiting for data: num_workers={workers} of the DataLoader loads as fast as "
+            "the ranks compute, where the node has the cores"
+        )
+        return Fact(kind="bound by data", line=line, evidence={"share": round(share, 3), "workers": workers})
+    line = (
+        f"{share:.0%} of the time is waiting for other ranks, and all are equally fast: use fewer ranks, a larger "
+        "batch, or gradients in fewer bits (--compress bf16)"
+    )
+    return Fact(kind="bound by communication", line=line, evidence={"share": round(share, 3)})
 
 
 def _not_finite(now: _Sample) -> Iterator[Fact]:
