@@ -46,6 +46,7 @@ QUIET = {
     "runs": [],
     "watch": [],
     "report": [],
+    "profile": ["--read"],
     "topology": [],
     "completion": [],
     "man": [],

@@ -22,6 +22,7 @@ COMMANDS = {
     "runs": "list the runs of this folder: name, state, start, duration, size",
     "watch": "show what every rank and device of a run does, while it goes on",
     "report": "say what a run used, where its time went, and what would help; compare two runs",
+    "profile": "say what the steps wait for: input, compute, communication, launches, copies",
     "checkpoint": "list and verify the checkpoints of a run; export a model",
     "clean": "remove run directories that nobody needs any more",
     "completion": "print what bash, zsh or fish needs to complete command lines",

@@ -1,0 +1,96 @@
+"""What the threads of the CPU did at each time, and what launched the work of the devices."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from echelon.monitor.traces import kinds
+from echelon.monitor.traces.intervals import Intervals
+from echelon.monitor.traces.table import NO_LINK, Device, Host
+
+Stack = list[tuple[float, int]]
+
+
+class Doings:
+    """The times of each kind on each thread: at each time the innermost event counts."""
+
+    def __init__(self, host: Host, num_threads: int) -> None:
+        self.times = [[Intervals() for _ in range(kinds.INPUT + 1)] for _ in range(num_threads)]
+        """Of each thread, the times of each kind."""
+        self.kinds = array("b", bytes(len(host)))
+        """What each event of the host is inside of the events that surround it."""
+        by_thread = [array("L") for _ in range(num_threads)]
+        for index, thread in enumerate(host.threads):
+            by_thread[thread].append(index)
+        for thread, indices in enumerate(by_thread):
+            # an event that begins with another one and is longer surrounds it
+            order = sorted(indices, key=host.ends.__getitem__, reverse=True)
+            order.sort(key=host.begins.__getitem__)
+            self._sweep(host, order, self.times[thread])
+
+    def _sweep(self, host: Host, order: Sequence[int], times: list[Intervals]) -> None:
+        stack: Stack = []
+        at = 0.0
+        for index in order:
+            begin, end = host.begins[index], host.ends[index]
+            at = _leave(stack, at, begin, times)
+            outer = kinds.OUTSIDE
+            if stack:
+                outer_end, outer = stack[-1]
+                times[outer].add(at, begin)
+                end = min(end, outer_end)
+            kind = self.kinds[index] = kinds.inside(outer, host.kinds[index])
+            stack.append((end, kind))
+            at = begin
+        _leave(stack, at, float("inf"), times)
+
+    def of(self, kind: int, threads: Sequence[int] | None = None) -> list[Intervals]:
+        """Return the times of a kind on some threads, or on all."""
+        chosen = range(len(self.times)) if threads is None else threads
+        return [self.times[thread][kind] for thread in chosen]
+
+
+def _leave(stack: Stack, at: float, until: float, times: list[Intervals]) -> float:
+    """Leave the events that end before a time; return up to where the thread is accounted for."""
+    while stack and stack[-1][0] <= until:
+        end, kind = stack.pop()
+        times[kind].add(at, end)
+        at = max(at, end)
+    return at
+
+
+class Launches:
+    """For each event of a device, what launched it: the call with its correlation, else the operation with its id."""
+
+    def __init__(self, host: Host, device: Device, doings: Doings) -> None:
+        self.kinds = array("b", bytes(len(device)))
+        """OUTSIDE where nothing says what launched it."""
+        self.times = array("d", device.begins)
+        """When it was launched; where nothing says it, when it began."""
+        self.threads: set[int] = set()
+        """The threads that launched work of devices."""
+        calls = {link: index for index, link in enumerate(host.links) if host.kinds[index] == kinds.CALL}
+        calls.pop(NO_LINK, None)
+        left = [
+            index for index in range(len(device)) if not self._take(index, calls, device.correlations, host, doings)
+        ]
+        del calls
+        wanted = {device.external_ids[index] for index in left} - {NO_LINK}
+        operations = {
+            link: index for index, link in enumerate(host.links) if link in wanted and host.kinds[index] != kinds.CALL
+        }
+        for index in left:
+            self._take(index, operations, device.external_ids, host, doings)
+        for index, is_collective in enumerate(device.says_collective):
+            if is_collective and self.kinds[index] == kinds.OUTSIDE:
+                self.kinds[index] = kinds.COLLECTIVE
+
+    def _take(self, index: int, found: dict[int, int], links: array[int], host: Host, doings: Doings) -> bool:
+        launch = found.get(links[index])
+        if launch is None:
+            return False
+        self.kinds[index] = doings.kinds[launch]
+        self.times[index] = host.begins[launch]
+        self.threads.add(host.threads[launch])
+        return True

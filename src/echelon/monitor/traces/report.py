@@ -1,0 +1,147 @@
+"""Write verdicts for a person, and as data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from echelon.monitor.traces.ranks import Waiting, who_is_waited_for
+from echelon.monitor.traces.verdict import (
+    BY_OPTIMIZER,
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    IDLE,
+    INPUT,
+    KINDS,
+    LAUNCH,
+    OPTIMIZER,
+    WHOLE,
+    Verdict,
+)
+from echelon.units import step_time
+
+WIDTH = 10
+"""The columns of the first word of a line."""
+LONGEST_NAME = 60
+LEAST_SHOWN = 0.0005
+DEVICES = {"cuda": "CUDA", "hip": "ROCm", "cpu": "CPU"}
+HELPS = {
+    INPUT: "more workers in the DataLoader (num_workers=), persistent_workers=True, less work per sample",
+    COMPUTE: "lower precision (torch.autocast), torch.compile, or more ranks",
+    OPTIMIZER: "fused=True or foreach=True in the optimizer; fewer, larger steps (gradient accumulation)",
+    COMMUNICATION: "a larger batch per rank, --compress bf16, --sync-every; "
+    "echelon check --collectives tests the network",
+    COPIES: "pin_memory=True in the DataLoader, .to(device, non_blocking=True), and fewer .item() and .cpu()",
+    LAUNCH: "torch.compile (in mode reduce-overhead it uses CUDA graphs), or a larger batch: the operations are short",
+    IDLE: "look at what Python does between operations: a profile with --tool py-spy shows it",
+}
+"""What shortens each kind."""
+
+
+def text(verdicts: Sequence[Verdict]) -> str:
+    """Return the lines of one verdict or of several, and the rank that makes the others wait."""
+    lines: list[str] = []
+    waiting = who_is_waited_for(verdicts)
+    for verdict in verdicts:
+        waits = waiting is not None and verdict is not waiting.verdict and verdict.bound == COMMUNICATION
+        helps = f"{_name(waiting.verdict)} first: see the last line" if waiting and waits else HELPS[verdict.bound]
+        lines += [*_of_one(verdict), _line("helps", helps), ""]
+    if waiting is not None:
+        lines.append(_line("waits", _waiting(waiting)))
+    elif len(verdicts) > 1:
+        lines.append(_line("waits", "no rank makes the others wait: all spend about the same time in communication"))
+    else:
+        del lines[-1]
+    return "\n".join(lines) + "\n"
+
+
+def as_plain(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Return verdicts as JSON has them."""
+    waiting = who_is_waited_for(verdicts)
+    waited = None
+    if waiting is not None:
+        waited = {
+            "path": waiting.verdict.path, "rank": waiting.verdict.rank, "kind": waiting.kind,
+            "more_seconds_a_step": waiting.more_seconds, "own_communication": round(waiting.own_share, 4),
+            "communication_of_others": round(waiting.share, 4),
+        }  # fmt: skip
+    return {"format": 1, "traces": [_plain(verdict) for verdict in verdicts], "waited_for": waited}
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "path": verdict.path, "rank": verdict.rank, "world_size": verdict.world_size, "device": verdict.device,
+        "bound": verdict.bound, "shares": {kind: round(share, 4) for kind, share in verdict.shares.items()},
+        "hidden_communication": round(verdict.hidden_communication, 4), "steps": verdict.num_steps,
+        "counted_by": verdict.counted_by, "seconds": verdict.seconds,
+        "step_seconds": median(verdict.step_seconds) if verdict.step_seconds else None,
+        "largest": verdict.largest, "events": verdict.num_events, "kernels_without_launch": verdict.num_unknown,
+        "damage": verdict.damage,
+    }  # fmt: skip
+
+
+def _of_one(verdict: Verdict) -> list[str]:
+    lines = [_line("trace", _about(verdict))]
+    if verdict.damage:
+        lines.append(
+            _line("", f"the file {verdict.damage}: this is of the {verdict.num_events:,} events that can be read")
+        )
+    lines.append(_line("bound by", f"{verdict.bound}: {verdict.shares[verdict.bound]:.1%} of the time"))
+    shown = [kind for kind in sorted(KINDS, key=verdict.shares.__getitem__, reverse=True) if _is_shown(verdict, kind)]
+    first = "time" if verdict.counted_by == WHOLE else "a step"
+    for index, kind in enumerate(shown):
+        share = verdict.shares[kind]
+        row = f"{kind:<16}{step_time(share * verdict.seconds_per_step):>10}{share:>8.1%}"
+        name = verdict.largest.get(kind, "")
+        lines.append(_line("" if index else first, row + (f"   mostly {_short(name)}" if name else "")))
+    if verdict.hidden_communication >= LEAST_SHOWN:
+        lines.append(
+            _line(
+                "hidden", f"communication goes on beside other work in {verdict.hidden_communication:.1%} of the time"
+            )
+        )
+    if verdict.num_unknown:
+        lines.append(
+            _line("unknown", f"{verdict.num_unknown:,} kernels do not say what launched them; only their names count")
+        )
+    return lines
+
+
+def _is_shown(verdict: Verdict, kind: str) -> bool:
+    return verdict.shares[kind] >= LEAST_SHOWN
+
+
+def _about(verdict: Verdict) -> str:
+    words = [os.path.basename(verdict.path)]
+    if verdict.rank >= 0:
+        words.append(f"rank {verdict.rank}" + (f" of {verdict.world_size}" if verdict.world_size > 1 else ""))
+    device = DEVICES[verdict.device]
+    words.append(device if verdict.num_devices < 2 else f"{device}, {verdict.num_devices} devices together")
+    if verdict.counted_by == WHOLE:
+        words.append(f"no steps are marked: the whole trace of {step_time(verdict.seconds)}")
+    else:
+        steps = f"{verdict.num_steps} step{'s' if verdict.num_steps > 1 else ''}"
+        by = " of an optimizer" if verdict.counted_by == BY_OPTIMIZER else ""
+        words.append(f"{steps}{by} of {step_time(median(verdict.step_seconds))}")
+    return " · ".join(words)
+
+
+def _waiting(waiting: Waiting) -> str:
+    shares = f"communication takes {waiting.share:.0%} of their time and {waiting.own_share:.0%} of its own"
+    longer = f"{waiting.kind} takes it {step_time(waiting.more_seconds)} a step longer than them"
+    return f"the others wait for {_name(waiting.verdict)}: {shares}; {longer}"
+
+
+def _name(verdict: Verdict) -> str:
+    return f"rank {verdict.rank}" if verdict.rank >= 0 else os.path.basename(verdict.path)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+def _line(word: str, rest: str) -> str:
+    return f"{word:<{WIDTH}}{rest}".rstrip()
