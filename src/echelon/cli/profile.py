@@ -1,45 +1,64 @@
-"""`echelon profile`: what a step waits for, from the traces of profiled ranks."""
+"""`echelon profile`: record some steps of some ranks, or read traces, and say what the steps wait for."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from echelon import profile_order
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help, print_table
-from echelon.errors import UsageError
+from echelon.cli.options import OPTIONS as RUN_OPTIONS
+from echelon.cli.options import Option, Scanned, scan, scan_all
+from echelon.cli.talk import print_help, print_table, say
+from echelon.errors import EchelonError, UsageError
+from echelon.launch.profilers import NAMES, TORCH
 
-OPTIONS: tuple[Option, ...] = (
-    Option(names=("--read",), help="judge these traces, which torch.profiler wrote: .json or .json.gz"),
-    Option(names=("--json",), help="print the verdict as JSON"),
-    Option(names=("-h", "--help"), help="show this"),
-)
+if TYPE_CHECKING:
+    from echelon.spec import Plan
+
+FIRST, LAST = 10, 15
+MOST_RANKS = 1 << 20
+_JSON = Option(names=("--json",), help="print the verdict as JSON; with --dry-run the plan")
+_HELP = Option(names=("-h", "--help"), help="show this")
+_READ = Option(names=("--read",), help="judge these traces, which torch.profiler wrote: .json or .json.gz")
+OWN: tuple[Option, ...] = (
+    Option(names=("--ranks",), value="RANKS", choices=("0", "all"), help="which ranks: 0 (default), 0,17, 4-7 or all"),
+    Option(names=("--steps",), value="N..M", help="which steps, for --tool torch (default: 10..15)"),
+    Option(names=("--tool",), value="TOOL", choices=NAMES, help="torch (default), rocprof, nsys or py-spy"),
+    _READ,
+    _JSON,
+    _HELP,
+)  # fmt: skip
+_OF_RUN = tuple(option for option in RUN_OPTIONS if option.key not in ("json", "help"))
+OPTIONS: tuple[Option, ...] = (*OWN, *_OF_RUN)
 HELP = Help(
     command="profile",
-    usage=("--read [--json] TRACE…",),
-    about="Say what a step waits for: input, compute, communication, the optimizer, launches, copies or nothing.\n"
-    "With one trace of each rank it names the rank that makes the others wait.",
-    operands=(Option(names=("TRACE",), takes="file"),),
-    groups=(("options", OPTIONS),),
-    example="echelon profile --read trace.json.gz",
+    usage=("[options] SCRIPT [args…]", "--read [--json] TRACE…"),
+    about="Run a script as echelon run does, record some steps of some ranks, and say what these steps wait for:\n"
+    "input, compute, communication, the optimizer, launches, copies or nothing.\n"
+    "With --read, judge traces that were made elsewhere. Of several ranks it names the one that makes others wait.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=(("options", OWN), ("as in echelon run", _OF_RUN)),
+    example="echelon profile --ranks 0,1 -n 2 train.py",
 )
 
 
 def main(arguments: list[str]) -> int:
-    """Judge traces."""
-    scanned = scan_all(arguments, OPTIONS, command="profile")
+    """Run a script and judge its steps, or judge traces."""
+    scanned = scan(arguments, OPTIONS, command="profile")
     if "help" in scanned.values:
         print_help(HELP.text())
         return 0
-    if not scanned.rest:
-        raise UsageError("the command line names no trace", hint="echelon profile --read trace.json.gz")
-    if "read" not in scanned.values:
-        raise UsageError(
-            f"{scanned.rest[0]}: a trace is read with --read", hint=f"echelon profile --read {scanned.rest[0]}"
-        )
-    judge(scanned.rest, as_json="json" in scanned.values)
-    return 0
+    if "read" in scanned.values:
+        read = scan_all(arguments, (_READ, _JSON, _HELP), command="profile")
+        if not read.rest:
+            raise UsageError("--read names no trace", hint="echelon profile --read trace.json.gz")
+        judge(read.rest, as_json="json" in read.values)
+        return 0
+    return _run(scanned)
 
 
 def judge(paths: Sequence[str], *, as_json: bool) -> None:
@@ -51,3 +70,160 @@ def judge(paths: Sequence[str], *, as_json: bool) -> None:
         print(json.dumps(report.as_plain(verdicts), indent=1))
     else:
         print_table(report.text(verdicts))
+
+
+def _run(scanned: Scanned) -> int:
+    from echelon.cli import run
+    from echelon.launch import profilers
+
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    _refuse_trace(scanned)
+    tool, order = _tool(values), _order(values)
+    plans: list[Plan] = []
+
+    def settle(plan: Plan) -> Plan:
+        plans.append(profilers.ordered(plan, order, tool))
+        return plans[-1]
+
+    exit_code = run.carry_out(_of_run(scanned, tool), settle)
+    if not plans or "dry_run" in values or plans[0].node_rank > 0:
+        return exit_code
+    directory = plans[0].run_directory
+    found, missing = _found(directory, order)
+    if found and tool == TORCH:
+        judge([path for paths in found.values() for path in paths], as_json="json" in values)
+    elif found:
+        _name_files(found, tool)
+    if missing:
+        raise _no_profile(directory, missing, order, tool)
+    return exit_code
+
+
+def _refuse_trace(scanned: Scanned) -> None:
+    target = scanned.rest[0] if scanned.rest else ""
+    if target.endswith((".json", ".json.gz")):
+        raise UsageError(f"{target} is no script; a trace is read with --read", hint=f"echelon profile --read {target}")
+    if not scanned.rest:
+        raise UsageError("the command line has no script", hint="echelon profile -n 2 train.py")
+
+
+def _tool(values: dict[str, str]) -> str:
+    tool = values.get("tool", TORCH)
+    if tool not in NAMES:
+        raise UsageError(f"--tool {tool or repr('')}: the choices are {', '.join(NAMES)}", hint=f"--tool {NAMES[0]}")
+    if tool != TORCH and "steps" in values:
+        raise UsageError(f"--steps is for --tool torch: {tool} records the whole run", hint="remove --steps")
+    if tool != TORCH and values.get("launch", "exec") != "exec":
+        raise UsageError(
+            f"--launch {values['launch']}: {tool} must start its ranks, each as a process of its own",
+            hint="remove --launch",
+        )
+    return tool
+
+
+def _order(values: dict[str, str]) -> profile_order.Order:
+    text = values.get("steps", f"{FIRST}..{LAST}")
+    match = re.fullmatch(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", text)
+    first, last = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
+    least = profile_order.LEAST_STEP
+    if match and 0 < first < least <= last:
+        raise UsageError(
+            f"--steps {text}: a profile begins with the end of a step, so the first step cannot be in it",
+            hint=f"--steps {least}..{last}",
+        )
+    if not least <= first <= last:
+        raise UsageError(
+            f"--steps {text or repr('')}: give the first and the last step, from {least} on",
+            hint=f"--steps {FIRST}..{LAST}",
+        )
+    return profile_order.Order(_ranks(values.get("ranks", "0")), first, last)
+
+
+def _ranks(text: str) -> profile_order.Ranges:
+    if text == "all":
+        return ((0, -1),)  # up to the last rank, which the plan knows
+    ranges = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,7})(?:-([0-9]{1,7}))?", part)
+        low, high = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
+        if not low <= high <= MOST_RANKS:
+            raise UsageError(f"--ranks {text or repr('')}: give ranks, or all", hint="echelon profile --ranks 0,4-7 …")
+        ranges.append((low, high))
+    return tuple(ranges)
+
+
+def _of_run(scanned: Scanned, tool: str) -> Scanned:
+    """Return what `echelon run` reads of the command line."""
+    keys = {option.key for option in RUN_OPTIONS}
+    values = {key: list(found) for key, found in scanned.values.items() if key in keys}
+    if tool != TORCH:
+        values["launch"] = ["exec"]
+    if "json" in values and not {"dry_run", "explain_hooks"} & values.keys():
+        del values["json"]
+        values.setdefault("show", ["none"])  # stdout has the verdict alone
+    return Scanned(values=values, rest=scanned.rest, is_program=scanned.is_program)
+
+
+def _found(directory: str, order: profile_order.Order) -> tuple[dict[int, list[str]], list[int]]:
+    """Return the files of the profiled ranks, and the ranks without one."""
+    from echelon.launch import profilers
+
+    found = {rank: profilers.files(directory, rank) for rank in _each(order, _num_ranks(directory))}
+    return {rank: paths for rank, paths in found.items() if paths}, [rank for rank, paths in found.items() if not paths]
+
+
+def _num_ranks(directory: str) -> int:
+    from echelon.monitor import recorded
+
+    sizes = [event.get("ranks") for event in recorded.read(directory).events if event["event"] == "attempt"]
+    return max((size for size in sizes if isinstance(size, int)), default=0)
+
+
+def _each(order: profile_order.Order, num_ranks: int) -> Iterator[int]:
+    """Yield the ranks of an order, also those that the run did not have."""
+    seen: set[int] = set()
+    for low, high in order.ranks:
+        for rank in range(low, (high if high >= 0 else num_ranks - 1) + 1):
+            if rank not in seen:
+                seen.add(rank)
+                yield rank
+
+
+def _name_files(found: dict[int, list[str]], tool: str) -> None:
+    from echelon.launch.profilers import TOOLS
+
+    for rank, paths in found.items():
+        for path in paths:
+            print(f"rank {rank}: {os.path.relpath(path)}")
+    say(TOOLS[tool].how_to_see)
+
+
+def _no_profile(directory: str, missing: list[int], order: profile_order.Order, tool: str) -> EchelonError:
+    """Return the error for ranks that have no profile, with the reason that the run's events give."""
+    from echelon.monitor import recorded
+
+    events = recorded.read(directory).events
+    made = {event.get("rank"): event.get("steps") for event in events if event["event"] == "exit"}
+    rank = missing[0]
+    several = f"ranks {', '.join(map(str, missing[:8]))}{' …' if len(missing) > 8 else ''} have no profile"
+    who = several if len(missing) > 1 else f"rank {rank} has no profile"
+    num_ranks, steps = _num_ranks(directory), made.get(rank)
+    log = os.path.relpath(os.path.join(directory, "logs"))
+    if rank >= num_ranks:
+        return EchelonError(f"{who}: this run had {num_ranks} ranks", hint=f"--ranks {max(num_ranks - 1, 0)}")
+    if tool != TORCH:
+        return EchelonError(f"{who}: {tool} wrote no file", hint=f"its output is in {log}")
+    if isinstance(steps, int) and steps < order.first:
+        number = f"{steps} step{'s' if steps != 1 else ''} of an optimizer"
+        last = min(steps, order.last)
+        hint = (
+            f"--steps {profile_order.LEAST_STEP}..{last}"
+            if last >= profile_order.LEAST_STEP
+            else "train for more steps"
+        )
+        return EchelonError(f"{who}: it made {number}, and the profile begins with step {order.first}", hint=hint)
+    if steps is None:
+        return EchelonError(
+            f"{who}: it made no step of an optimizer of PyTorch", hint=f"echelon profile --tool py-spy …   or see {log}"
+        )
+    return EchelonError(f"{who}: it ended before it wrote one", hint=f"its output is in {log}")

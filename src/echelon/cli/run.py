@@ -33,6 +33,8 @@ from echelon.scale_options import ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from echelon.host import Host
     from echelon.launch.chain.settings import Chain
     from echelon.launch.launchers import Line
@@ -62,13 +64,18 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run a job; with --dry-run, print the plan."""
+    """Run a job."""
     scanned = scan(arguments)
     if "help" in scanned.values:
         print_help(HELP.text())
         return 0
     if "json" in scanned.values and not {"dry_run", "explain_hooks"} & scanned.values.keys():
         raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
+    return carry_out(scanned)
+
+
+def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: plan) -> int:
+    """Run a job, whose plan `settle` may change; with --dry-run, print the plan."""
     scanned, line = with_launcher(scanned)
     if "explain_hooks" in scanned.values:
         from echelon.cli import explain_hooks
@@ -88,7 +95,7 @@ def main(arguments: list[str]) -> int:
         from echelon.launch.chain.course import with_chain
 
         job = with_chain(job, chain, host)
-    plan = prepare(job)
+    plan = settle(prepare(job))
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
         return 0

@@ -16,7 +16,7 @@ from echelon.spec import RUNS
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
 _ROOMS = ("node", "topology", "environment", "checkpoint", "train")
 # modules beside the rooms, which `train` imports
-_ALONE = ("checkpoint_order", "errors", "records", "rehearsal_order", "scale_options")
+_ALONE = ("checkpoint_order", "errors", "profile_order", "records", "rehearsal_order", "scale_options")
 
 
 def write(path: str) -> None:

@@ -68,12 +68,16 @@ def _prepare_ranks() -> None:
         automatic.prepare(_scale)
 
 
+if "ECHELON_PROFILER" in os.environ and "ECHELON_WARM_FD" not in os.environ:
+    from _echelon.node import profiler  # type: ignore[import-not-found]
+
+    profiler.become(os.environ)  # returns only in the ranks that are not profiled
 _link = os.environ.pop("ECHELON_WARM_FD", "")
 _is_live = os.environ.pop("ECHELON_LIVE", "")
 _scale = os.environ.get("ECHELON_SCALE", "")
 __import__("_echelon.train")  # later imports find it by its package, also without the path
 if _link:
-    from _echelon.node import warm  # type: ignore[import-not-found]
+    from _echelon.node import warm
 elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py); the script's own children must not inherit it
     try:
         os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
@@ -109,3 +113,7 @@ finally:
         except BaseException:  # noqa: BLE001
             sys.excepthook(*sys.exc_info())
             os._exit(70)  # Python would continue with the script, unscaled on every rank
+    if "ECHELON_PROFILE" in os.environ:
+        from _echelon.train import profiling
+
+        profiling.begin(os.environ)

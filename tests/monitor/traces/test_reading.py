@@ -164,6 +164,13 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, name: str, why: str) -
         verdict.of(str(tmp_path / name))
 
 
+def test_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """What is no file is refused, and not read for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe"):
+        verdict.of(str(tmp_path / "pipe"))
+
+
 MEASURE = """
 import resource, sys
 from echelon.monitor.traces import verdict

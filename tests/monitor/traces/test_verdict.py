@@ -216,6 +216,16 @@ def test_steps_are_profiler_steps(tmp_path: Path) -> None:
     assert seen.shares["compute"] == pytest.approx(390 / 400)
 
 
+def test_step_without_an_end_is_none(tmp_path: Path) -> None:
+    """The step in which the profiler was stopped does not count."""
+    made = Made()
+    made.step(3, 0, 100)
+    made.step(4, 100, 40)
+    made.events[-1]["args"]["finished"] = False
+    made.event("cpu_op", "aten::mm", 0, 140)
+    assert judged(made, tmp_path).num_steps == 1
+
+
 def test_steps_apart_are_two_windows(tmp_path: Path) -> None:
     made = Made()
     made.step(3, 0, 100)

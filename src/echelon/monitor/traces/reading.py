@@ -15,11 +15,13 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
+from echelon.environment import regular_files
 from echelon.errors import UsageError
 
 CHUNK_BYTES = 1 << 20
+GZ = b"\x1f\x8b"
 PACKED_BYTES = 1 << 12
 """Where packed data is damaged, what this many bytes would have given is lost."""
 LONGEST_EVENT = 64 * CHUNK_BYTES
@@ -172,21 +174,21 @@ class Trace:
     def _unpacked(self) -> Iterator[bytes]:
         """Yield the bytes of the file, unpacked if they are gz."""
         try:
-            with open(self.path, "rb") as file:
-                begin = file.read(2)
-                file.seek(0)
-                if begin != b"\x1f\x8b":
-                    while piece := file.read(self._chunk_bytes):
-                        yield piece
+            with regular_files.opened(self.path) as file:
+                first = file.read(PACKED_BYTES)
+                if first.startswith(GZ):
+                    yield from self._from_gz(first, file)
                     return
-                yield from self._from_gz(file)
+                yield first
+                while piece := file.read(self._chunk_bytes):
+                    yield piece
         except OSError as error:
             raise UsageError(f"{self.path}: {error.strerror}", hint=MAKE_ONE) from None
 
-    def _from_gz(self, file: Any) -> Iterator[bytes]:
+    def _from_gz(self, packed: bytes, file: IO[bytes]) -> Iterator[bytes]:
         """Unpack piece by piece, also files of several members, and all that is there of a file that is cut off."""
         unpacking = zlib.decompressobj(wbits=31)
-        while packed := file.read(PACKED_BYTES):
+        while packed:
             while packed:
                 try:
                     yield unpacking.decompress(packed, self._chunk_bytes)
@@ -196,6 +198,7 @@ class Trace:
                 packed = unpacking.unconsumed_tail
                 if unpacking.eof:
                     packed, unpacking = unpacking.unused_data, zlib.decompressobj(wbits=31)
+            packed = file.read(PACKED_BYTES)
         if not unpacking.eof:
             yield unpacking.flush()
 

@@ -89,7 +89,8 @@ class Table:
         host = self.host
         if kind == kinds.STEP:
             match = kinds.STEP_NAME.fullmatch(name)
-            self.steps.append((int(match.group(1)) if match else 0, begin, end))
+            if fields.get("finished") is not False:  # else the profiler was stopped within the step
+                self.steps.append((int(match.group(1)) if match else 0, begin, end))
             return
         if kind == kinds.OPTIMIZER:
             self.optimizer_ends.append(end)

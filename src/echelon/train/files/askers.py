@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, List
 
 from ...checkpoint import store
-from .. import patches
+from .. import patches, profiling
 from ..check import oracle
 from ..recording import record
 
@@ -36,7 +36,7 @@ _ALONE = frozenset(
     ]
 )
 _ALONE_PARTS = ("torch._inductor", "torch._dynamo", "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile")
-_OURS = (record.__name__, oracle.__name__)
+_OURS = (record.__name__, oracle.__name__, profiling.__name__)
 _CHECKPOINTS = store.__name__.rpartition(".")[0]
 _LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)
 
