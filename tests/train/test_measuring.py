@@ -133,7 +133,7 @@ def test_traceback_is_that_of_python(tmp_path: Path) -> None:
 
 def test_time_of_inner_spans_is_not_that_of_outer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 3.0, 7.0, 8.0])
-    monkeypatch.setattr(spans, "now", lambda: (next(clock), None))
+    monkeypatch.setattr(spans, "on_processor", lambda: (next(clock), None))
     sums: dict[str, float] = {}
 
     def add(name: str, value: float) -> None:
@@ -164,7 +164,8 @@ def test_time_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
             return other.milliseconds - self.milliseconds
 
     moments = iter([(0.0, 0), (0.1, 500), (0.2, 500), (0.3, 900)])
-    monkeypatch.setattr(spans, "now", lambda: ((one := next(moments))[0], Event(one[1])))
+    monkeypatch.setattr(spans, "on_processor", lambda: ((one := next(moments))[0], Event(one[1])))
+    monkeypatch.setattr(spans.devices, "is_used", lambda: False)
     told: list[tuple[str, float]] = []
     of_rank = spans.Spans(lambda name, seconds: told.append((name, seconds)))
     for name in ("backward_seconds", "data_seconds"):

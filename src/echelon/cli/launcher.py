@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from echelon.cli.options import Scanned
+from echelon.cli.options import OPTIONS, WE_MEET, Scanned
 from echelon.spec import Job, Plan
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def with_line(job: Job, line: Line) -> Job:
     return replace(job, launcher=merge.launcher(line), environ=(*environ, *job.environ))
 
 
-def say_launcher(line: Line, plan: Plan) -> None:
+def _say_launcher(line: Line, plan: Plan) -> None:
     """Name the launcher that was recognised, and say how its ranks are started."""
     num_ranks = plan.num_nodes * plan.ranks_per_node
     ranks = f"its {num_ranks} ranks" if num_ranks > 1 else "its rank" if num_ranks else "its ranks"
@@ -53,3 +53,29 @@ def say_launcher(line: Line, plan: Plan) -> None:
         how = f"srun --mpi={mpi} starts {ranks}" if mpi else f"echelon starts {ranks}"
     note = f"; {line.note}" if line.note else ""
     print(f"echelon: {line.launcher}: {how}{note}", file=sys.stderr)
+
+
+def name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
+    """Name the launcher that was recognised, and list once the options that have no effect."""
+    by_why: dict[str, list[str]] = {}
+    if line is not None:
+        _say_launcher(line, plan)
+        for name, why in line.no_meaning:
+            by_why.setdefault(why, []).append(name)
+    if plan.where != "meet":
+        said = {given.key: given.text.partition(" ")[0].partition("=")[0] for given in line.options} if line else {}
+        for key in ("node_rank", "master_addr", "master_port", "rdzv_endpoint"):
+            if key in scanned.values:
+                by_why.setdefault(WE_MEET, []).append(said.get(key, "--" + key.replace("_", "-")))
+    if (
+        scanned.values.get("nproc_per_node", [""])[-1] in ("gpu", "xpu")
+        and plan.where == "here"
+        and not plan.devices_per_node
+    ):
+        print("echelon: note: this machine has no GPU, so echelon starts one rank", file=sys.stderr)
+    for option in OPTIONS:
+        if option.no_meaning and option.key in scanned.values:
+            by_why.setdefault(option.no_meaning, []).append(option.names[-1])
+    if by_why:
+        parts = [f"{' '.join(names)} ({why})" for why, names in by_why.items()]
+        print(f"echelon: without effect here: {'; '.join(parts)}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from echelon.cli import checkpoint_options, exchange_options, own_parallelism, time_limits
 from echelon.cli.help import Help
-from echelon.cli.launcher import say_launcher, with_launcher, with_line
+from echelon.cli.launcher import name_accepted, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
 from echelon.cli.mistakes import say_worst
 from echelon.cli.observer import observer
@@ -20,7 +20,6 @@ from echelon.cli.options import (
     LEARNING_RATE_RULES,
     OPTIONS,
     VISIBLE,
-    WE_MEET,
     Option,
     Scanned,
     in_groups,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from echelon.host import Host
     from echelon.launch.chain.settings import Chain
-    from echelon.launch.launchers import Line
 
 MAX_RANKS = 1 << 20
 
@@ -100,7 +98,7 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
         print_plan(plan, as_json="json" in scanned.values)
         return 0
     if plan.node_rank <= 0:  # with nodes that are started by hand, one node says it
-        _name_accepted(scanned, plan, line)
+        name_accepted(scanned, plan, line)
         for note in plan.notes:
             print(f"echelon: note: {note}", file=sys.stderr)
     return _start(scanned, job, plan, host, chain)
@@ -350,32 +348,6 @@ def _port(name: str, text: str, port: str, *, hint: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise UsageError(f"{name} {_seen(text)}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
-
-
-def _name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
-    """Name the launcher that was recognised, and list once the options that have no effect."""
-    by_why: dict[str, list[str]] = {}
-    if line is not None:
-        say_launcher(line, plan)
-        for name, why in line.no_meaning:
-            by_why.setdefault(why, []).append(name)
-    if plan.where != "meet":
-        said = {given.key: given.text.partition(" ")[0].partition("=")[0] for given in line.options} if line else {}
-        for key in ("node_rank", "master_addr", "master_port", "rdzv_endpoint"):
-            if key in scanned.values:
-                by_why.setdefault(WE_MEET, []).append(said.get(key, "--" + key.replace("_", "-")))
-    if (
-        scanned.values.get("nproc_per_node", [""])[-1] in ("gpu", "xpu")
-        and plan.where == "here"
-        and not plan.devices_per_node
-    ):
-        print("echelon: note: this machine has no GPU, so echelon starts one rank", file=sys.stderr)
-    for option in OPTIONS:
-        if option.no_meaning and option.key in scanned.values:
-            by_why.setdefault(option.no_meaning, []).append(option.names[-1])
-    if by_why:
-        parts = [f"{' '.join(names)} ({why})" for why, names in by_why.items()]
-        print(f"echelon: without effect here: {'; '.join(parts)}", file=sys.stderr)
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def count() -> int:
     """Return the number of devices that this process sees, without starting the driver."""
     if _built() == CPU:
         return 0
-    counts = [] if _is_begun() else [(name, getattr(torch._C, name)) for name in _COUNTS if hasattr(torch._C, name)]
+    counts = [] if is_used() else [(name, getattr(torch._C, name)) for name in _COUNTS if hasattr(torch._C, name)]
     with ExitStack() as stack:
         for name, original in counts:
             stack.enter_context(patches.replaced(torch._C, name, _counting(original), why=_WHY_COUNTED))
@@ -76,7 +76,7 @@ def is_in_use() -> bool:
     built = _built()
     if built == CPU:
         return False
-    return _is_begun() or bool(device_driver.open_files())
+    return is_used() or bool(device_driver.open_files())
 
 
 def before_first_use(act: Callable[[], None]) -> None:
@@ -155,13 +155,13 @@ def synchronize(device: torch.device) -> None:
 
 def synchronize_used() -> None:
     """Wait for the device that this process uses, if it uses one."""
-    if _is_begun():
+    if is_used():
         _module().synchronize()
 
 
 def event() -> Any:
     """Return an event in the current device's queue of work, which keeps the time; None if no device is in use."""
-    if not _is_begun():
+    if not is_used():
         return None
     module = _module()
     if getattr(module, "is_current_stream_capturing", lambda: False)():
@@ -173,12 +173,12 @@ def event() -> Any:
 
 def peak_memory() -> Optional[Tuple[int, int]]:
     """Return the most bytes that tensors have used and that PyTorch has reserved; None if no device is in use."""
-    if not _is_begun() or not hasattr(_module(), "max_memory_allocated"):
+    if not is_used() or not hasattr(_module(), "max_memory_allocated"):
         return None
     return int(_module().max_memory_allocated()), int(_module().max_memory_reserved())
 
 
-def _is_begun() -> bool:
+def is_used() -> bool:
     """Say whether PyTorch uses a device in this process."""
     return _built() != CPU and bool(getattr(_module(), "is_initialized", lambda: False)())
 
@@ -210,24 +210,24 @@ def backends(device: torch.device, *, is_shared: bool = False) -> str:
 
 def is_autocast_enabled() -> bool:
     """Say whether autocast is enabled here, on the CPU or on the device in use."""
-    return torch.is_autocast_enabled(CPU) or (_is_begun() and torch.is_autocast_enabled(_built()))
+    return torch.is_autocast_enabled(CPU) or (is_used() and torch.is_autocast_enabled(_built()))
 
 
 def may_use_tf32() -> bool:
     """Say whether the device in use may multiply 32-bit numbers in TF32, with 10 bits of their fractions."""
     allows = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
-    return bool(allows) and _is_begun()
+    return bool(allows) and is_used()
 
 
 def seed(number: int) -> None:
     """Seed the devices that are in use."""
-    if _is_begun():
+    if is_used():
         _module().manual_seed_all(number)
 
 
 def random_state() -> Optional[torch.Tensor]:
     """Return the state of the current device's generator; None if no device is in use."""
-    state: Optional[torch.Tensor] = _module().get_rng_state() if _is_begun() else None
+    state: Optional[torch.Tensor] = _module().get_rng_state() if is_used() else None
     return state
 
 

@@ -19,8 +19,13 @@ Moment = Tuple[float, Any]
 """The seconds of the processor's clock, and an event in the device's queue, None without a device."""
 
 
-def now() -> Moment:
-    """Return this moment."""
+def on_processor() -> Moment:
+    """Return this moment, in a process that uses no device."""
+    return time.perf_counter(), None
+
+
+def on_device() -> Moment:
+    """Return this moment, in a process that uses a device."""
     return time.perf_counter(), devices.event()
 
 
@@ -30,6 +35,7 @@ class Spans:
     def __init__(self, add: Callable[[str, float], None]) -> None:
         self._add = add
         self._thread = get_ident()
+        self._now = on_processor
         self._open: List[Tuple[str, Moment]] = []
         self._pending: Deque[Tuple[str, str, Any, Any]] = deque(maxlen=MOST_PENDING)
 
@@ -44,17 +50,17 @@ class Spans:
 
     def begin(self, name: str) -> None:
         """Begin a span inside of those that are open."""
-        self._open.append((name, now()))
+        self._open.append((name, self._now()))
 
     def become(self, name: str) -> None:
         """End the innermost span, and begin another one at the same moment."""
-        moment = now()
+        moment = self._now()
         self._close(moment)
         self._open.append((name, moment))
 
     def end(self, depth: int) -> None:
         """End the spans inside of the outermost `depth` ones."""
-        moment = now()
+        moment = self._now()
         while len(self._open) > depth:
             self._close(moment)
 
@@ -72,7 +78,8 @@ class Spans:
             self._add(outer, -seconds)
 
     def settle(self) -> None:
-        """Add the spans whose end the device has reached; never wait for it."""
+        """Add the spans whose end the device has reached, and never wait for it; note whether a device is used now."""
+        self._now = on_device if devices.is_used() else on_processor
         while self._pending and self._pending[0][3].query():
             name, outer, began, ended = self._pending.popleft()
             self._count(name, outer, began.elapsed_time(ended) / 1e3)
