@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 HOME = "/home/me/training"
-SECONDS = 120
+SECONDS = 900
 TRAIN = """import torch
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
@@ -61,6 +61,7 @@ with open(f"data/shard-{rank}.bin", "rb") as file:
     file.read()
 time.sleep(60)
 """
+PAGE = FOLDER.parent / "bench.md"
 JOB = """#!/bin/bash
 #SBATCH --account=project_465000000
 #SBATCH --partition=standard-g
@@ -105,6 +106,9 @@ SCENES = {
     "watch": Scene(command="echelon watch --once train-8f65", files=fleet()),
     "lint": Scene(command="echelon lint --machine lumi job.sh", files={"job.sh": JOB}, columns=100),
 }
+
+PLOTS = {"scaling": "echelon bench scaling --ranks 1,2,4 --repeat 2 --plot scaling train.py"}
+"""Commands of docs/bench.md that draw NAME.png, with the script of the page."""
 
 Cell = tuple[str, str]
 """A letter, and the codes of its colours."""
@@ -259,11 +263,27 @@ def written(command: Sequence[str], columns: int) -> str:
     return data.decode("utf-8", "replace")
 
 
+def plotted(name: str) -> None:
+    """Run a command of docs/bench.md that draws, and keep its picture."""
+    script = re.search(r"```python train.py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    if script is None:
+        sys.exit(f"draw.py: {PAGE} has no train.py")
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home" / "me" / "training"
+        home.mkdir(parents=True)
+        (home / "train.py").write_text(script[1])
+        sys.stdout.write(written(contained(Path(folder), PLOTS[name].split()), 120))
+        shutil.copy(home / f"{name}.png", FOLDER / f"{name}.png")
+
+
 def draw(names: Sequence[str]) -> None:
     """Write the pictures that are named, or all."""
     if shutil.which("bwrap") is None:
         sys.exit("draw.py: bubblewrap is missing: tools/install-slurm")
-    for name in names or SCENES:
+    for name in names or (*SCENES, *PLOTS):
+        if name in PLOTS:
+            plotted(name)
+            continue
         screen = played(SCENES[name])
         (FOLDER / f"{name}.svg").write_text(svg(screen.shown(), screen.columns), "utf-8")
 

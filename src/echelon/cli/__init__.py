@@ -11,6 +11,7 @@ COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
     "prove": "show that a script trains on several ranks as on one",
+    "bench": "measure how a script scales, how fast ranks exchange data, and how long a start takes",
     "rehearse": "let things go wrong in a scratch copy, and say whether the training survives them",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",

@@ -20,8 +20,6 @@ _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices"
 _LARGER_BATCH = ("per_device_batch", "scale_lr")
 """Options that the run on one device gets too, because it trains on the ranks' global batch."""
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-MOST_GAIN = 1.5
-"""How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
 SCALES = ("data", "fsdp", *MODEL_PARALLEL, "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
@@ -141,6 +139,8 @@ def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
         return  # too few steps, or steps that are too short
     ratio = f"{single / several:.1f} times as fast" if single >= several else f"{several / single:.1f} times as long"
     doubt = ""
+    from echelon.launch.prove import MOST_GAIN
+
     if single > MOST_GAIN * num_ranks * several:
         doubt = f", which {num_ranks} ranks cannot explain: other work may have disturbed the run on 1"
     print(f"  a step takes {step_time(single)} on 1 rank and {step_time(several)} on {num_ranks}: {ratio}{doubt}")

@@ -34,6 +34,7 @@ LAYOUTS = ("torchrun", "tasks")
 SUBMITTING: tuple[Option, ...] = (
     Option(names=("-J", "--job-name"), value="NAME", help="default: the script's"),
     Option(names=("--after",), value="JOB", help="start when this job has ended successfully"),
+    Option(names=("--after-any",), value="JOB", help="start when this job has ended, also if it failed"),
     *chain_options.OPTIONS,
     Option(names=("--min-nodes",), value="N", help="continue with so few nodes when nodes fail (default: end)"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
@@ -159,6 +160,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         made_by=made_by,
         job_name=values.get("job_name", ""),
         after=values.get("after", ""),
+        after_any=values.get("after_any", ""),
         min_nodes=_min_nodes(values, line) or job.min_nodes,  # a launcher's line may give MIN:MAX
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
@@ -289,5 +291,6 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
         )
     if "json" in values and ("test" in values or "dry_run" in values):
         raise UsageError("--json prints a job's number, but --test and --dry-run submit no job", hint="remove --json")
-    if "after" in values and not digits.is_number(values["after"]):
-        raise UsageError(f"--after {values['after'] or repr('')}: give the number of a job", hint="--after 123456")
+    for key, option in (("after", "--after"), ("after_any", "--after-any")):
+        if key in values and not digits.is_number(values[key]):
+            raise UsageError(f"{option} {values[key] or repr('')}: give the number of a job", hint=f"{option} 123456")

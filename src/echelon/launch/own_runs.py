@@ -32,16 +32,18 @@ def imports_of(script: str, *, is_module: bool, command: str) -> Imports:
     return imports.read_imports(resolved)
 
 
-def refuse_what_cannot_run(host: Host, words: Sequence[str], *, command: str) -> None:
-    """Raise UsageError, before anything is started, for words that `echelon run` will not accept.
+def refuse_what_cannot_run(host: Host, words: Sequence[str], *, command: str, verb: str = "run") -> str:
+    """Raise UsageError, before anything is started, for words that `echelon run`, or another verb, will not accept.
 
-    `command` is the name of the command that the user gave; the hint names it instead of `run`.
+    `command` is the name of the command that the user gave; the hint names it instead of the verb. Returns what the
+    dry run printed.
     """
-    done = host.ask([*own_command.command(), "run", "--dry-run", *words], timeout_seconds=DRY_RUN_SECONDS)
+    done = host.ask([*own_command.command(), verb, "--dry-run", *words], timeout_seconds=DRY_RUN_SECONDS)
     if done.exit_code:
         told, _, hint = done.stderr.strip().removeprefix("echelon: error: ").partition("\n  hint: ")
         message, _, details = told.partition("\n")
-        raise _as_of(command, message, details, hint)
+        raise _as_of(command, message, details, hint, verb=verb)
+    return done.stdout
 
 
 def without_logs(report: str) -> str:
@@ -50,16 +52,16 @@ def without_logs(report: str) -> str:
     return "\n".join(line for line in lines if not re.match(r"  log: |echelon: .* · run ", line))
 
 
-def _as_of(command: str, message: str, details: str, hint: str) -> UsageError:
-    return UsageError(message, details=details, hint=hint.replace("echelon run", f"echelon {command}"))
+def _as_of(command: str, message: str, details: str, hint: str, *, verb: str = "run") -> UsageError:
+    return UsageError(message, details=details, hint=hint.replace(f"echelon {verb}", f"echelon {command}"))
 
 
-def finish(host: Host, words: Sequence[str], *, folder: str = "") -> Finished:
-    """Run `echelon run` to its end, in `folder` or the current one; stdout has its errors too.
+def finish(host: Host, words: Sequence[str], *, folder: str = "", verb: str = "run") -> Finished:
+    """Run `echelon run`, or another verb, to its end, in `folder` or the current one; stdout has its errors too.
 
     Where we are ended, end it first and wait for it: its ranks write into our folder.
     """
-    process = host.start([*own_command.command(), "run", *words], environ=host.environ, folder=folder)
+    process = host.start([*own_command.command(), verb, *words], environ=host.environ, folder=folder)
     try:
         output = process.communicate()[0]
     except BaseException:

@@ -16,7 +16,9 @@ from echelon.spec import RUNS
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
 _ROOMS = ("node", "topology", "environment", "checkpoint", "train")
 # modules beside the rooms, which `train` imports
-_ALONE = ("checkpoint_order", "errors", "profile_order", "records", "rehearsal_order", "scale_options")
+_ALONE = (
+    "bench_order", "checkpoint_order", "errors", "profile_order", "records", "rehearsal_order", "scale_options",
+)  # fmt: skip
 
 
 def write(path: str) -> None:

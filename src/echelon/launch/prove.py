@@ -22,6 +22,8 @@ OFF, DATA = "off", "data"
 SPREADS = ("fsdp", "tensor")
 """Ways to scale after which some weights are no longer whole on every rank."""
 COMPARE_SECONDS = 3600.0
+MOST_GAIN = 1.5
+"""How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
 FAILED = "FAILED"
 Say = Callable[[str], None]
 

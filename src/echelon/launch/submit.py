@@ -68,6 +68,8 @@ class Wish:
     """Whether the script is only shown: then a retired machine is accepted."""
     chain: ChainWish | None = None
     """None: a single job."""
+    after_any: str = ""
+    """The job that must have ended first, in whatever way; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ def prepare(wish: Wish, host: Host) -> Script:
         folder=os.getcwd(),
         output=PLAIN_OUTPUT if wish.layout and wish.is_dry else os.path.join(run_directory, OUTPUT).replace("%", "%%"),
         after=wish.after,
+        after_any=wish.after_any,
         outlives_nodes=0 < wish.min_nodes < booking.num_nodes or wish.job.num_spares > 0,
         starter=plain.STARTERS[wish.layout] if wish.layout else batch.STARTER,
     )

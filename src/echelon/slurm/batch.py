@@ -50,6 +50,8 @@ class Heading:
     """The job that must succeed first; empty: none."""
     starter: str
     """The role of a node's single task."""
+    after_any: str = ""
+    """The job that must have ended first, in whatever way; empty: none."""
     outlives_nodes: bool = False
     """Whether the job continues with fewer nodes after a failure."""
     reserve_seconds: int = 0
@@ -94,9 +96,10 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
 
 def _in_chain(heading: Heading) -> tuple[Directive, ...]:
     """Return the options by which a job starts after others, and saves before its end."""
-    dependencies = [*([f"afterok:{heading.after}"] if heading.after else [])]
+    jobs = {"afterok": heading.after, "afterany": heading.after_any}
+    dependencies = [f"{kind}:{job}" for kind, job in jobs.items() if job]
     if not heading.reserve_seconds:
-        return (Directive(option="--dependency", value=dependencies[0]),) if dependencies else ()
+        return (Directive(option="--dependency", value=",".join(dependencies)),) if dependencies else ()
     return (
         Directive(option="--signal", value=f"B:USR1@{heading.reserve_seconds}", why="time to save before the limit"),
         Directive(

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from .. import checkpoint_order, records, rehearsal_order
+from .. import bench_order, checkpoint_order, records, rehearsal_order
 from ..errors import UsageError
 from ..scale_options import OBSERVE, ScaleOptions
 
@@ -35,6 +35,8 @@ def begin(scale: str, *, was_forked: bool) -> None:
         child_training.guard(int(rank_pid))
         return
     options = _read(scale)
+    if bench_order.VARIABLE in os.environ:
+        _begin_measuring()
     is_saved = checkpoint_order.VARIABLE in os.environ
     is_recorded = records.FOLDER in os.environ or rehearsal_order.VARIABLE in os.environ
     if os.environ.get("WORLD_SIZE", "1") == "1" and not (is_saved or is_recorded or options.num_shards):
@@ -60,6 +62,15 @@ def begin(scale: str, *, was_forked: bool) -> None:
             start.start_hooked(options, was_forked=was_forked)
         except UsageError as error:
             _end("%s\n  hint: %s" % (error.message, error.hint), error.exit_code)
+
+
+def _begin_measuring() -> None:
+    """Note the times of steps; without PyTorch there are none."""
+    try:
+        from . import step_times
+    except ImportError as error:
+        _end("echelon bench scaling needs PyTorch in the Python of the ranks: %s" % error, 1)
+    step_times.begin(os.environ)
 
 
 def _read(text: str) -> ScaleOptions:

@@ -190,9 +190,7 @@ class Rehearsing:
         """Return the script to start: that of the copy, also where it was given by its whole path."""
         if self._asked.is_module:
             return self._asked.script
-        target = os.path.realpath(os.path.join(self._original, self._asked.script))
-        inside = os.path.relpath(target, os.path.realpath(self._original))
-        return target if inside.startswith("..") else os.path.join(copy, inside)
+        return scratch.in_copy(self._asked.script, self._original, copy)
 
     def _refuse_changed(self) -> None:
         """Stop if the script has changed a linked file of the user: C code may write through a link."""

@@ -73,10 +73,17 @@ def look(folder: str) -> Contents:
     return contents
 
 
+def in_copy(script: str, original: str, copy: str) -> str:
+    """Return the path of a script in a copy of the folder `original`; one from elsewhere stays where it is."""
+    target = os.path.realpath(os.path.join(original, script))
+    inside = os.path.relpath(target, os.path.realpath(original))
+    return target if inside.startswith("..") else os.path.join(copy, inside)
+
+
 def _unreadable(error: OSError) -> UsageError:
     return UsageError(
         f"{error.filename} cannot be copied: {error.strerror}",
-        hint="rehearse in a folder whose files you can read, and in which no other training writes",
+        hint="use a folder whose files you can read, and in which no other training writes",
     )
 
 

@@ -7,7 +7,6 @@ whole, and rank 0 writes it.
 import atexit
 import json
 import os
-import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ... import records
-from .. import modules, patches
+from .. import ending, modules, patches
 from ..gather import each_whole, is_sharded, whole
 from . import flat_parameter, names
 from .clock import Clock
@@ -24,7 +23,6 @@ _save = torch.save  # before it is hooked, because each rank writes its own file
 _open = open
 MOST_OF_OTHERS = 64 << 20  # bytes of each kind that a rank other than 0 writes, and bytes of untrained tensors
 KEPT_SAMPLES = 2048  # of each step, which show samples that are drawn twice
-PATIENCE_SECONDS = 20.0  # for ranks that have not finished the last step
 Pairs = Iterable[Tuple[str, torch.Tensor]]
 
 
@@ -211,22 +209,16 @@ class Record:
             return  # a fork of the script's own
         try:
             self.write_facts()
-            with _open(os.path.join(self._folder, "ended-%d" % self._rank), "w") as file:
-                file.write("%d\n" % self.step)
+            ending.leave_word(self._folder, self._rank, self.step)
         except FileNotFoundError:
             pass  # the command that asked for the record was interrupted, and has removed it
 
     def _end(self) -> None:
-        """End this rank together with the others, because the store ends with the rank that serves it."""
+        """End this rank together with the others."""
         try:
             self._leave_word()
-            world = dist.get_world_size() if _is_joined() else 1
-            wanted = [os.path.join(self._folder, "ended-%d" % rank) for rank in range(world)]
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while time.monotonic() < deadline and not all(os.path.exists(path) for path in wanted):
-                time.sleep(0.005)
         finally:
-            os._exit(0)  # the record is complete, even if other ranks are not ready
+            ending.end_with_others(self._folder, dist.get_world_size() if _is_joined() else 1)
 
 
 def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:

@@ -1,0 +1,42 @@
+"""`echelon bench`: measure how a script scales, how fast ranks exchange data, and how long a start takes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from echelon.cli import bench_scaling
+from echelon.cli.help import Help
+from echelon.cli.options import Option
+from echelon.cli.talk import print_help
+from echelon.errors import UsageError
+
+VERBS = {"scaling": "run a script on several numbers of ranks, and say how well it scales"}
+HELP = Help(
+    command="bench",
+    usage=("scaling [options] SCRIPT [args…]", "scaling --read DIRECTORY"),
+    about="Measure how a script scales.\n"
+    "Runs are started here, or in the allocation of this command, one after the other.\n"
+    "Exit code 0: all sizes were measured; 1: one failed; 2: an option is wrong.",
+    operands=tuple(
+        Option(names=(verb,), choices=tuple(VERBS) if not place else (), help=what)
+        for place, (verb, what) in enumerate(VERBS.items())
+    ),
+    groups=(
+        ("options of scaling", bench_scaling.OWN),
+        ("with --submit, as in echelon submit", bench_scaling.OF_SUBMIT),
+        ("as in echelon run", bench_scaling.OF_RUN),
+    ),
+    example="echelon bench scaling --ranks 1,2,4,8 --plot scaling train.py",
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the benchmarks."""
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if verb in ("-h", "--help"):
+        print_help(HELP.text())
+        return 0
+    if verb not in VERBS:
+        asked = f"echelon bench has no command {verb!r}" if verb else "echelon bench needs a command"
+        raise UsageError(f"{asked}: the commands are {', '.join(VERBS)}", hint="echelon bench scaling train.py")
+    return int(import_module(f"echelon.cli.bench_{verb}").main(rest, HELP.text))

@@ -1,0 +1,82 @@
+"""Note the time of each step for `echelon bench scaling`, and end all ranks after the last step that it asks for."""
+
+import atexit
+import os
+import sys
+import time
+from typing import Any, List, Mapping
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .. import bench_order
+from ..bench_order import Order
+from . import device as devices
+from . import ending, patches
+
+_open = open  # before it is hooked: ranks share the files of a script, and this one is of rank 0
+_OTHER_MEETINGS = ("horovod", "mpi4py")
+_EVERY_SECONDS = 1.0
+"""How often the record is written: a run that is killed loses the last second."""
+
+
+class StepTimes:
+    """The seconds between the steps of this rank's optimizers; rank 0 writes them."""
+
+    def __init__(self, order: Order, rank: int, num_ranks: int) -> None:
+        self._order = order
+        self._rank, self._num_ranks = rank, num_ranks
+        self._pid = os.getpid()
+        self._step = 0
+        self._last = self._written = time.perf_counter()
+        self._lines: List[str] = []
+
+    def stepped(self, *_: Any) -> None:
+        """Note that an optimizer has made a step."""
+        if os.getpid() != self._pid:
+            return  # a fork of the script's own
+        self._step += 1
+        is_last = 0 < self._order.steps <= self._step
+        if is_last or self._step == self._order.warm_up:
+            devices.synchronize_used()
+        now = time.perf_counter()
+        if self._step == 2 and self._rank == 0 and self._num_ranks > 1 and not _have_met():
+            _open(os.path.join(self._order.folder, bench_order.ALONE_FILE), "w").close()
+        if self._step > 1 and self._rank == 0:
+            self._lines.append("%.9f\n" % (now - self._last))
+        self._last = now
+        if now - self._written >= _EVERY_SECONDS:
+            self.write()
+        if is_last:
+            self.write()
+            ending.leave_word(self._order.folder, self._rank, self._step)
+            ending.end_with_others(self._order.folder, self._num_ranks)
+
+    def write(self) -> None:
+        """Append the seconds that are not yet in the file."""
+        self._written = time.perf_counter()
+        if self._lines and os.getpid() == self._pid:
+            with _open(os.path.join(self._order.folder, bench_order.SECONDS_FILE), "a") as file:
+                file.write("".join(self._lines))
+            self._lines.clear()
+
+
+def _have_met() -> bool:
+    """Say whether the ranks know each other, by torch.distributed or by a library that does without it."""
+    is_joined = dist.is_available() and dist.is_initialized()
+    return is_joined or any(name in sys.modules for name in _OTHER_MEETINGS)
+
+
+def begin(environ: Mapping[str, str]) -> None:
+    """Note the times of all steps from now on, if the environment asks for them."""
+    order = bench_order.read(environ)
+    if order is None:
+        return
+    times = StepTimes(order, int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
+
+    def after(_: torch.optim.Optimizer, *__: Any) -> None:
+        times.stepped()
+
+    patches.hook(register_optimizer_step_post_hook, after, why="A benchmark notes the time of each step.")
+    atexit.register(times.write)
